@@ -1,0 +1,102 @@
+"""What a person sees of every verb: plain errors, and progress with an estimate of the time left.
+
+This module imports nothing of the project, so every folder may use it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TextIO
+
+
+class UserError(Exception):
+    """A mistake that the person at the keyboard can mend.
+
+    The message names the value, the limit and the remedy. `run_verb` prints it without a traceback and exits with status 2;
+    every other exception is a bug of ours and keeps its traceback.
+    """
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The clause that helps after a misspelt name: `did you mean 'x'?`, or the list of what exists when nothing is near."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def run_verb(main: Callable[[], int | None]) -> NoReturn:
+    """Runs a verb's `main` and ends the process: 0 when it returns None or 0, 2 for a `UserError`, 130 for Ctrl-C."""
+    try:
+        status = main() or 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        status = 130
+    except BrokenPipeError:  # the reader of our output left (`... | head`): nothing to report, and nothing to report it to
+        sys.stderr.close()
+        status = 141
+    sys.exit(status)
+
+
+def duration(seconds: float) -> str:
+    """`seconds` as a person says it: 42s, 3m05s, 2h07m, 4d03h."""
+    s = max(0, round(seconds))
+    if s < 60:
+        return f"{s}s"
+    if s < 3600:
+        return f"{s // 60}m{s % 60:02d}s"
+    if s < 86400:
+        return f"{s // 3600}h{s % 3600 // 60:02d}m"
+    return f"{s // 86400}d{s % 86400 // 3600:02d}h"
+
+
+class Progress:
+    """One line of progress with an ETA: redrawn in place on a terminal, a plain line every `plain_every` seconds elsewhere.
+
+    >>> progress = Progress("tokenising", total=8, unit="shards")
+    >>> progress.update(3, note="12.1 M tokens")    # tokenising 3/8 shards, 12.1 M tokens, ETA 41s
+    >>> progress.close()
+    """
+
+    def __init__(self, title: str, total: int | None, unit: str, *, plain_every: float = 10.0, stream: TextIO | None = None):
+        self._title, self._total, self._unit = title, total, unit
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._every = 0.1 if self._live else plain_every
+        self._start = time.monotonic()
+        self._first: int | None = None
+        self._shown = float("-inf")
+        self._line = ""
+
+    def update(self, done: int, note: str = "") -> None:
+        now = time.monotonic()
+        if self._first is None:  # work found finished at the start says nothing about speed
+            self._first, self._start = done, now
+        self._line = self._format(done, note, now - self._start)
+        if now - self._shown >= self._every:
+            self._shown = now
+            self._draw()
+
+    def close(self) -> None:
+        if self._line:
+            self._draw()
+            if self._live:
+                self._stream.write("\n")
+                self._stream.flush()
+
+    def _format(self, done: int, note: str, elapsed: float) -> str:
+        line = f"{self._title} {done:,}" + (f"/{self._total:,}" if self._total is not None else "") + f" {self._unit}"
+        line += f", {note}" if note else ""
+        gained = done - (self._first or 0)
+        if self._total is not None and gained > 0 and done < self._total:
+            line += f", ETA {duration(elapsed / gained * (self._total - done))}"
+        return line
+
+    def _draw(self) -> None:
+        self._stream.write(f"\r\x1b[2K{self._line}" if self._live else f"{self._line}\n")
+        self._stream.flush()

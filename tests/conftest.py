@@ -1,0 +1,25 @@
+"""Set before jax is imported: eight virtual CPU devices, and strictness that only tests ask for."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so every one is spelt out
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> pathlib.Path:
+    """Real text and published vocabularies beside the checkout; tests that need them skip where they are absent."""
+    path = REPOSITORY.parent / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("needs the real data in ../shared/data, which is not part of the project")
+    return path
