@@ -1,0 +1,55 @@
+"""Self-attention between the tokens of one example: plain, exact, and aware of packed rows."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.layers import Array, Dense, dropout, precision
+from bert_jax.model.settings import ModelConfig
+
+MASKED_SCORE = -1e9
+"""The original adds -10,000, which leaks a little attention to padding; a `where` with this leaks exactly none in float32."""
+
+
+def attention_mask(sequence_ids: Array) -> Array:
+    """Who may look at whom: True [B, 1, L, T] where the key belongs to the query's own example.
+
+    `sequence_ids` [B, L] is 0 on padding and 1..P on packed examples, so a packed row's mask is block-diagonal. Padding sees
+    padding, which keeps its softmax finite and reaches no other token.
+    """
+    return (sequence_ids[:, :, None] == sequence_ids[:, None, :])[:, None, :, :]
+
+
+def dot_product_attention(query: Array, key: Array, value: Array, mask: Array, dropout_rate: float, dropout_seed: Array | None) -> Array:
+    """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
+
+    query, key, value [B, H, L, K] in any float dtype; mask bool [B, 1, L, T]. The softmax runs in float32. Returns [B, H, L, K].
+    """
+    scale = query.shape[-1] ** -0.5
+    scores = jnp.einsum("BHLK,BHTK->BHLT", query * jnp.asarray(scale, query.dtype), key, precision=precision(query.dtype))
+    scores = jnp.where(mask, scores.astype(jnp.float32), MASKED_SCORE)
+    probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    probabilities = dropout(probabilities, dropout_rate, dropout_seed)
+    return jnp.einsum("BHLT,BHTK->BHLK", probabilities, value, precision=precision(value.dtype))
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention with its output projection; [B, L, D] -> [B, L, D]. The residual and LayerNorm are the block's."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, dropout_seed: Array | None) -> Array:
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+        heads = (c.num_heads, c.head_width)
+
+        def project(name: str) -> Array:
+            projected = Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
+            return projected.swapaxes(1, 2)
+
+        context = dot_product_attention(project("query"), project("key"), project("value"), mask, c.attention_dropout, dropout_seed)
+        return Dense(heads, (c.hidden_size,), ("heads", "head_width", "embed"), c.initializer_range, dtype, name="output")(
+            context.swapaxes(1, 2)
+        )

@@ -1,0 +1,66 @@
+"""Token ids to vectors: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.model.layers import Array, LayerNorm, dropout, named, truncated_normal
+from bert_jax.model.settings import ModelConfig
+from bert_jax.terminal import UserError
+
+
+class Table(nn.Module):
+    """A learned embedding table [rows, D]; called with ids [...], gives vectors [..., D]."""
+
+    rows: int
+    width: int
+    stddev: float
+    axes: tuple[str | None, str | None]
+
+    def setup(self) -> None:
+        self.embedding = self.param("embedding", named(truncated_normal(self.stddev), *self.axes), (self.rows, self.width))
+
+    def __call__(self, ids: Array) -> Array:
+        return jnp.take(self.embedding, ids, axis=0)
+
+
+class Embeddings(nn.Module):
+    """input_ids, token_type_ids, position_ids int32 [B, L] -> [B, L, D] in the compute dtype."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        c = self.config
+        self.word_embeddings = Table(c.padded_vocab_size, c.hidden_size, c.initializer_range, ("vocab", "embed"))
+        self.position_embeddings = Table(c.max_position, c.hidden_size, c.initializer_range, (None, "embed"))
+        self.token_type_embeddings = Table(c.type_vocab_size, c.hidden_size, c.initializer_range, (None, "embed"))
+        self.layer_norm = LayerNorm(c.layer_norm_epsilon)
+
+    def __call__(self, input_ids: Array, token_type_ids: Array, position_ids: Array, seed: Array | None) -> Array:
+        c = self.config
+        x = self.word_embeddings(input_ids) + self.position_embeddings(position_ids) + self.token_type_embeddings(token_type_ids)
+        x = dropout(self.layer_norm(x), c.hidden_dropout, seed)
+        return nn.with_logical_constraint(x.astype(c.dtype), ("batch", "length", "embed"))
+
+
+def check_ids(config: ModelConfig, **ids: np.ndarray | Array) -> None:
+    """Refuses ids outside their tables, on the host, before XLA turns them into NaN (compiled code cannot raise).
+
+    `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy or concrete jax arrays; anything being traced is passed over.
+    Raises UserError naming the id, the table's size and the likely cause.
+    """
+    limits = {
+        "input_ids": (config.vocab_size, "the text was tokenised with another vocabulary than the model's"),
+        "token_type_ids": (config.type_vocab_size, "the model was made with fewer token types"),
+        "position_ids": (config.max_position, "the row is longer than the position table: shorten it, or raise model.max_position"),
+    }
+    for name, array in ids.items():
+        if isinstance(array, jax.core.Tracer) or not array.size:
+            continue
+        limit, cause = limits[name]
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= limit:
+            raise UserError(f"{name} holds {low if low < 0 else high}, outside [0, {limit}): {cause}")

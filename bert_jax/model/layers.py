@@ -1,0 +1,140 @@
+"""The small parts every block shares: named initialisers, Dense, LayerNorm, GELU and dropout.
+
+Axis letters, here and in every einsum of this folder:
+
+    B row   L length   T length (of the keys)   D model width   H heads   K head width   F feed-forward width
+    V vocabulary   P packed examples of a row   M predicted positions of a row   N layers
+
+The model names its axes (`"embed"`, `"heads"`, ...) and never sees a mesh: `bert_jax/sharding/rules.py` says where each name goes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = jax.Array
+
+
+def truncated_normal(stddev: float) -> Callable:
+    """TensorFlow 1's `truncated_normal_initializer(stddev)`: cut at two deviations, and not rescaled to make up for the cut."""
+
+    def init(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+        return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+
+    return init
+
+
+def named(init: Callable, *axes: str | None) -> Callable:
+    """An initialiser whose parameter carries one logical axis name per dimension."""
+    return nn.with_logical_partitioning(init, axes)
+
+
+class Dense(nn.Module):
+    """y = x W + b over the last axes of `x`, with any number of output axes.
+
+    kernel [*in_shape, *out_shape] and bias [*out_shape] are float32; the product runs in `dtype`. In float32 the product is
+    asked for at full precision, since a TPU or GPU would otherwise quietly round its inputs.
+    """
+
+    in_shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    stddev: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = self.param("kernel", named(truncated_normal(self.stddev), *self.axes), (*self.in_shape, *self.out_shape))
+        bias = self.param("bias", named(nn.initializers.zeros, *self.axes[len(self.in_shape):]), self.out_shape)
+        width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
+        batch_shape = x.shape[: x.ndim - len(self.in_shape)]
+        flat = x.reshape(*batch_shape, width_in).astype(self.dtype)
+        y = jnp.matmul(flat, kernel.reshape(width_in, width_out).astype(self.dtype), precision=precision(self.dtype))
+        return y.reshape(*batch_shape, *self.out_shape) + spread(bias.astype(self.dtype), len(batch_shape))
+
+
+def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
+    """The precision to ask of a matrix product whose inputs are `dtype`."""
+    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+
+def spread(x: Array, leading: int) -> Array:
+    """`x` with `leading` axes of size one in front: the broadcast that rank promotion would do unasked."""
+    return x.reshape((1,) * leading + x.shape)
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm over the last axis: float32 statistics in two passes (epsilon is 1e-12: a one-pass variance would not survive it)."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        width = x.shape[-1]
+        scale = self.param("scale", named(nn.initializers.ones, "norm"), (width,))
+        bias = self.param("bias", named(nn.initializers.zeros, "norm"), (width,))
+        x32 = x.astype(jnp.float32)
+        centred = x32 - x32.mean(-1, keepdims=True)
+        deviation = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + self.epsilon)
+        leading = x.ndim - 1
+        return (centred * deviation * spread(scale, leading) + spread(bias, leading)).astype(x.dtype)
+
+
+def activation(name: str) -> Callable[[Array], Array]:
+    """The feed-forward non-linearity by its name in `ModelConfig.activation`."""
+    return {
+        "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+        "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+        "relu": jax.nn.relu,
+    }[name]
+
+
+def random_words(seed: Array, shape: tuple[int, ...]) -> Array:
+    """Random uint32 [*shape] as a pure function of (`seed` uint32 scalar, index): counter-based, so nothing is stored.
+
+    Each row of the last axis gets a base word, mixed from the seed and the row's index; each element mixes its base and its
+    column once more, with two rounds of multiply and xor-shift (constants of Wellons' `lowbias32`). JAX's generators cost several times
+    as much per word and cannot be fused into the code that uses the bits, so a mask the size of the attention matrix would travel
+    through memory; this one is about eight instructions that the compiler fuses, in the backward pass as well.
+    Dropout needs bits that look independent, not unpredictable ones: the tests check rate, neighbours and layers.
+    """
+    base = mix(jnp.broadcast_to(seed, shape[:-1]) ^ _row_index_words(shape[:-1], seed))
+    column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * np.uint32(0x9E3779B9)
+    return mix(base[..., None] + column)
+
+
+def _row_index_words(shape: tuple[int, ...], seed: Array) -> Array:
+    """A word for every index of `shape`, one axis folded in at a time: an index beyond 2**32 (a pod's batch) does not wrap."""
+    word = jnp.broadcast_to(seed, shape)
+    for axis in range(len(shape)):
+        word = mix(word + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(0x85EBCA6B) + np.uint32(axis + 1))
+    return word
+
+
+def mix(word: Array) -> Array:
+    """A bijection of uint32 whose output bits each depend on every input bit."""
+    word = (word ^ (word >> 16)) * np.uint32(0x21F0AAAD)
+    word = (word ^ (word >> 15)) * np.uint32(0xD35A2D97)
+    return word ^ (word >> 15)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _dropout(x: Array, rate: float, seed: Array) -> Array:
+    kept = random_words(seed, x.shape) >= np.uint32(round(rate * 2**32))
+    return jnp.where(kept, x * np.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
+
+
+# The backward pass is the same function of the gradient: the mask is drawn again from the seed instead of being kept.
+_dropout.defvjp(lambda x, rate, seed: (_dropout(x, rate, seed), seed), lambda rate, seed, g: (_dropout(g, rate, seed), None))
+
+
+def dropout(x: Array, rate: float, seed: Array | None) -> Array:
+    """Sets each element to zero with probability `rate` and scales the rest by 1 / (1 - rate); `seed` None is evaluation."""
+    return x if seed is None or rate == 0.0 else _dropout(x, rate, seed)

@@ -1,0 +1,83 @@
+"""BERT whole: the encoder with its pooler, and with the two pretraining heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.model.attention import attention_mask
+from bert_jax.model.embeddings import Embeddings, check_ids
+from bert_jax.model.encoder import Encoder
+from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead, Pooler, gather_positions
+from bert_jax.model.layers import Array, mix
+from bert_jax.model.settings import ModelConfig
+
+
+class BertForPreTraining(nn.Module):
+    """The model of the paper with its masked-language-model and next-sentence heads.
+
+    Call with int32 arrays
+
+        input_ids, token_type_ids, position_ids, sequence_ids [B, L]    masked_positions [B, M]    cls_positions [B, P]
+
+    (`sequence_ids`: 0 on padding, 1..P on packed examples) and, to train, a `dropout_seed` uint32 scalar. Returns a dict:
+
+        mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]
+        last [B, L, D]                      hidden_states [N+1, B, L, D]: the embeddings, then every layer
+
+    XLA drops the entries nobody reads, so returning all of them costs nothing. Eager calls refuse ids outside their tables; compiled
+    ones cannot, so what feeds them calls `check_ids` first.
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        self.embeddings = Embeddings(self.config)
+        self.encoder = Encoder(self.config)
+        self.pooler = Pooler(self.config)
+        self.mlm_head = MaskedLanguageModelHead(self.config)
+        self.nsp_head = NextSentenceHead(self.config)
+
+    def __call__(
+        self,
+        input_ids: Array,
+        token_type_ids: Array,
+        position_ids: Array,
+        sequence_ids: Array,
+        masked_positions: Array,
+        cls_positions: Array,
+        dropout_seed: Array | None = None,
+    ) -> dict[str, Array]:
+        check_ids(self.config, input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
+        embedded = self.embeddings(input_ids, token_type_ids, position_ids, None if dropout_seed is None else mix(dropout_seed))
+        last, layers = self.encoder(embedded, attention_mask(sequence_ids), dropout_seed)
+        pooled = self.pooler(gather_positions(last, cls_positions))
+        return {
+            "mlm_logits": self.mlm_head(gather_positions(last, masked_positions), self.embeddings.word_embeddings.embedding),
+            "nsp_logits": self.nsp_head(pooled),
+            "pooled": pooled,
+            "last": last,
+            "hidden_states": jnp.concatenate([embedded[None], layers]),
+        }
+
+
+def initial_parameters(config: ModelConfig, key: Array) -> dict[str, Any]:
+    """Fresh float32 parameters, each boxed with its logical axis names (`flax.linen.unbox` strips them)."""
+    ids = jnp.zeros((1, 1), jnp.int32)
+    return BertForPreTraining(config).init(key, ids, ids, ids, ids, ids, ids)["params"]
+
+
+def abstract_parameters(config: ModelConfig) -> dict[str, Any]:
+    """The boxed shapes of `initial_parameters`, computed without memory."""
+    return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0)))
+
+
+def count_parameters(config: ModelConfig, *, heads: bool = False) -> int:
+    """Parameters of the encoder with its pooler: 109,482,240 for Base; with `heads`, those of both pretraining heads too."""
+    counted = nn.unbox(abstract_parameters(config))
+    names = ("embeddings", "encoder", "pooler") + (("mlm_head", "nsp_head") if heads else ())
+    return sum(int(np.prod(leaf.shape)) for name in names for leaf in jax.tree.leaves(counted[name]))

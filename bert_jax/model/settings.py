@@ -1,0 +1,102 @@
+"""The shape of a BERT, and the table of every published size."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from bert_jax.terminal import UserError, nearest
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+DTYPES = ("float32", "bfloat16")
+REMATERIALISATIONS = ("none", "dots", "full")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Everything that decides the function a BERT computes, and how its compiled form spends memory.
+
+    The defaults are the original's `BertConfig` (google-research/bert `modeling.py`) as the released files set it, except that
+    `type_vocab_size` is the released 2 (the class default there is 16) and GELU is the exact erf form of the first release; the
+    released code has used the tanh approximation since February 2019, so a checkpoint must say which (`activation`).
+
+    Raises UserError on values that cannot be a BERT.
+    """
+
+    vocab_size: int = 30_522
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    intermediate_size: int = 3_072
+    max_position: int = 512
+    type_vocab_size: int = 2
+    hidden_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    activation: str = "gelu"
+    """"gelu" (erf), "gelu_tanh" (the approximation), or "relu"."""
+    layer_norm_epsilon: float = 1e-12
+    initializer_range: float = 0.02
+    """Standard deviation of the truncated normal (cut at two deviations, not rescaled) that fills every kernel and embedding."""
+
+    vocab_multiple: int = 1
+    """The word-embedding table is padded to a multiple of this (128 suits a TPU's lanes). Padded rows never win and are not exported."""
+    dtype: str = "float32"
+    """Matrix products and activations: "float32" or "bfloat16". Parameters, softmax, LayerNorm statistics and logits stay float32."""
+    rematerialisation: str = "none"
+    """What the backward pass recomputes: "none"; "dots" keeps matrix products and recomputes the rest; "full" keeps only layer inputs."""
+    scan_unroll: int = 0
+    """Layers per trip of the loop over layers. 0 unrolls all of them: faster to run, slower to compile (1 compiles one layer)."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position",
+                     "type_vocab_size", "vocab_multiple"):
+            if getattr(self, name) < 1:
+                raise UserError(f"model.{name}={getattr(self, name)} must be at least 1")
+        if self.hidden_size % self.num_heads:
+            divisors = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
+            raise UserError(f"model.hidden_size={self.hidden_size} does not divide into model.num_heads={self.num_heads}; "
+                            f"nearest number of heads that does: {min(divisors, key=lambda h: abs(h - self.num_heads))}")
+        for name, allowed in (("activation", ACTIVATIONS), ("dtype", DTYPES), ("rematerialisation", REMATERIALISATIONS)):
+            if getattr(self, name) not in allowed:
+                raise UserError(f"model.{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}; "
+                                f"{nearest(str(getattr(self, name)), allowed)}")
+        for name in ("hidden_dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise UserError(f"model.{name}={getattr(self, name)} must be in [0, 1)")
+        if self.scan_unroll < 0:
+            raise UserError(f"model.scan_unroll={self.scan_unroll} must be 0 (unroll all layers) or more")
+
+    @property
+    def head_width(self) -> int:
+        """K, the width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the word-embedding table: `vocab_size` rounded up to a multiple of `vocab_multiple`."""
+        return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
+
+
+# Names of the paper (section 3) and of "Well-Read Students Learn Better" (arXiv:1908.08962), layers and width; heads = width / 64.
+PUBLISHED = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768), "large": (24, 1024)}
+MINIATURE_LAYERS = (2, 4, 6, 8, 10, 12)
+MINIATURE_WIDTHS = (128, 256, 512, 768)
+
+
+def published_sizes() -> dict[str, tuple[int, int]]:
+    """Every published size as name -> (layers, width): the six named ones and the 24 miniatures (`L-4_H-256` and so on)."""
+    grid = {f"L-{n}_H-{d}": (n, d) for n in MINIATURE_LAYERS for d in MINIATURE_WIDTHS}
+    return PUBLISHED | grid
+
+
+def published(name: str) -> dict[str, int]:
+    """The fields of `ModelConfig` that make a published size, for example `published("mini")` or `published("L-4_H-256_A-4")`.
+
+    Raises UserError, naming the nearest, for a size that was never published.
+    """
+    sizes = published_sizes()
+    key = re.sub(r"_A-\d+$", "", name)
+    if key not in sizes:
+        raise UserError(f"no published BERT is called {name!r}; {nearest(name, sizes)}")
+    layers, width = sizes[key]
+    return {"num_layers": layers, "hidden_size": width, "num_heads": width // 64, "intermediate_size": 4 * width}
