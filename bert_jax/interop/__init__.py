@@ -1,0 +1,1 @@
+"""Our parameters and the outside world: Hugging Face model directories."""

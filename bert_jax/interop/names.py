@@ -1,0 +1,229 @@
+"""One table between our parameter tree and the tensor names of Hugging Face's BERT, used in both directions.
+
+Ours is stacked over layers and keeps heads as an axis of their own; theirs is one matrix per layer, PyTorch's [out, in] way
+round. Each row of the table gives both names and both layouts, so shapes, transposes and head splitting follow from it and
+nothing else in the project knows a foreign name.
+
+The tensor names are those of transformers' `BertForPreTraining` (`modeling_bert.py`); a bare `BertModel` lacks the `bert.` prefix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bert_jax.model.settings import ModelConfig
+from bert_jax.terminal import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One kind of parameter. Layouts are axis letters; letters in brackets are flattened into one axis of the foreign tensor.
+
+    A `{}` in `theirs` is the layer number: such a parameter has an axis N in front on our side.
+    """
+
+    ours: str
+    our_axes: str
+    theirs: str
+    their_axes: str
+
+    @property
+    def stacked(self) -> bool:
+        return "{}" in self.theirs
+
+    @property
+    def part(self) -> str:
+        """The branch of our tree this row lives in: embeddings, encoder, pooler, mlm_head or nsp_head."""
+        return self.ours.split("/")[0]
+
+
+# S positions, T token types, C = 2 classes; the rest are the project's letters: D width, H heads, K head width, F feed-forward, V vocabulary.
+TABLE = (
+    Row("embeddings/word_embeddings/embedding", "V D", "bert.embeddings.word_embeddings.weight", "V D"),
+    Row("embeddings/position_embeddings/embedding", "S D", "bert.embeddings.position_embeddings.weight", "S D"),
+    Row("embeddings/token_type_embeddings/embedding", "T D", "bert.embeddings.token_type_embeddings.weight", "T D"),
+    Row("embeddings/layer_norm/scale", "D", "bert.embeddings.LayerNorm.weight", "D"),
+    Row("embeddings/layer_norm/bias", "D", "bert.embeddings.LayerNorm.bias", "D"),
+    Row("encoder/layers/attention/query/kernel", "D H K", "bert.encoder.layer.{}.attention.self.query.weight", "(H K) D"),
+    Row("encoder/layers/attention/query/bias", "H K", "bert.encoder.layer.{}.attention.self.query.bias", "(H K)"),
+    Row("encoder/layers/attention/key/kernel", "D H K", "bert.encoder.layer.{}.attention.self.key.weight", "(H K) D"),
+    Row("encoder/layers/attention/key/bias", "H K", "bert.encoder.layer.{}.attention.self.key.bias", "(H K)"),
+    Row("encoder/layers/attention/value/kernel", "D H K", "bert.encoder.layer.{}.attention.self.value.weight", "(H K) D"),
+    Row("encoder/layers/attention/value/bias", "H K", "bert.encoder.layer.{}.attention.self.value.bias", "(H K)"),
+    Row("encoder/layers/attention/output/kernel", "H K D", "bert.encoder.layer.{}.attention.output.dense.weight", "D (H K)"),
+    Row("encoder/layers/attention/output/bias", "D", "bert.encoder.layer.{}.attention.output.dense.bias", "D"),
+    Row("encoder/layers/attention_layer_norm/scale", "D", "bert.encoder.layer.{}.attention.output.LayerNorm.weight", "D"),
+    Row("encoder/layers/attention_layer_norm/bias", "D", "bert.encoder.layer.{}.attention.output.LayerNorm.bias", "D"),
+    Row("encoder/layers/feed_forward/intermediate/kernel", "D F", "bert.encoder.layer.{}.intermediate.dense.weight", "F D"),
+    Row("encoder/layers/feed_forward/intermediate/bias", "F", "bert.encoder.layer.{}.intermediate.dense.bias", "F"),
+    Row("encoder/layers/feed_forward/output/kernel", "F D", "bert.encoder.layer.{}.output.dense.weight", "D F"),
+    Row("encoder/layers/feed_forward/output/bias", "D", "bert.encoder.layer.{}.output.dense.bias", "D"),
+    Row("encoder/layers/feed_forward_layer_norm/scale", "D", "bert.encoder.layer.{}.output.LayerNorm.weight", "D"),
+    Row("encoder/layers/feed_forward_layer_norm/bias", "D", "bert.encoder.layer.{}.output.LayerNorm.bias", "D"),
+    Row("pooler/dense/kernel", "D E", "bert.pooler.dense.weight", "E D"),
+    Row("pooler/dense/bias", "E", "bert.pooler.dense.bias", "E"),
+    Row("mlm_head/transform/kernel", "D E", "cls.predictions.transform.dense.weight", "E D"),
+    Row("mlm_head/transform/bias", "E", "cls.predictions.transform.dense.bias", "E"),
+    Row("mlm_head/layer_norm/scale", "D", "cls.predictions.transform.LayerNorm.weight", "D"),
+    Row("mlm_head/layer_norm/bias", "D", "cls.predictions.transform.LayerNorm.bias", "D"),
+    Row("mlm_head/bias", "V", "cls.predictions.bias", "V"),
+    Row("nsp_head/dense/kernel", "D C", "cls.seq_relationship.weight", "C D"),
+    Row("nsp_head/dense/bias", "C", "cls.seq_relationship.bias", "C"),
+)
+
+PARTS = tuple(dict.fromkeys(row.part for row in TABLE))
+REQUIRED_PARTS = ("embeddings", "encoder")
+
+# Copies of a tied tensor that some files also hold (the decoder of the MLM head is the word-embedding table).
+TIED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+# The published TensorFlow checkpoints, converted long ago, still carry TensorFlow's names for LayerNorm's parameters.
+OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+def axis_sizes(config: ModelConfig) -> dict[str, int]:
+    """The size of every axis letter in the foreign layout (ours differs in V only, which may be padded). E is D again: an output."""
+    return {
+        "V": config.vocab_size,
+        "S": config.max_position,
+        "T": config.type_vocab_size,
+        "D": config.hidden_size,
+        "E": config.hidden_size,
+        "H": config.num_heads,
+        "K": config.head_width,
+        "F": config.intermediate_size,
+        "C": 2,
+    }
+
+
+def our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Path -> shape of every parameter of our tree, layers stacked and the vocabulary padded."""
+    sizes = axis_sizes(config) | {"V": config.padded_vocab_size}
+    return {row.ours: ((config.num_layers,) if row.stacked else ()) + tuple(sizes[a] for a in row.our_axes.split()) for row in TABLE}
+
+
+def their_shape(row: Row, config: ModelConfig) -> tuple[int, ...]:
+    sizes = axis_sizes(config)
+    return tuple(int(np.prod([sizes[a] for a in group])) for group in _groups(row.their_axes))
+
+
+def tensors_from_params(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
+    """Our parameter tree -> foreign name -> float32 tensor, without the padding rows of the vocabulary.
+
+    `params` may lack whole parts (a model without the NSP head), never single parameters; also right for a tree of gradients.
+    Raises ValueError listing what is missing, unknown or of another shape: such a tree is a bug, not a user's mistake.
+    """
+    flat = flatten_dict(params, sep="/")
+    shapes = our_shapes(config)
+    present = {path.split("/")[0] for path in flat} | set(REQUIRED_PARTS)
+    problems = [f"missing {row.ours}" for row in TABLE if row.part in present and row.ours not in flat]
+    problems += [f"unknown {path}" for path in flat if path not in shapes]
+    problems += [
+        f"{path} is {list(np.shape(x))}, expected {list(shapes[path])}"
+        for path, x in flat.items()
+        if path in shapes and np.shape(x) != shapes[path]
+    ]
+    if problems:
+        raise ValueError("parameters do not fit the model configuration: " + "; ".join(problems))
+    tensors = {}
+    for row in TABLE:
+        if row.ours in flat:
+            value = np.asarray(flat[row.ours], np.float32)
+            layers = value if row.stacked else value[None]
+            tensors |= {name: _to_theirs(x, row, config) for name, x in zip(their_names(row, config), layers, strict=True)}
+    return tensors
+
+
+def params_from_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: str) -> dict[str, Any]:
+    """Foreign name -> tensor, to our parameter tree in float32 with zeros in the vocabulary's padding rows.
+
+    The pooler and either head may be absent as a whole. Anything else that is missing, left over or of a shape that `config` does
+    not give is a UserError listing it and naming `source`.
+    """
+    tensors = canonical(tensors, source)
+    expected = {name: row for row in TABLE for name in their_names(row, config)}
+    present = {expected[name].part for name in tensors if name in expected} | set(REQUIRED_PARTS)
+    missing = [name for name, row in expected.items() if row.part in present and name not in tensors]
+    unused = [name for name in tensors if name not in expected]
+    misshapen = [
+        f"{name} {list(x.shape)} instead of {list(their_shape(expected[name], config))}"
+        for name, x in tensors.items()
+        if name in expected and x.shape != their_shape(expected[name], config)
+    ]
+    problems = [
+        f"{what}: {_listed(names)}"
+        for what, names in (("missing", missing), ("no place in this model for", unused), ("other shapes than config.json gives", misshapen))
+        if names
+    ]
+    if problems:
+        raise UserError(f"{source} does not hold the BERT that its config.json describes: {'; '.join(problems)}")
+    flat: dict[str, np.ndarray] = {}
+    for row in TABLE:
+        if row.part in present:
+            layers = [_to_ours(tensors[name], row, config) for name in their_names(row, config)]
+            flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
+    return unflatten_dict(flat, sep="/")
+
+
+def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.ndarray]:
+    """The same tensors under today's `BertForPreTraining` names: older endings renamed, a bare encoder prefixed, tied copies dropped.
+
+    A tied copy that differs, or a position index that does not count up, means another model: UserError.
+    """
+    bare = not any(name.startswith("bert.") for name in tensors)
+    renamed: dict[str, np.ndarray] = {}
+    for name, value in tensors.items():
+        for old, new in OLD_ENDINGS.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
+        if bare and not name.startswith("cls."):
+            name = f"bert.{name}"
+        renamed[name] = value
+    for copy, original in TIED.items():
+        value = renamed.pop(copy, None)
+        if value is not None and not np.array_equal(value, renamed.setdefault(original, value)):
+            raise UserError(f"{source}: {copy} differs from {original}; this BERT ties the two, so such a model cannot be loaded")
+    positions = renamed.pop("bert.embeddings.position_ids", None)  # a buffer, not a parameter, that older versions saved
+    if positions is not None and not np.array_equal(np.ravel(positions), np.arange(np.size(positions))):
+        raise UserError(f"{source}: bert.embeddings.position_ids does not count 0, 1, 2, ...; such positions cannot be represented")
+    return renamed
+
+
+def their_names(row: Row, config: ModelConfig) -> list[str]:
+    """The foreign tensors that a row stands for, in the order of the layers."""
+    return [row.theirs.format(n) for n in range(config.num_layers)] if row.stacked else [row.theirs]
+
+
+def _listed(names: list[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _groups(axes: str) -> list[list[str]]:
+    """`"(H K) D"` -> `[["H", "K"], ["D"]]`."""
+    return [(group or axis).split() for group, axis in re.findall(r"\(([^)]*)\)|(\S+)", axes)]
+
+
+def _to_theirs(value: np.ndarray, row: Row, config: ModelConfig) -> np.ndarray:
+    ours = row.our_axes.split()
+    order = [ours.index(axis) for group in _groups(row.their_axes) for axis in group]
+    if ours[0] == "V":
+        value = value[: config.vocab_size]
+    return np.ascontiguousarray(value.transpose(order).reshape(their_shape(row, config)))
+
+
+def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig) -> np.ndarray:
+    sizes = axis_sizes(config)
+    theirs = [axis for group in _groups(row.their_axes) for axis in group]
+    order = [theirs.index(axis) for axis in row.our_axes.split()]
+    value = np.asarray(tensor, np.float32).reshape([sizes[a] for a in theirs]).transpose(order)
+    if row.our_axes[0] == "V":
+        value = np.pad(value, [(0, config.padded_vocab_size - config.vocab_size)] + [(0, 0)] * (value.ndim - 1))
+    return value
