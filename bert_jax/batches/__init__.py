@@ -1,0 +1,7 @@
+"""Rows to batches on devices. A batch is a pure function of (corpus, config, seed, step, shard): the data position is the step.
+
+    source.py     BatchSource: training batches, epoch after epoch
+    heldout.py    the held-out rows, each exactly once
+    prefetch.py   batches made in the background (the only home of grain)
+    device.py     numpy -> global jax.Array
+"""

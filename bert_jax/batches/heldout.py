@@ -1,0 +1,40 @@
+"""Held-out batches: a fixed plan with fixed masks, every row exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bert_jax.batches.source import shard_rows
+from bert_jax.examples.assemble import Batch, assemble_rows
+from bert_jax.examples.masking import MaskingTables, masking_tables
+from bert_jax.examples.plan import plan_epoch
+from bert_jax.examples.settings import ExampleConfig
+
+if TYPE_CHECKING:
+    from bert_jax.corpus.store import Corpus
+
+
+def heldout_batches(
+    corpus: Corpus,
+    config: ExampleConfig,
+    batch_size: int,
+    max_rows: int | None,
+    seed: int,
+    shard: tuple[int, int] = (0, 1),
+    *,
+    tables: MaskingTables | None = None,
+) -> Iterator[Batch]:
+    """The first `max_rows` rows (all, if None) of epoch 0's random order, the same for every batch size and number of hosts.
+
+    The last batch is filled up with empty rows (no token, no target, no NSP label), which count for nothing; every host gets the same number
+    of batches, as a collective needs. The order is random, so fewer rows are a fair sample of the split.
+    """
+    plan = plan_epoch(corpus, config, seed=seed, epoch=0)
+    tables = tables or masking_tables(corpus, config)
+    rows = plan.num_rows if max_rows is None else min(max_rows, plan.num_rows)
+    mine = shard_rows(batch_size, shard)
+    for first in range(0, rows, batch_size):
+        yield assemble_rows(corpus, plan, np.where(first + mine < rows, first + mine, -1), tables)

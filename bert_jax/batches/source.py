@@ -1,0 +1,90 @@
+"""Training batches as a pure function of the step."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bert_jax.examples.assemble import Batch, assemble_rows
+from bert_jax.examples.masking import MaskingTables, masking_tables
+from bert_jax.examples.plan import EpochPlan, plan_epoch
+from bert_jax.examples.settings import ExampleConfig
+from bert_jax.terminal import UserError
+
+if TYPE_CHECKING:
+    from bert_jax.corpus.store import Corpus
+
+_PLANS_HELD = 3  # the epoch before, this one and the next: a batch may straddle two while the third is being planned
+
+
+class BatchSource:
+    """`source.at(step)` is the batch of that step, whoever asks, in whatever order.
+
+    Rows are numbered through all epochs: step s holds rows [s B, (s + 1) B). Every epoch has `rows_per_epoch` places, the number of rows of
+    epoch 0, so a row's epoch is known without planning the ones before it, and a batch at an epoch's end goes on into the next. The plans
+    of other epochs differ from that number by chance, about its square root (0.1 % at a million rows): a plan with more rows leaves its
+    last ones out, one with fewer repeats its first ones; as the order is random, these are other rows each time.
+    """
+
+    def __init__(self, corpus: Corpus, config: ExampleConfig, batch_size: int, seed: int, *, tables: MaskingTables | None = None):
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size} is not a number of rows; it must be 1 or more")
+        self._corpus, self._config, self.batch_size, self._seed = corpus, config, batch_size, seed
+        self._tables = tables or masking_tables(corpus, config)
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[int, Future[EpochPlan]] = OrderedDict()
+        self.rows_per_epoch = self.plan(0).num_rows
+
+    def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
+        """The rows of `step`, or the part of them that host `index` of `count` holds: rows [index B/count, (index + 1) B/count) of the batch."""
+        places = step * self.batch_size + shard_rows(self.batch_size, shard)
+        epochs, places = np.divmod(places, self.rows_per_epoch)
+        parts = []
+        for epoch in np.unique(epochs).tolist():
+            plan = self.plan(epoch)
+            parts.append(assemble_rows(self._corpus, plan, places[epochs == epoch] % plan.num_rows, self._tables))
+        if 2 * places[-1] >= self.rows_per_epoch:
+            self._start(int(epochs[-1]) + 1)
+        return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """The plan of `epoch`, waiting for it if it is being made."""
+        return self._start(epoch).result()
+
+    def _start(self, epoch: int) -> Future[EpochPlan]:
+        """The plan of `epoch` or the promise of it, made in a background thread.
+
+        The thread is a daemon: a plan of a large corpus takes a minute, and a program that ends does not wait for it.
+        """
+        with self._lock:
+            if epoch in self._plans:
+                self._plans.move_to_end(epoch)
+                return self._plans[epoch]
+            promise: Future[EpochPlan] = Future()
+            self._plans[epoch] = promise
+            while len(self._plans) > _PLANS_HELD:
+                self._plans.popitem(last=False)
+        threading.Thread(target=self._make, args=(epoch, promise), name=f"plan-epoch-{epoch}", daemon=True).start()
+        return promise
+
+    def _make(self, epoch: int, promise: Future[EpochPlan]) -> None:
+        try:
+            promise.set_result(plan_epoch(self._corpus, self._config, seed=self._seed, epoch=epoch))
+        except BaseException as error:  # whoever waits for the plan gets it
+            promise.set_exception(error)
+
+
+def shard_rows(batch_size: int, shard: tuple[int, int]) -> np.ndarray:
+    """int64 [batch_size / count], which rows of a batch host `index` of `count` holds; UserError when they do not divide."""
+    index, count = shard
+    if not 0 <= index < count:
+        raise ValueError(f"shard {index} of {count}")
+    if batch_size % count:
+        near = sorted({max(count, batch_size // count * count), -(-batch_size // count) * count})
+        raise UserError(f"batch_size={batch_size} does not divide over {count} hosts; {' and '.join(map(str, near))} would")
+    size = batch_size // count
+    return np.arange(index * size, (index + 1) * size, dtype=np.int64)

@@ -1,0 +1,92 @@
+"""Chunks to pairs: the spans of segments A and B in the token store, cut to fit a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert_jax.examples.chunks import Chunks
+from bert_jax.examples.counter import below, key_of, random_bits
+from bert_jax.examples.settings import ExampleConfig
+
+_OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 3, 4, 5, 6  # purposes of random numbers; 1 and 2 are in chunks.py
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """E examples as spans of the flat token space; 21 bytes each. With pairs="none" B is empty."""
+
+    a_start: np.ndarray  # int64 [E]
+    b_start: np.ndarray  # int64 [E]
+    a_length: np.ndarray  # uint16 [E]
+    b_length: np.ndarray  # uint16 [E]
+    random_next: np.ndarray  # bool [E]
+
+
+def pairs_of(chunks: Chunks, sentence_offsets: np.ndarray, document_offsets: np.ndarray, config: ExampleConfig, key: int) -> Pairs:
+    """The spans of each chunk's example. `key` and the chunk's first sentence decide everything random."""
+    a_start = sentence_offsets[chunks.start]
+    b_start = sentence_offsets[chunks.split]
+    a_length = b_start - a_start
+    if config.pairs == "none":
+        cut = np.maximum(a_length - config.max_tokens, 0)
+        # Several sentences lose the end of the last, which begins the next row; a sentence too long for a row is seen through a random window.
+        front = below(cut + 1, random_bits(key_of(key, _CUT_A), chunks.start))
+        a_start, a_length = a_start + np.where(chunks.end - chunks.start == 1, front, 0), a_length - cut
+        b_length = np.zeros_like(a_length)
+    else:
+        b_length = sentence_offsets[chunks.end] - b_start
+        where = np.flatnonzero(chunks.random_next)
+        b_start[where], b_length[where] = _random_segments(chunks, where, a_length, sentence_offsets, document_offsets, key)
+        cut_a, cut_b = truncation(a_length, b_length, config.max_tokens)
+        a_start += _half_of(cut_a, key_of(key, _CUT_A), chunks.start)
+        b_start += _half_of(cut_b, key_of(key, _CUT_B), chunks.start)
+        a_length, b_length = a_length - cut_a, b_length - cut_b
+    return Pairs(a_start, b_start, a_length.astype(np.uint16), b_length.astype(np.uint16), chunks.random_next)
+
+
+def _random_segments(
+    chunks: Chunks, where: np.ndarray, a_length: np.ndarray, sentence_offsets: np.ndarray, document_offsets: np.ndarray, key: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Start and length in tokens of a segment from another document for the chunks `where`.
+
+    A document other than the chunk's own, uniformly; a sentence of it, uniformly; then sentences until what A leaves of the target
+    is filled or the document ends, at least one. (The original draws documents up to ten times and then gives in: with few
+    documents it takes "random" segments from the chunk's own.)
+    """
+    start, own = chunks.start[where], chunks.document[where]
+    other = below(len(document_offsets) - 2, random_bits(key_of(key, _OTHER_DOCUMENT), start))
+    other += other >= own
+    first, end = document_offsets[other], document_offsets[other + 1]
+    sentence = first + below(end - first, random_bits(key_of(key, _OTHER_START), start))
+    wanted = np.maximum(chunks.target[where] - a_length[where], 1)
+    token = sentence_offsets[sentence]
+    stop = np.minimum(np.searchsorted(sentence_offsets, token + wanted), end)
+    return token, sentence_offsets[stop] - token
+
+
+def truncation(a_length: np.ndarray, b_length: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many tokens to cut from A and from B so that both fit in `max_tokens`.
+
+    The original removes one token at a time from the longer, at a tie from B: first the longer comes down to the other's length,
+    then they shrink in turn, B first.
+    """
+    excess = np.maximum(a_length + b_length - max_tokens, 0)
+    level_a = np.minimum(excess, np.maximum(a_length - b_length, 0))
+    level_b = np.minimum(excess, np.maximum(b_length - a_length, 0))
+    rest = excess - level_a - level_b
+    return level_a + rest // 2, level_b + (rest + 1) // 2
+
+
+def _half_of(cut: np.ndarray, key: np.uint64, counter: np.ndarray) -> np.ndarray:
+    """int64, how many of `cut` tokens come off the front: each does with probability 1/2, so Binomial(cut, 1/2): the ones among `cut` random bits."""
+    front = np.zeros(len(cut), np.int64)
+    where, left, word = np.flatnonzero(cut), cut[cut > 0], 0
+    while len(where):
+        bits = random_bits(key_of(int(key), word), counter[where])
+        bits >>= np.maximum(64 - left, 0).astype(np.uint64)
+        front[where] += np.bitwise_count(bits)
+        left = left - 64
+        where, left, word = where[left > 0], left[left > 0], word + 1
+    return front
