@@ -4,7 +4,7 @@ Ours is stacked over layers and keeps heads as an axis of their own; theirs is o
 round. Each row of the table gives both names and both layouts, so shapes, transposes and head splitting follow from it and
 nothing else in the project knows a foreign name.
 
-The tensor names are those of transformers' `BertForPreTraining` (`modeling_bert.py`); a bare `BertModel` lacks the `bert.` prefix.
+The tensor names are those of transformers' `BertForPreTraining` (`modeling_bert.py`); a bare `BertModel` has no `bert.` prefix.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Row:
         return self.ours.split("/")[0]
 
 
-# S positions, T token types, C = 2 classes; the rest are the project's letters: D width, H heads, K head width, F feed-forward, V vocabulary.
+# D width, E width again (output), H heads, K head width, F feed-forward, V vocabulary, S positions, T token types, C = 2 classes.
 TABLE = (
     Row("embeddings/word_embeddings/embedding", "V D", "bert.embeddings.word_embeddings.weight", "V D"),
     Row("embeddings/position_embeddings/embedding", "S D", "bert.embeddings.position_embeddings.weight", "S D"),
@@ -90,7 +90,7 @@ OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNo
 
 
 def axis_sizes(config: ModelConfig) -> dict[str, int]:
-    """The size of every axis letter in the foreign layout (ours differs in V only, which may be padded). E is D again: an output."""
+    """The size of every axis letter in the foreign layout; ours differs in V only, which may be padded."""
     return {
         "V": config.vocab_size,
         "S": config.max_position,
@@ -107,7 +107,8 @@ def axis_sizes(config: ModelConfig) -> dict[str, int]:
 def our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Path -> shape of every parameter of our tree, layers stacked and the vocabulary padded."""
     sizes = axis_sizes(config) | {"V": config.padded_vocab_size}
-    return {row.ours: ((config.num_layers,) if row.stacked else ()) + tuple(sizes[a] for a in row.our_axes.split()) for row in TABLE}
+    layers = {True: (config.num_layers,), False: ()}
+    return {row.ours: layers[row.stacked] + tuple(sizes[axis] for axis in row.our_axes.split()) for row in TABLE}
 
 
 def their_shape(row: Row, config: ModelConfig) -> tuple[int, ...]:
@@ -133,7 +134,7 @@ def tensors_from_params(params: Mapping[str, Any], config: ModelConfig) -> dict[
     ]
     if problems:
         raise ValueError("parameters do not fit the model configuration: " + "; ".join(problems))
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for row in TABLE:
         if row.ours in flat:
             value = np.asarray(flat[row.ours], np.float32)
@@ -158,13 +159,10 @@ def params_from_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig, 
         for name, x in tensors.items()
         if name in expected and x.shape != their_shape(expected[name], config)
     ]
-    problems = [
-        f"{what}: {_listed(names)}"
-        for what, names in (("missing", missing), ("no place in this model for", unused), ("other shapes than config.json gives", misshapen))
-        if names
-    ]
-    if problems:
-        raise UserError(f"{source} does not hold the BERT that its config.json describes: {'; '.join(problems)}")
+    problems = {"missing": missing, "no place in this model for": unused, "other shapes than config.json gives": misshapen}
+    if any(problems.values()):
+        listed = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
+        raise UserError(f"{source} does not hold the BERT that its config.json describes: {listed}")
     flat: dict[str, np.ndarray] = {}
     for row in TABLE:
         if row.part in present:
@@ -174,7 +172,7 @@ def params_from_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig, 
 
 
 def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.ndarray]:
-    """The same tensors under today's `BertForPreTraining` names: older endings renamed, a bare encoder prefixed, tied copies dropped.
+    """The same tensors under `BertForPreTraining`'s names: old endings renamed, a bare encoder prefixed, tied copies dropped.
 
     A tied copy that differs, or a position index that does not count up, means another model: UserError.
     """
@@ -188,12 +186,15 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.nd
             name = f"bert.{name}"
         renamed[name] = value
     for copy, original in TIED.items():
-        value = renamed.pop(copy, None)
-        if value is not None and not np.array_equal(value, renamed.setdefault(original, value)):
-            raise UserError(f"{source}: {copy} differs from {original}; this BERT ties the two, so such a model cannot be loaded")
-    positions = renamed.pop("bert.embeddings.position_ids", None)  # a buffer, not a parameter, that older versions saved
-    if positions is not None and not np.array_equal(np.ravel(positions), np.arange(np.size(positions))):
-        raise UserError(f"{source}: bert.embeddings.position_ids does not count 0, 1, 2, ...; such positions cannot be represented")
+        if copy in renamed:
+            value = renamed.pop(copy)
+            if not np.array_equal(value, renamed.setdefault(original, value)):
+                raise UserError(f"{source}: {copy} differs from {original}; this BERT ties the two, so it cannot hold such a model")
+    buffer = "bert.embeddings.position_ids"  # not a parameter; older versions saved it
+    if buffer in renamed:
+        positions = renamed.pop(buffer).ravel()
+        if not np.array_equal(positions, np.arange(positions.size)):
+            raise UserError(f"{source}: {buffer} does not count 0, 1, 2, ...; such positions cannot be represented")
     return renamed
 
 

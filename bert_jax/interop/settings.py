@@ -79,7 +79,7 @@ def config_from_json(fields: Mapping[str, Any], source: str) -> ModelConfig:
     for ours, theirs in FIELDS.items():
         if theirs not in fields:
             if ours in SHAPE_FIELDS:
-                raise UserError(f"{source}: {theirs} is missing, so the model's shape is unknown; copy the whole file of the model")
+                raise UserError(f"{source}: {theirs} is missing, so the model's shape is unknown; copy the model's whole file")
             continue
         kind = type(getattr(ModelConfig, ours))
         value = fields[theirs]

@@ -1,0 +1,72 @@
+"""A model directory appears complete or not at all, and replaces an older one only then."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+from collections.abc import Collection, Iterator
+
+from bert_jax.terminal import UserError
+
+
+@contextlib.contextmanager
+def replaced_when_complete(directory: pathlib.Path, *, is_ours: bool, format_files: Collection[str]) -> Iterator[pathlib.Path]:
+    """Yields a temporary directory beside `directory` to write into; on leaving without an exception it takes the name.
+
+    An older directory of that name is moved aside until the new one is in place, and what is not one of the `format_files` (a
+    README someone wrote) is carried over. It must have been written by us (`is_ours`) or be empty: nothing else is ever deleted.
+    A process killed between the two renames leaves the old one as `.NAME.replaced`, from where `recover` takes it back.
+    """
+    directory = directory.absolute()
+    recover(directory)
+    if directory.exists() and not is_ours and (not directory.is_dir() or any(directory.iterdir())):
+        raise UserError(f"{directory} holds files that bert_jax did not export, so it is not overwritten; name another directory")
+    temporary = directory.with_name(f".{directory.name}.incomplete")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)  # a killed process's
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write a model to {directory}: {error.strerror}; choose a writable directory") from error
+    try:
+        yield temporary
+        old = aside(directory)
+        if directory.exists():
+            for path in directory.iterdir():
+                if path.name not in format_files:
+                    (shutil.copytree if path.is_dir() else shutil.copy2)(path, temporary / path.name)
+        _flush(temporary)
+        if directory.exists():
+            directory.rename(old)
+        temporary.rename(directory)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        recover(directory)
+        raise
+
+
+def recover(directory: pathlib.Path) -> None:
+    """Puts back the older directory that an interrupted replacement had moved aside."""
+    old = aside(directory)
+    if old.is_dir():
+        if directory.exists():  # the new one was in place already: only the tidying was missed
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(directory)
+
+
+def aside(directory: pathlib.Path) -> pathlib.Path:
+    """Where the older directory waits while the new one takes its name."""
+    return directory.with_name(f".{directory.name}.replaced")
+
+
+def _flush(directory: pathlib.Path) -> None:
+    """Contents on disk before the rename is: otherwise a power cut could leave the new name on empty files."""
+    for path in [*directory.iterdir(), directory]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
