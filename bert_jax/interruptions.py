@@ -1,0 +1,158 @@
+"""Two ways a run is interrupted: it is asked to stop (SIGTERM, Ctrl-C), or it hangs. Both must end in a state to resume from."""
+
+from __future__ import annotations
+
+import collections
+import faulthandler
+import os
+import pathlib
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+import jax
+from jax.experimental import multihost_utils
+
+HUNG = 42  # exit status after a hang: a supervisor restarts on it, the same command resumes
+
+
+class Preemption:
+    """Turns SIGTERM (a preempted machine has seconds to minutes left) and the first Ctrl-C into a question the loop asks.
+
+    >>> with Preemption() as preemption:
+    ...     for step in range(first, last):
+    ...         state = train_step(state)
+    ...         if preemption.requested(step):
+    ...             save(); sys.exit(preemption.exit_status)
+
+    One process: a signal handler sets a flag, a second Ctrl-C interrupts at once. Several: JAX's preemption service owns SIGTERM,
+    tells every process when one was signalled, and names a step that none of them has passed; each gets True at that same step,
+    so a collective save cannot deadlock. Hence every process has to ask at every step.
+    """
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+        self._previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+        self._service = jax.process_count() > 1
+
+    def __enter__(self) -> Preemption:
+        # Handlers belong to the main thread; the service installed its own for SIGTERM in C++, which ours would displace.
+        if not self._service and threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._notice)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def requested(self, step: int) -> bool:
+        """Whether to save and leave after `step`; the same answer in every process."""
+        if self._service and multihost_utils.reached_preemption_sync_point(step):
+            self._signal = signal.SIGTERM
+        return self._signal is not None
+
+    @property
+    def exit_status(self) -> int:
+        """What a shell shows for a process ended by the signal: 143 after SIGTERM, 130 after Ctrl-C."""
+        return 128 + (self._signal or signal.SIGTERM)
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._signal = number
+        again = "; Ctrl-C again stops at once, without saving" if number == signal.SIGINT else ""
+        # os.write, since print is not safe in a handler that may have interrupted another print
+        os.write(2, f"\n{signal.Signals(number).name}: saving after this step, then stopping{again}\n".encode())
+
+
+class Watchdog:
+    """Ends a process that makes no progress, with the stack of every thread on stderr and in `DIRECTORY/hang-PROCESS-TIME.txt`.
+
+    A collective whose peer died waits for ever: the heartbeat still beats, so nothing else ends it. The limit is
+    max(`factor` x the median time of the last steps, `floor` seconds); before the first step is done, `start` seconds, since the
+    compilation of a large model is no hang.
+
+    >>> with Watchdog(workdir) as watchdog:
+    ...     for step in ...:
+    ...         state = train_step(state)
+    ...         watchdog.step_done(step)
+    ...         for batch in heldout:
+    ...             evaluate(batch); watchdog.alive("evaluation")
+    """
+
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        *,
+        floor: float = 600.0,
+        factor: float = 10.0,
+        start: float = 3600.0,
+        leave: Callable[[int], object] = os._exit,  # sys.exit would only end the watching thread
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._directory, self._floor, self._factor, self._start = directory, floor, factor, start
+        self._leave, self._clock = leave, clock
+        self._steps: collections.deque[float] = collections.deque(maxlen=101)
+        self._doing = "the start (compilation)"
+        self._last_step: float | None = None
+        self._last = clock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Watchdog:
+        self._last = self._clock()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def step_done(self, step: int) -> None:
+        """A training step has finished: its time counts towards the median."""
+        now = self._clock()
+        if self._last_step is not None:
+            self._steps.append(now - self._last_step)
+        self._last_step = self._last = now
+        self._doing = f"the step after {step:,}"
+
+    def alive(self, doing: str) -> None:
+        """Progress that is no training step (evaluation, saving, drawing): resets the clock and leaves the median alone."""
+        self._last, self._last_step, self._doing = self._clock(), None, doing
+
+    def limit(self) -> float:
+        """Seconds without progress that count as a hang now."""
+        if not self._steps:
+            return max(self._start, self._floor)
+        return max(self._factor * statistics.median(self._steps), self._floor)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(5.0, self.limit() / 4)):
+            waited = self._clock() - self._last
+            if waited > self.limit():
+                self._report(waited)
+                self._leave(HUNG)
+                return
+
+    def _report(self, waited: float) -> None:
+        process = jax.process_index()
+        path = self._directory / f"hang-{process}-{time.strftime('%Y%m%d-%H%M%S')}.txt"
+        title = (
+            f"process {process} made no progress for {waited:.0f} s in {self._doing} (limit {self.limit():.0f} s); "
+            f"the same command resumes from the last checkpoint. Stack of every thread:\n"
+        )
+        sys.stderr.write(title)
+        sys.stderr.flush()
+        faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+        try:
+            with path.open("w") as file:
+                file.write(title)
+                file.flush()
+                faulthandler.dump_traceback(file=file, all_threads=True)
+        except OSError as error:  # a full or vanished disk may be why it hangs; the stacks are on stderr already
+            sys.stderr.write(f"could not write {path}: {error}\n")

@@ -1,0 +1,283 @@
+"""How a verb that trains begins: flags, the experiment file, logging, the compilation cache, the other processes, the workdir.
+
+def main() -> None:
+    flags = launch.parse_flags("pretrain", __doc__, defaults=Experiment.defaults())
+    experiment = Experiment.from_dict(flags.config)
+    with launch.begin("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
+        ...  # run.workdir, run.is_first, run.preemption, run.watchdog
+
+if __name__ == "__main__":
+    terminal.run_verb(main)
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import os
+import pathlib
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import jax
+
+from bert_jax import hosts
+from bert_jax.interruptions import Preemption, Watchdog
+from bert_jax.terminal import UserError, nearest
+from bert_jax.workdir import open_workdir
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """A command line; `config` is what the experiment file returned, as plain dicts, with the overrides applied."""
+
+    config: dict[str, Any]
+    workdir: pathlib.Path
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+    start_timeout: float = 300.0
+    hang_seconds: float = 600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What `begin` has made ready for the loop."""
+
+    workdir: pathlib.Path
+    is_first: bool  # process 0: the one that writes files and talks
+    preemption: Preemption
+    watchdog: Watchdog
+
+
+def parse_flags(
+    verb: str, description: str | None, argv: Sequence[str] | None = None, defaults: Mapping[str, Any] | None = None
+) -> Flags:
+    """Reads `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
+
+    `defaults` (nested, plain) holds every key an experiment knows with its default value, so that a key which the file leaves out
+    can be set as well; a key in neither is an error naming the nearest one.
+    """
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog=f"python -m bert_jax.{verb}", description=description, formatter_class=plain, allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
+    parser.add_argument("--workdir", metavar="DIR", help="directory of this run; the same one again continues it")
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.optimizer.learning_rate=1e-4")
+    several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    several.add_argument("--processes", type=int, metavar="N", help="how many there are")
+    several.add_argument("--process", type=int, metavar="I", help="which one this is, from 0")
+    several.add_argument("--start-timeout", type=float, metavar="SECONDS", default=300.0, help="how long to wait for all (300)")
+    parser.add_argument("--hang-seconds", type=float, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    overrides, rest = _split_overrides(arguments)
+    values, unknown = parser.parse_known_args(rest)
+    if unknown:
+        names = [option for action in parser._actions for option in action.option_strings]
+        raise UserError(f"unknown argument {unknown[0]}: {nearest(unknown[0].split('=')[0], names)}")
+    for flag, example in (("config", "experiments/pretrain/quickstart.py"), ("workdir", "runs/mine")):
+        if getattr(values, flag) is None:
+            raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
+    file, argument = _find_config(values.config)
+    config = _plain(_load_config(file, argument))
+    for key, text in overrides:
+        _override(config, defaults or {}, key, text)
+    return Flags(
+        config,
+        pathlib.Path(values.workdir),
+        values.coordinator,
+        values.processes,
+        values.process,
+        values.start_timeout,
+        values.hang_seconds,
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors look like every other error of ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def _split_overrides(arguments: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """`--config.a.b=1` and `--config.a.b 1` apart from the other arguments, as pairs ("a.b", "1")."""
+    overrides, rest = [], []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if not argument.startswith("--config."):
+            rest.append(argument)
+            continue
+        key, equals, text = argument.removeprefix("--config.").partition("=")
+        if not equals:
+            text = next(waiting, "")
+            if not text or text.startswith("--"):
+                raise UserError(f"{argument} has no value; write {argument}=VALUE")
+        overrides.append((key, text))
+    return overrides, rest
+
+
+def _find_config(given: str) -> tuple[pathlib.Path, str | None]:
+    """FILE[:ARG] apart; a relative FILE is looked for here, then in the checkout; the nearest is named if missing."""
+    name, colon, argument = given.partition(":")
+    for path in (pathlib.Path(name), CHECKOUT / name):
+        if path.is_file():
+            return path.resolve(), argument if colon else None
+    files = (CHECKOUT / "experiments").rglob("[!_]*.py")
+    known = [file.relative_to(CHECKOUT).as_posix() for file in files]
+    by_stem = {pathlib.PurePath(file).stem: file for file in known}
+    stem = pathlib.PurePath(name).stem
+    hint = f"did you mean {by_stem[stem]!r}?" if stem in by_stem else nearest(name, known)
+    raise UserError(f"--config={given}: there is no file {name}; {hint}")
+
+
+def _load_config(file: pathlib.Path, argument: str | None) -> Any:
+    """What `get_config()` of the experiment file returns, or `get_config(argument)`."""
+    specification = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
+    if specification is None or specification.loader is None:
+        raise UserError(f"--config={file} is not a Python file; an experiment file is one with a function get_config()")
+    module = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UserError(f"--config={file}, line {error.lineno}: {error.msg}") from error
+    get_config = getattr(module, "get_config", None)
+    if not callable(get_config):
+        raise UserError(f"--config={file} has no function get_config(); see experiments/pretrain/quickstart.py for one that has")
+    takes = get_config.__code__.co_argcount if hasattr(get_config, "__code__") else 0
+    if argument is not None and not takes:
+        raise UserError(f"--config={file}:{argument}: its get_config takes no argument; leave `:{argument}` out")
+    if argument is None and takes > len(get_config.__defaults__ or ()):
+        raise UserError(f"--config={file} needs an argument, --config={file}:ARG; its docstring says which")
+    return get_config() if argument is None else get_config(argument)
+
+
+def _plain(config: Any) -> Any:
+    """A ConfigDict (anything with items) as plain dicts, lists and values: the only kind of tree that the rest sees."""
+    if hasattr(config, "items"):
+        return {key: _plain(value) for key, value in config.items()}
+    return [_plain(value) for value in config] if isinstance(config, list | tuple) else config
+
+
+def _override(config: dict[str, Any], defaults: Mapping[str, Any], key: str, text: str) -> None:
+    """Sets the dotted `key` of `config` to `text`, read as the type that the key has; `phases.0.steps` counts into a list."""
+    *groups, name = key.replace("[", ".").replace("]", "").split(".")
+    node, known = config, defaults
+    for depth, group in enumerate(groups):
+        _require_key(node, known, groups[:depth], group, f"--config.{key}={text}")
+        known = _child(known, group)
+        if _child(node, group) is None:
+            node[group] = {}
+        node = _child(node, group)
+    _require_key(node, known, groups, name, f"--config.{key}={text}")
+    default, current = _child(known, name), _child(node, name)
+    if inside := _names(current) | _names(default):
+        raise UserError(f"--config.{key}={text}: {key} is a group; set one of {', '.join(f'{key}.{n}' for n in sorted(inside))}")
+    value = _typed(f"--config.{key}", text, current if default is None else default)
+    node[int(name) if isinstance(node, list) else name] = value
+
+
+def _names(node: Any) -> set[str]:
+    """The keys under a node, "0", "1", ... for a list of groups; none for a value (a list of plain values is one)."""
+    if isinstance(node, list | tuple):
+        return {str(i) for i, item in enumerate(node) if isinstance(item, Mapping)}
+    return set(node) if isinstance(node, Mapping) else set()
+
+
+def _child(node: Any, name: str) -> Any:
+    """What stands under `name`, None if nothing. In a list of groups the last stands for all that follow (defaults name one)."""
+    if isinstance(node, list | tuple):
+        return node[min(int(name), len(node) - 1)] if node and name.isdigit() else None
+    return node.get(name) if isinstance(node, Mapping) else None
+
+
+def _require_key(node: Any, known: Any, above: Sequence[str], name: str, flag: str) -> None:
+    names = _names(node) if isinstance(node, list) else _names(node) | _names(known)
+    if name not in names:
+        place = ".".join(["config", *above])
+        full = (".".join([*above, other]) for other in names)
+        hint = nearest(".".join([*above, name]), full) if names else f"{place} is a single value"
+        raise UserError(f"{flag}: there is no {name!r} in {place}; {hint}")
+
+
+def _typed(flag: str, text: str, example: Any) -> Any:
+    """`text` as a value of the example's type; without an example, as the Python literal it looks like, else as a string."""
+    if text in ("None", "none") and not isinstance(example, str):
+        return None
+    try:
+        if isinstance(example, bool):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if isinstance(example, int):
+            number = float(text) if "e" in text.lower() else int(text)
+            if number != int(number):
+                raise ValueError
+            return int(number)
+        if isinstance(example, float):
+            return float(text)
+        if isinstance(example, list | tuple):
+            value = ast.literal_eval(text)
+            return list(value) if isinstance(value, list | tuple) else [value]
+    except (ValueError, KeyError, SyntaxError, OverflowError):
+        kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(type(example), "a list as [1, 2]")
+        raise UserError(f"{flag}={text}: wanted {kind} (now {example})") from None
+    if example is None:
+        with contextlib.suppress(ValueError, SyntaxError):
+            return ast.literal_eval(text)
+    return text
+
+
+@contextlib.contextmanager
+def begin(verb: str, flags: Flags, config: Mapping[str, Any], may_change: Sequence[str] = ()) -> Iterator[Run]:
+    """Everything between the command line and the loop, in the order in which it can fail; undone in reverse when the loop ends.
+
+    `config` is the resolved configuration as plain nested values; `may_change` names the keys a continued run may give new values
+    (see `workdir.open_workdir`).
+    """
+    quiet_libraries()
+    keep_compiled_programs()
+    hosts.connect(hosts.find_hosts(flags.coordinator, flags.processes, flags.process), config, timeout=flags.start_timeout)
+    is_first = jax.process_index() == 0
+    start_logging(is_first)
+    with contextlib.ExitStack() as stack:
+        hosts.on_first_process(lambda: stack.enter_context(open_workdir(flags.workdir, verb, config, may_change)))
+        hosts.require_shared(flags.workdir)
+        preemption = stack.enter_context(Preemption())
+        watchdog = stack.enter_context(Watchdog(flags.workdir, floor=flags.hang_seconds))
+        yield Run(flags.workdir, is_first, preemption, watchdog)
+
+
+def start_logging(is_first: bool) -> None:
+    """Our own messages on stderr, from process 0; warnings and worse from all."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s" if is_first else f"[process {jax.process_index()}] %(message)s"))
+    ours = logging.getLogger("bert_jax")
+    ours.handlers = [handler]
+    ours.setLevel(logging.INFO if is_first else logging.WARNING)
+    ours.propagate = False
+
+
+def quiet_libraries() -> None:
+    """Libraries speak up for errors only: their running commentary buries the loss."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log, read when the first backend starts
+    for name in ("absl", "jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(orbax|tensorflow_datasets|etils)\b")
+
+
+def keep_compiled_programs() -> None:
+    """XLA programs are kept on disk, so that a second start skips most of the compilation.
+
+    Where: JAX_COMPILATION_CACHE_DIR, empty for nowhere; by default bert_jax/xla in the user's cache directory.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax has read it itself
+        return
+    base = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    jax.config.update("jax_compilation_cache_dir", str(base / "bert_jax" / "xla"))

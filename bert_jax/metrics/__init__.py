@@ -1,0 +1,1 @@
+"""Summed counts -> numbers -> files and pictures."""

@@ -1,0 +1,136 @@
+"""`curves.png`: a run at a glance, drawn from its `metrics.jsonl`."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib.ticker
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from bert_jax.metrics.writer import read_metrics
+
+TRAIN, HELDOUT, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
+SMOOTHED = 20  # training points averaged for the line drawn over the raw ones: single batches scatter
+
+
+def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, phases: Sequence[tuple[int, str]] = ()) -> bool:
+    """Draws MLM loss, MLM accuracy over the unigram baseline, NSP accuracy and learning rate; False if there is nothing to draw.
+
+    `phases` are (first step, label) of a run in several; each start after the first is marked by a line.
+    """
+    records = read_metrics(metrics)
+    panels: list[tuple[str, Callable[[Axes, Sequence[Mapping[str, Any]]], None]]] = [
+        ("mlm_loss", _loss),
+        ("mlm_accuracy", _accuracy),
+        ("nsp_accuracy", _next_sentence),
+        ("learning_rate", _learning_rate),
+    ]
+    present = {name.rpartition("/")[2] for record in records for name in record}
+    panels = [(name, draw) for name, draw in panels if name in present]
+    if not panels:
+        return False
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(5.6 * columns, 3.4 * rows + 0.5), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
+    every = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, (_, draw) in zip(every, panels, strict=False):
+        draw(axes, records)
+        _dress(axes, last=max(record["step"] for record in records), phases=phases)
+    for axes in every[len(panels) :]:
+        axes.set_axis_off()
+    unfinished = picture.with_name(f".{picture.name}.unfinished.png")
+    figure.savefig(unfinished)
+    unfinished.replace(picture)
+    return True
+
+
+def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps int64 [n] and values float64 [n] of one name; null values are left out."""
+    points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
+    return np.array([step for step, _ in points], np.int64), np.array([value for _, value in points], np.float64)
+
+
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean over `window` values centred on each one, over as many on both sides as there are near the ends: it does not lag."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    here = np.arange(len(values))
+    reach = np.minimum(np.minimum(here, len(values) - 1 - here), window // 2)
+    return (sums[here + reach + 1] - sums[here - reach]) / (2 * reach + 1)
+
+
+def _loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    axes.set_title("MLM loss (nats per predicted token)")
+    _both(axes, records, "mlm_loss", "{:.3f}")
+    _level(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.2f}")
+
+
+def _accuracy(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    axes.set_title("MLM accuracy")
+    _both(axes, records, "mlm_accuracy", "{:.1%}")
+    _level(axes, records, "heldout/unigram_accuracy", "word frequency alone", "{:.1%}")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+
+
+def _next_sentence(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    axes.set_title("NSP accuracy")
+    _both(axes, records, "nsp_accuracy", "{:.1%}")
+    axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+
+
+def _learning_rate(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    axes.set_title("learning rate")
+    axes.plot(*series(records, "train/learning_rate"), color=HELDOUT, linewidth=1.8)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:.1e}"))
+
+
+def _both(axes: Axes, records: Sequence[Mapping[str, Any]], name: str, form: str) -> None:
+    """Training as a pale raw line under its running mean, held-out as dots joined by a dark line, its last value written out."""
+    steps, values = series(records, f"train/{name}")
+    if steps.size:
+        axes.plot(steps, values, color=TRAIN, linewidth=0.7, alpha=0.6)
+        axes.plot(steps, smooth(values, SMOOTHED), color=TRAIN, linewidth=2.0, label="training")
+    steps, values = series(records, f"heldout/{name}")
+    if steps.size:
+        axes.plot(
+            steps, values, color=HELDOUT, linewidth=1.8, marker="o", markersize=3.5, label=f"held out, {form.format(values[-1])}"
+        )
+
+
+def _level(axes: Axes, records: Sequence[Mapping[str, Any]], name: str, label: str, form: str) -> None:
+    _, values = series(records, name)
+    if values.size:
+        axes.axhline(
+            values[-1], color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=f"{label}, {form.format(values[-1])}"
+        )
+
+
+def _dress(axes: Axes, last: int, phases: Sequence[tuple[int, str]]) -> None:
+    title = axes.get_title()
+    axes.set_title("")
+    axes.set_title(title, fontsize=11, color=INK, loc="left", pad=18 if len(phases) > 1 else 8)  # room for the phases' names
+    axes.set_xlim(0, last)
+    axes.set_xlabel("step", color=INK)
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.tick_params(colors=INK, length=3)
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    for start, label in phases:
+        if 0 < start < last:
+            axes.axvline(start, color=INK, linewidth=0.9, linestyle=":")
+        if start < last and len(phases) > 1:
+            place = axes.get_xaxis_transform()
+            axes.text(start, 1.015, label, transform=place, fontsize=8, color=INK, va="bottom", ha="left")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK)

@@ -1,0 +1,133 @@
+"""How fast a run goes, and the line that says so."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from bert_jax.terminal import duration
+
+# Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2 and v3 a device is one of
+# a chip's two cores. The names are what `jax.Device.device_kind` starts with, up to the end of a word; the longest counts.
+PEAKS = {
+    "TPU v2": 22.5e12,
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,  # v5p
+    "TPU v5p": 459e12,
+    "TPU v5e": 197e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA L4": 121e12,
+    "NVIDIA L40S": 362e12,
+    "NVIDIA A10": 125e12,
+}
+
+
+def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, length: int, predictions: int) -> float:
+    """Floating-point operations of training on one row, forward and backward, padding counted as work.
+
+    Matrix products only, 2 operations per multiply-add, the backward pass twice the forward one; per row of length L
+    6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, 6 M (D^2 + D V) for the MLM head on M positions:
+    BERT-Base 69.9 G at 128/20 and 300.9 G at 512/76. Rematerialised work is not counted, as usual for model FLOPs.
+    """
+    encoder = length * layers * (6 * (4 * width**2 + 2 * width * feed_forward) + 12 * length * width)
+    return float(encoder + 6 * predictions * (width**2 + width * vocabulary))
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """bf16 peak of one device, None when the table does not know it."""
+    known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
+    return PEAKS[max(known, key=len)] if known else None
+
+
+class Pace:
+    """Rates since the last report, and the time left.
+
+    The time left is reckoned in FLOPs, not in steps: a step of the second phase (length 512) costs several of the first.
+
+    >>> pace = Pace()
+    >>> pace.add(rows=64, tokens=7800, flops=64 * row_flops(...))       # after every step
+    >>> with pace.pause(): evaluate()                                   # does not count against the rates
+    >>> rates = pace.report(flops_left=...)                             # {'rows_per_second': ..., ...}; starts the next window
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._reset()
+
+    def _reset(self) -> None:
+        self._start = self._clock()
+        self._rows = self._tokens = self._flops = 0.0
+
+    def add(self, *, rows: float, tokens: float, flops: float) -> None:
+        """Counts finished work."""
+        self._rows, self._tokens, self._flops = self._rows + rows, self._tokens + tokens, self._flops + flops
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Time inside is not the training's."""
+        before = self._clock()
+        try:
+            yield
+        finally:
+            self._start += self._clock() - before
+
+    def report(self, flops_left: float) -> dict[str, float]:
+        """rows_per_second, tokens_per_second (real ones, no padding), flops_per_second, seconds_left."""
+        seconds = max(self._clock() - self._start, 1e-9)
+        speed = self._flops / seconds
+        rates = {
+            "rows_per_second": self._rows / seconds,
+            "tokens_per_second": self._tokens / seconds,
+            "flops_per_second": speed,
+            "seconds_left": flops_left / speed if speed else math.inf,
+        }
+        self._reset()
+        return rates
+
+
+def utilisation(flops_per_second: float, device_kind: str, devices: int) -> float | None:
+    """Model FLOPs as a share of the bf16 peak of all devices; None on hardware without a known peak (every CPU)."""
+    peak = peak_flops(device_kind)
+    return flops_per_second / (peak * devices) if peak else None
+
+
+def training_line(
+    step: int, last_step: int, scores: Mapping[str, float], rates: Mapping[str, float], device_kind: str, devices: int
+) -> str:
+    """One line for a person.
+
+    `scores` is what `scores.summarise` gives (a missing task is left out of the line), `rates` what `Pace.report` gives.
+
+    >>> training_line(1200, 10000, {"loss": 6.2134, "mlm_accuracy": 0.184, "nsp_accuracy": 0.62}, rates, "TPU v4", 8)
+    'step  1,200/10,000  loss 6.213  MLM 18.4 %  NSP 62.0 %  4,310 rows/s  478 k tokens/s  41 % of peak  ETA 1h02m'
+    """
+    width = len(f"{last_step:,}")
+    parts = [f"step {step:>{width},}/{last_step:,}", f"loss {scores.get('loss', math.nan):.3f}"]
+    accuracies = {"MLM": "mlm_accuracy", "NSP": "nsp_accuracy"}
+    parts += [f"{name} {100 * scores[key]:.1f} %" for name, key in accuracies.items() if key in scores]
+    parts += [f"{_short(rates['rows_per_second'])} rows/s", f"{_short(rates['tokens_per_second'])} tokens/s"]
+    share = utilisation(rates["flops_per_second"], device_kind, devices)
+    parts.append(f"{_short(rates['flops_per_second'])}FLOP/s" if share is None else f"{100 * share:.0f} % of peak")
+    if step < last_step and math.isfinite(rates["seconds_left"]):
+        parts.append(f"ETA {duration(rates['seconds_left'])}")
+    return "  ".join(parts)
+
+
+def _short(number: float) -> str:
+    """Three significant digits with an SI prefix: 93.4, 4,310, 47.8 k, 1.07 M, 107 G (ends in a space or the prefix)."""
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if abs(number) >= size:
+            scaled = number / (1e3 if prefix == "k" else size)
+            return f"{scaled:.{max(0, 2 - int(math.log10(abs(scaled))))}f} {prefix}"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}"

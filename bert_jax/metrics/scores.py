@@ -1,0 +1,58 @@
+"""Numbers from summed counts: pure functions, so that a mean over uneven batches and processes is exact.
+
+The counts of one or many batches (what a training or evaluation step returns, summed) are a mapping with these keys:
+
+    mlm_loss      sum of the cross-entropies of the predicted tokens, in nats
+    mlm_correct   how many of them the most probable token hits
+    mlm_targets   how many there are
+    nsp_loss, nsp_correct, nsp_examples    the same for next sentence prediction, absent or zero without it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+
+def summarise(sums: Mapping[str, float]) -> dict[str, float]:
+    """Losses, perplexity and accuracies of summed counts. A task without a target has no numbers."""
+    scores = {}
+    if targets := float(sums.get("mlm_targets", 0)):
+        scores["mlm_loss"] = float(sums["mlm_loss"]) / targets
+        scores["perplexity"] = perplexity(scores["mlm_loss"])
+        scores["mlm_accuracy"] = float(sums["mlm_correct"]) / targets
+    if examples := float(sums.get("nsp_examples", 0)):
+        scores["nsp_loss"] = float(sums["nsp_loss"]) / examples
+        scores["nsp_accuracy"] = float(sums["nsp_correct"]) / examples
+    if scores:
+        scores["loss"] = scores.get("mlm_loss", 0.0) + scores.get("nsp_loss", 0.0)
+    return scores
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), infinite instead of an overflow."""
+    return math.exp(loss) if loss < 700 else math.inf if loss >= 700 else math.nan
+
+
+def unigram_baseline(token_counts: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """What word frequency alone scores on `targets`: the bar that a model has to pass to have learned anything.
+
+    token_counts int64 [V] are of the training split; targets int [...] are the held-out predictions, -1 where unused. The
+    accuracy is that of always answering the most frequent token; the loss is the cross-entropy of the counts smoothed by adding
+    one to each (Laplace), so that a token never seen in training costs much but not infinitely much.
+    """
+    vocabulary = token_counts.shape[0]
+    used = np.asarray(targets)[np.asarray(targets) >= 0]
+    if not used.size:
+        raise ValueError("no targets: the unigram baseline is undefined")
+    target_counts = np.bincount(used, minlength=vocabulary)
+    if target_counts.shape[0] > vocabulary:
+        raise ValueError(f"target {used.max()} is outside the vocabulary of {vocabulary} counts")
+    smoothed = token_counts.astype(np.float64) + 1.0
+    log_probability = np.log(smoothed) - np.log(smoothed.sum())
+    return {
+        "unigram_accuracy": float(target_counts[token_counts.argmax()] / used.size),
+        "unigram_loss": float(-(target_counts @ log_probability) / used.size),
+    }
