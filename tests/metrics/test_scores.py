@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bert_jax.metrics.scores import perplexity, summarise, unigram_baseline
+
+
+def test_means_are_over_targets_not_over_batches():
+    uneven = [
+        {"mlm_loss": 30.0, "mlm_correct": 1, "mlm_targets": 10, "nsp_loss": 2.0, "nsp_correct": 1, "nsp_examples": 4},
+        {"mlm_loss": 2.0, "mlm_correct": 5, "mlm_targets": 6, "nsp_loss": 1.0, "nsp_correct": 1, "nsp_examples": 1},
+    ]
+    scores = summarise({key: sum(batch[key] for batch in uneven) for key in uneven[0]})
+    assert scores == pytest.approx(
+        {"mlm_loss": 2.0, "perplexity": math.e**2, "mlm_accuracy": 6 / 16, "nsp_loss": 0.6, "nsp_accuracy": 0.4, "loss": 2.6}
+    )
+
+
+@pytest.mark.parametrize("nsp", [{}, {"nsp_loss": 0.0, "nsp_correct": 0, "nsp_examples": 0}])
+def test_a_task_without_targets_has_no_numbers(nsp: dict[str, float]):
+    scores = summarise({"mlm_loss": 3.0, "mlm_correct": 1, "mlm_targets": 2, **nsp})
+    assert set(scores) == {"mlm_loss", "perplexity", "mlm_accuracy", "loss"}
+    assert scores["loss"] == scores["mlm_loss"]
+    assert summarise({}) == {}
+
+
+def test_perplexity_of_a_hopeless_or_broken_loss_does_not_overflow():
+    assert perplexity(1e4) == math.inf
+    assert math.isnan(perplexity(math.nan))
+
+
+def test_unigram_baseline_is_what_an_explicit_unigram_model_scores():
+    counts = np.array([0, 5, 90, 4])
+    targets = np.array([[2, 2, -1], [1, 3, 0]])
+    baseline = unigram_baseline(counts, targets)
+    probability = (counts + 1) / (counts + 1).sum()
+    assert baseline["unigram_accuracy"] == pytest.approx(2 / 5)
+    assert baseline["unigram_loss"] == pytest.approx(-np.mean([math.log(probability[t]) for t in (2, 2, 1, 3, 0)]))
+
+
+def test_unigram_baseline_rejects_targets_it_cannot_score():
+    with pytest.raises(ValueError, match="no targets"):
+        unigram_baseline(np.ones(4), np.full(3, -1))
+    with pytest.raises(ValueError, match="target 4 is outside the vocabulary of 4"):
+        unigram_baseline(np.ones(4), np.array([4]))

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from bert_jax.metrics.writer import MetricsWriter, read_metrics, write_json
+
+
+def events(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
+    """(step, tag, value) of every scalar in the event files. TFRecord framing: length u64, crc u32, data, crc u32."""
+    found = []
+    for path in sorted((workdir / "tensorboard").iterdir()):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            at += 16 + size
+    return found
+
+
+def test_lines_and_events_say_the_same(tmp_path: pathlib.Path):
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        metrics.write(10, {"train/loss": 9.5, "train/rows": 3})
+        metrics.write(20, {"train/loss": 8.5})
+    assert [{k: v for k, v in r.items() if k != "time"} for r in read_metrics(tmp_path / "metrics.jsonl")] == [
+        {"step": 10, "train/loss": 9.5, "train/rows": 3.0},
+        {"step": 20, "train/loss": 8.5},
+    ]
+    assert events(tmp_path) == [(10, "train/loss", 9.5), (10, "train/rows", 3.0), (20, "train/loss", 8.5)]
+
+
+def test_a_resumed_run_has_every_step_once(tmp_path: pathlib.Path):
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        for step in (10, 20, 30, 40):
+            metrics.write(step, {"train/loss": float(step)})
+    with MetricsWriter(tmp_path, resume_step=20) as metrics:  # the checkpoint of step 20 is the newest
+        for step in (30, 40, 50):
+            metrics.write(step, {"train/loss": step + 0.5})
+    wanted = [(10, 10.0), (20, 20.0), (30, 30.5), (40, 40.5), (50, 50.5)]
+    assert [(r["step"], r["train/loss"]) for r in read_metrics(tmp_path / "metrics.jsonl")] == wanted
+    assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+
+
+@pytest.mark.parametrize("debris", ['{"step": 20, "train/lo', "\x00\x00\x00", '{"step": 20}', "[1]\n", "\n"])
+def test_what_a_kill_left_in_the_last_line_does_not_survive(tmp_path: pathlib.Path, debris: str):
+    path = tmp_path / "metrics.jsonl"
+    whole = '{"step": 10, "time": 1.0, "train/loss": 9.5}\n'
+    path.write_text(whole + debris)
+    with MetricsWriter(tmp_path, resume_step=10) as metrics:
+        metrics.write(20, {"train/loss": 1.0})
+    lines = path.read_text().splitlines()
+    assert lines[0] + "\n" == whole
+    assert [json.loads(line)["step"] for line in lines] == [10, 20]
+
+
+def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: pathlib.Path):
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        metrics.write(1, {"train/loss": math.nan, "heldout/perplexity": math.inf})
+    (record,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert record["train/loss"] is None
+    assert record["heldout/perplexity"] is None
+    write_json(tmp_path / "results.json", {"loss": math.nan, "curve": [1.0, math.inf]})
+    assert json.loads((tmp_path / "results.json").read_text()) == {"loss": None, "curve": [1.0, None]}
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: pathlib.Path):
+    path = tmp_path / "results.json"
+    write_json(path, {"loss": 1.0})
+    with pytest.raises(TypeError):
+        write_json(path, {"loss": object()})
+    assert json.loads(path.read_text()) == {"loss": 1.0}
+    assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_missing_file_has_no_records(tmp_path: pathlib.Path):
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
