@@ -86,6 +86,8 @@ def parse_flags(
     for flag, example in (("config", "experiments/pretrain/quickstart.py"), ("workdir", "runs/mine")):
         if getattr(values, flag) is None:
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
+    if "://" in values.workdir:
+        raise UserError(f"--workdir={values.workdir} is a URL; mount the bucket (gcsfuse) and give the path of the mount")
     file, argument = _find_config(values.config)
     config = _plain(_load_config(file, argument))
     for key, text in overrides:

@@ -78,8 +78,6 @@ def flatten(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _make(directory: pathlib.Path) -> None:
-    if "://" in str(directory):
-        raise UserError(f"--workdir={directory} is a URL; mount the bucket (gcsfuse) and give the path of the mount")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         probe = directory / f".writable-{os.getpid()}"

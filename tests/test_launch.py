@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import logging
+import pathlib
+import textwrap
+from collections.abc import Iterator
+
+import jax
+import pytest
+
+from bert_jax import launch
+from bert_jax.terminal import UserError
+
+DEFAULTS = {
+    "seed": 0,
+    "name": "",
+    "init_from": None,
+    "clip": 1.0,
+    "packed": False,
+    "optimizer": {"learning_rate": 1e-4, "beta1": 0.9},
+    "betas": [0.9, 0.999],
+    "phases": [{"steps": 0, "warmup": 0}],
+}
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    ours = logging.getLogger("bert_jax")
+    before = ours.handlers, ours.level, ours.propagate
+    yield
+    ours.handlers, ours.level, ours.propagate = before
+
+
+@pytest.fixture
+def experiment(tmp_path: pathlib.Path) -> pathlib.Path:
+    file = tmp_path / "experiment.py"
+    file.write_text(
+        textwrap.dedent("""
+        from ml_collections import ConfigDict
+
+        def get_config(size="small"):
+            return ConfigDict({
+                "name": size,
+                "seed": 1,
+                "clip": 1,
+                "optimizer": {"learning_rate": 1e-3},
+                "phases": ({"steps": 10}, {"steps": 5}),
+            })
+        """)
+    )
+    return file
+
+
+def parse(experiment: pathlib.Path, *arguments: str, suffix: str = "") -> launch.Flags:
+    return launch.parse_flags("pretrain", "", [f"--config={experiment}{suffix}", "--workdir=here", *arguments], DEFAULTS)
+
+
+def test_the_file_is_read_and_its_argument_passed_on(experiment: pathlib.Path):
+    flags = parse(experiment, suffix=":large")
+    assert flags.config == {
+        "name": "large",
+        "seed": 1,
+        "clip": 1,
+        "optimizer": {"learning_rate": 1e-3},
+        "phases": [{"steps": 10}, {"steps": 5}],
+    }
+    assert parse(experiment).config["name"] == "small"
+    assert flags.workdir == pathlib.Path("here")
+
+
+@pytest.mark.parametrize(
+    ("argument", "path", "value"),
+    [
+        ("--config.seed=7", ("seed",), 7),
+        ("--config.seed=1e6", ("seed",), 1_000_000),
+        ("--config.optimizer.learning_rate=3", ("optimizer", "learning_rate"), 3.0),
+        ("--config.optimizer.beta1=.8", ("optimizer", "beta1"), 0.8),  # not in the file, but an experiment knows it
+        ("--config.packed=true", ("packed",), True),
+        ("--config.packed=0", ("packed",), False),
+        ("--config.name=7", ("name",), "7"),
+        ("--config.name=a=b", ("name",), "a=b"),
+        ("--config.clip=2", ("clip",), 2.0),  # a whole number in the file, a float by its default
+        ("--config.clip=none", ("clip",), None),
+        ("--config.betas=[0.8, 0.9]", ("betas",), [0.8, 0.9]),
+        ("--config.init_from=runs/a", ("init_from",), "runs/a"),
+        ("--config.phases.1.steps=20", ("phases", 1, "steps"), 20),
+        ("--config.phases[1].warmup=2", ("phases", 1, "warmup"), 2),
+    ],
+)
+def test_an_override_sets_one_key_with_its_type(
+    experiment: pathlib.Path, argument: str, path: tuple[str | int, ...], value: object
+):
+    node = parse(experiment, argument).config
+    for name in path:
+        node = node[name]  # type: ignore[index]
+    assert node == value
+    assert type(node) is type(value)
+
+
+def test_the_last_of_two_overrides_wins_and_a_space_separates_as_well(experiment: pathlib.Path):
+    assert parse(experiment, "--config.seed", "3", "--config.seed=4").config["seed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--config.optimiser.beta1=1", "there is no 'optimiser' in config; did you mean 'optimizer'?"),
+        ("--config.optimizer.learning_rat=1", "did you mean 'optimizer.learning_rate'?"),
+        ("--config.phases.2.steps=1", "there is no '2' in config.phases"),
+        ("--config.phases.0.step=1", "did you mean 'phases.0.steps'?"),
+        ("--config.seed.x=1", "config.seed is a single value"),
+        ("--config.optimizer=adam", "optimizer is a group; set one of optimizer.beta1, optimizer.learning_rate"),
+        ("--config.seed=1.5", "wanted a whole number (now 0)"),
+        ("--config.seed=one", "wanted a whole number"),
+        ("--config.packed=maybe", "wanted true or false"),
+        ("--config.optimizer.learning_rate=fast", "wanted a number"),
+        ("--config.betas=[0.9,", "wanted a list as [1, 2]"),
+        ("--config.seed", "has no value"),
+        ("--wrkdir=x", "unknown argument --wrkdir=x: did you mean '--workdir'?"),
+        ("--processes=two", "invalid int value"),
+        ("--workdir=gs://bucket/run", "mount the bucket (gcsfuse)"),
+    ],
+)
+def test_a_mistaken_argument_is_named_with_the_remedy(experiment: pathlib.Path, argument: str, message: str):
+    with pytest.raises(UserError) as error:
+        parse(experiment, argument)
+    assert message in str(error.value)
+
+
+def test_a_missing_flag_is_asked_for_with_an_example(experiment: pathlib.Path):
+    with pytest.raises(UserError, match="--workdir is missing, for example --workdir=runs/mine"):
+        launch.parse_flags("pretrain", "", [f"--config={experiment}"])
+    with pytest.raises(UserError, match="--config is missing"):
+        launch.parse_flags("pretrain", "", ["--workdir=x"])
+
+
+def test_a_missing_file_names_the_nearest_experiment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "experiments" / "pretrain").mkdir(parents=True)
+    (tmp_path / "experiments" / "pretrain" / "bert_base.py").write_text("")
+    (tmp_path / "experiments" / "pretrain" / "quickstart.py").write_text("")
+    monkeypatch.setattr(launch, "CHECKOUT", tmp_path)
+    for given in ("experiments/pretrain/bert_bas.py", "bert_base.py", "bert_base"):
+        with pytest.raises(UserError, match=r"did you mean 'experiments/pretrain/bert_base\.py'\?"):
+            launch.parse_flags("pretrain", "", [f"--config={given}", "--workdir=x"])
+
+
+def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(launch, "CHECKOUT", experiment.parent)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert launch.parse_flags("pretrain", "", ["--config=experiment.py", "--workdir=x"]).config["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "message"),
+    [
+        ("x = 1", "", r"has no function get_config\(\)"),
+        ("def get_config(:", "", "line 1: "),
+        ("def get_config(): return {}", ":base", "takes no argument; leave `:base` out"),
+        ("def get_config(task): return {}", "", "needs an argument"),
+    ],
+)
+def test_a_file_that_is_no_experiment_says_what_is_wrong(tmp_path: pathlib.Path, text: str, suffix: str, message: str):
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        parse(file, suffix=suffix)
+
+
+def test_begin_prepares_a_run_and_leaves_nothing_behind(
+    experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    flags = launch.parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
+    with launch.begin("pretrain", flags, flags.config) as run:
+        assert run.is_first
+        assert (run.workdir / "config.json").exists()
+        assert not run.preemption.requested(1)
+    with pytest.raises(UserError, match="holds a run with another configuration"), launch.begin("pretrain", flags, {"seed": 2}):
+        pass
+
+
+def test_compiled_programs_are_kept_where_the_user_says(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        launch.keep_compiled_programs()
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "bert_jax" / "xla")
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+        jax.config.update("jax_compilation_cache_dir", before)
+        launch.keep_compiled_programs()
+        assert jax.config.jax_compilation_cache_dir == before
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_only_the_first_process_talks_and_all_warn(capsys: pytest.CaptureFixture[str]):
+    log = logging.getLogger("bert_jax.somewhere")
+    for is_first in (True, False):
+        launch.start_logging(is_first)
+        log.info("progress")
+        log.warning("trouble")
+    assert capsys.readouterr().err == "progress\ntrouble\n[process 0] trouble\n"
