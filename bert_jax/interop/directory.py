@@ -6,13 +6,15 @@ import contextlib
 import os
 import pathlib
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from bert_jax.terminal import UserError
 
 
 @contextlib.contextmanager
-def replaced_when_complete(directory: pathlib.Path, *, is_ours: bool, format_files: Collection[str]) -> Iterator[pathlib.Path]:
+def replaced_when_complete(
+    directory: pathlib.Path, *, is_ours: Callable[[pathlib.Path], bool], format_files: Collection[str]
+) -> Iterator[pathlib.Path]:
     """Yields a temporary directory beside `directory` to write into; on leaving without an exception it takes the name.
 
     An older directory of that name is moved aside until the new one is in place, and what is not one of the `format_files` (a
@@ -21,7 +23,7 @@ def replaced_when_complete(directory: pathlib.Path, *, is_ours: bool, format_fil
     """
     directory = directory.absolute()
     recover(directory)
-    if directory.exists() and not is_ours and (not directory.is_dir() or any(directory.iterdir())):
+    if directory.exists() and not is_ours(directory) and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"{directory} holds files that bert_jax did not export, so it is not overwritten; name another directory")
     temporary = directory.with_name(f".{directory.name}.incomplete")
     try:

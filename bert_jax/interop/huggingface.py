@@ -1,8 +1,8 @@
 """Hugging Face model directories: what `transformers.BertForPreTraining.from_pretrained` reads, written and read without PyTorch.
 
-    config.json            the model's shape, and under "bert_jax" the vocabulary's hash and what the exporter adds
-    model.safetensors      float32 tensors under `BertForPreTraining` names
-    vocab.txt, tokenizer.json, tokenizer_config.json, special_tokens_map.json
+- `config.json`: the model's shape, and under "bert_jax" the vocabulary's hash and what the exporter adds;
+- `model.safetensors`: float32 tensors under `BertForPreTraining`'s names;
+- `vocab.txt` (or `spiece.model`), `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def export_model(
 ) -> None:
     """Writes a model directory; one that exists already is replaced once the new one is complete.
 
-    `params` is our unboxed tree, every array whole on this process. `extra` is any JSON to keep under config.json's "bert_jax", such
-    as the step. The transformers class it is saved for follows from the heads it has.
+    `params` is our unboxed tree, every array whole on this process. `extra` is any JSON to keep under config.json's "bert_jax",
+    the step for example. The transformers class it is saved for follows from the heads it has.
     """
     directory = pathlib.Path(directory)
     tokenizer = load_tokenizer(pathlib.Path(tokenizer_directory))
@@ -54,7 +54,7 @@ def export_model(
     fields = config_to_json(model_config, architecture=_architecture(params), pad_token_id=tokenizer.pad_id)
     fields[OURS] = {"version": __version__, "vocabulary_sha256": tokenizer.vocabulary.sha256, **(extra or {})}
     tensors = tensors_from_params(params, model_config)
-    with replaced_when_complete(directory, is_ours=_exported_by_us(directory), format_files=FILES) as incomplete:
+    with replaced_when_complete(directory, is_ours=_exported_by_us, format_files=FILES) as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2) + "\n")
         tokenizer.save(incomplete)
         _state_longest_text(incomplete / TOKENIZER_CONFIG, model_config.max_position)
@@ -137,7 +137,10 @@ def _state_longest_text(path: pathlib.Path, tokens: int) -> None:
 
 
 def _exported_by_us(directory: pathlib.Path) -> bool:
-    return (directory / CONFIG).is_file() and OURS in read_config(directory)
+    try:
+        return OURS in read_config(directory)
+    except UserError:
+        return False
 
 
 def _architecture(params: Mapping[str, Any]) -> str:

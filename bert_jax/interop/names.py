@@ -189,7 +189,9 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.nd
         if copy in renamed:
             value = renamed.pop(copy)
             if not np.array_equal(value, renamed.setdefault(original, value)):
-                raise UserError(f"{source}: {copy} differs from {original}; this BERT ties the two, so it cannot hold such a model")
+                raise UserError(
+                    f"{source}: {copy} differs from {original}; this BERT ties the two, so it cannot hold such a model"
+                )
     buffer = "bert.embeddings.position_ids"  # not a parameter; older versions saved it
     if buffer in renamed:
         positions = renamed.pop(buffer).ravel()

@@ -1,55 +1,12 @@
-"""A tiny random BERT and its vocabulary, for every test that exports one."""
-
 from __future__ import annotations
 
 import pathlib
-import string
 from typing import Any
 
-import flax.linen as nn
-import jax
 import pytest
 
-from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.model.pretraining import initial_parameters
 from bert_jax.model.settings import ModelConfig
-
-WORDS = ("the", "capital", "of", "is", "paris", "france", "Paris", "France", "river", "Apfel")
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-
-def make_vocabulary(directory: pathlib.Path, *, cased: bool) -> pathlib.Path:
-    """A tokenizer directory with every letter, every continued letter, digits, some marks and some words."""
-    letters = string.ascii_letters if cased else string.ascii_lowercase
-    words = [word for word in WORDS if cased or word == word.lower()]
-    pieces = [*SPECIALS, *letters, *(f"##{x}" for x in letters), *string.digits, *".,!?'[]", "é", "Ø", "中", "##é", *words]
-    directory.mkdir(parents=True)
-    source = directory / "source.txt"
-    source.write_text("\n".join(piece for piece in pieces if cased or piece == piece.lower() or piece in SPECIALS) + "\n", encoding="utf-8")
-    load_tokenizer(source, lowercase=not cased).save(directory)
-    source.unlink()
-    return directory
-
-
-def make_model(vocabulary: pathlib.Path, **fields: Any) -> tuple[dict[str, Any], ModelConfig]:
-    """(random parameters, configuration) of a BERT for that vocabulary whose every setting is not the default."""
-    settings: dict[str, Any] = {
-        "vocab_size": load_tokenizer(vocabulary).size,
-        "hidden_size": 16,
-        "num_layers": 2,
-        "num_heads": 4,
-        "intermediate_size": 24,
-        "max_position": 40,
-        "type_vocab_size": 3,
-        "activation": "gelu_tanh",
-        "layer_norm_epsilon": 1e-6,
-        "hidden_dropout": 0.2,
-        "attention_dropout": 0.05,
-        "initializer_range": 0.3,
-        "vocab_multiple": 64,
-    }
-    config = ModelConfig(**(settings | fields))
-    return nn.unbox(initial_parameters(config, jax.random.key(5))), config
+from tests.interop.tiny import make_model, make_vocabulary
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import stat
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from flax.traverse_util import flatten_dict
+
+from bert_jax.interop.huggingface import export_model, find_model_directory, import_model
+from bert_jax.terminal import UserError
+from tests.interop.tiny import make_model, make_vocabulary
+
+
+@pytest.fixture
+def exported(tiny, vocabulary, tmp_path) -> pathlib.Path:
+    export_model(tmp_path / "model", *tiny, vocabulary, {"step": 7})
+    return tmp_path / "model"
+
+
+def edit_config(directory: pathlib.Path, **fields) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_export_then_import_gives_the_same_weights_configuration_and_tokenizer(exported, tiny, vocabulary):
+    params, config = tiny
+    back, back_config, tokenizer = import_model(exported, vocab_multiple=config.vocab_multiple)
+    assert back_config == config
+    assert tokenizer.encode("the Paris") == [tokenizer.pieces.index("the"), tokenizer.pieces.index("Paris")]
+    word_table = back["embeddings"]["word_embeddings"]["embedding"]
+    np.testing.assert_array_equal(
+        word_table[: config.vocab_size], params["embeddings"]["word_embeddings"]["embedding"][: config.vocab_size]
+    )
+    kernel = ("encoder", "layers", "feed_forward", "output", "kernel")
+    np.testing.assert_array_equal(flatten_dict(back)[kernel], flatten_dict(params)[kernel])
+
+
+def test_the_directory_holds_what_transformers_looks_for(exported, tiny):
+    _, config = tiny
+    files = {path.name for path in exported.iterdir()}
+    assert files == {
+        "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+    }  # fmt: skip
+    with safetensors.safe_open(exported / "model.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert file.get_slice("bert.embeddings.word_embeddings.weight").get_shape() == [config.vocab_size, config.hidden_size]
+    fields = json.loads((exported / "config.json").read_text())
+    assert fields["architectures"] == ["BertForPreTraining"]
+    assert fields["bert_jax"]["step"] == 7
+    assert len(fields["bert_jax"]["vocabulary_sha256"]) == 64
+    settings = json.loads((exported / "tokenizer_config.json").read_text())
+    assert (settings["do_lower_case"], settings["model_max_length"]) == (False, config.max_position)
+
+
+def test_every_file_is_readable_by_whoever_may_read_new_files(exported):
+    assert len({stat.S_IMODE(path.stat().st_mode) for path in exported.iterdir()}) == 1
+
+
+def test_a_model_without_heads_is_saved_as_an_encoder(tiny, vocabulary, tmp_path):
+    params, config = tiny
+    encoder = {name: part for name, part in params.items() if name not in ("mlm_head", "nsp_head")}
+    export_model(tmp_path / "m", encoder, config, vocabulary)
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["architectures"] == ["BertModel"]
+    assert set(import_model(tmp_path / "m")[0]) == {"embeddings", "encoder", "pooler"}
+
+
+def test_a_workdir_means_the_model_in_it(exported):
+    assert find_model_directory(exported.parent) == exported
+
+
+def test_a_second_export_replaces_the_first_and_keeps_what_a_person_added(exported, vocabulary):
+    (exported / "README.md").write_text("mine")
+    params, config = make_model(vocabulary, num_layers=1)
+    export_model(exported, params, config, vocabulary)
+    assert import_model(exported)[1].num_layers == 1
+    assert (exported / "README.md").read_text() == "mine"
+    assert [path.name for path in exported.parent.iterdir()] == ["model"]
+
+
+def test_an_export_that_fails_leaves_the_older_one_as_it_was(exported, tiny, vocabulary, monkeypatch):
+    def no_space(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    before = (exported / "model.safetensors").read_bytes()
+    monkeypatch.setattr("safetensors.numpy.save_file", no_space)
+    with pytest.raises(OSError, match="No space"):
+        export_model(exported, *tiny, vocabulary)
+    assert (exported / "model.safetensors").read_bytes() == before
+    assert [path.name for path in exported.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("new_in_place", [False, True])
+def test_an_export_killed_while_swapping_directories_loses_nothing(exported, tiny, vocabulary, new_in_place):
+    aside = exported.with_name(".model.replaced")
+    if new_in_place:
+        shutil.copytree(exported, aside)
+    else:
+        exported.rename(aside)
+    (exported.parent / ".model.incomplete").mkdir()
+    import_model(exported)
+    export_model(exported, *tiny, vocabulary)
+    import_model(exported)
+    assert [path.name for path in exported.parent.iterdir()] == ["model"]
+
+
+def test_a_directory_of_other_files_is_never_replaced(tiny, vocabulary, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years")
+    with pytest.raises(UserError, match="not overwritten; name another directory"):
+        export_model(tmp_path / "thesis", *tiny, vocabulary)
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years"
+
+
+def test_a_place_where_nothing_can_be_written_is_named(tiny, vocabulary, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write a model to .*choose a writable directory"):
+        export_model(tmp_path / "file" / "model", *tiny, vocabulary)
+
+
+def test_a_vocabulary_of_another_size_is_refused_on_export_and_import(exported, tiny, vocabulary, tmp_path):
+    params, config = tiny
+    uncased = make_vocabulary(tmp_path / "uncased", cased=False)
+    with pytest.raises(UserError, match=rf"vocabulary has \d+ entries but the model's vocab_size is {config.vocab_size}"):
+        export_model(tmp_path / "m", params, config, uncased)
+    assert not (tmp_path / "m").exists()
+    shutil.copy(uncased / "vocab.txt", exported)
+    shutil.copy(uncased / "tokenizer_config.json", exported)
+    with pytest.raises(UserError, match="use the vocabulary the model was trained with"):
+        import_model(exported)
+
+
+def test_another_vocabulary_of_the_same_size_is_told_by_its_hash(exported):
+    lines = (exported / "vocab.txt").read_text().splitlines()
+    lines[-1], lines[-2] = lines[-2], lines[-1]
+    (exported / "vocab.txt").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match="not the one the model was trained with"):
+        import_model(exported)
+
+
+@pytest.mark.parametrize("size", [0, 5, 100, -8])
+def test_a_truncated_weights_file_is_named_with_its_size(exported, size):
+    weights = exported / "model.safetensors"
+    os.truncate(weights, size if size >= 0 else weights.stat().st_size + size)
+    with pytest.raises(UserError, match=r"model\.safetensors \([\d,]+ bytes\) is damaged or incomplete"):
+        import_model(exported)
+
+
+def test_a_configuration_that_disagrees_with_the_weights_lists_both_shapes(exported):
+    edit_config(exported, intermediate_size=25)
+    with pytest.raises(UserError, match=r"layer\.0\.intermediate\.dense\.weight \[24, 16\] instead of \[25, 16\]"):
+        import_model(exported)
+    edit_config(exported, intermediate_size=24, num_hidden_layers=3)
+    with pytest.raises(UserError, match=r"missing: bert\.encoder\.layer\.2\."):
+        import_model(exported)
+
+
+def test_what_is_no_model_directory_is_said_to_be_what_it_is(tmp_path, exported):
+    with pytest.raises(UserError, match=r"there is no .*bert-base-uncased; models are read from disk only"):
+        import_model(tmp_path / "bert-base-uncased")
+    with pytest.raises(UserError, match="is a file"):
+        import_model(exported / "config.json")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(UserError, match=r"config\.json and model\.safetensors missing"):
+        import_model(empty)
+    (empty / "pytorch_model.bin").touch()
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is not read; save the weights as one model\.safetensors"):
+        import_model(empty)
+    (empty / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="workdir without an exported model yet"):
+        import_model(empty)
+    (exported / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config\.json cannot be read as JSON"):
+        import_model(exported)
+
+
+def test_half_precision_weights_are_read_as_float32(exported, tiny):
+    weights = exported / "model.safetensors"
+    tensors = safetensors.numpy.load_file(weights)
+    safetensors.numpy.save_file({name: x.astype(ml_dtypes.bfloat16) for name, x in tensors.items()}, weights)
+    back = import_model(exported)[0]
+    assert back["pooler"]["dense"]["kernel"].dtype == np.float32
+    np.testing.assert_allclose(back["pooler"]["dense"]["kernel"], tiny[0]["pooler"]["dense"]["kernel"], rtol=2**-8)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import flax.linen as nn
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from bert_jax.interop.names import TABLE, our_shapes, params_from_tensors, tensors_from_params, their_names, their_shape
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.terminal import UserError
+
+
+@pytest.fixture
+def tensors(tiny) -> dict[str, np.ndarray]:
+    return tensors_from_params(*tiny)
+
+
+def test_the_table_names_every_parameter_of_the_model_once_with_its_shape(tiny):
+    _, config = tiny
+    model = flatten_dict(nn.unbox(abstract_parameters(config)), sep="/")
+    assert {path: leaf.shape for path, leaf in model.items()} == our_shapes(config)
+    assert len(TABLE) == len(model)
+
+
+def test_a_foreign_shape_is_pytorchs_out_by_in(tiny):
+    _, config = tiny
+    shapes = {row.theirs: their_shape(row, config) for row in TABLE}
+    d, f = config.hidden_size, config.intermediate_size
+    assert shapes["bert.encoder.layer.{}.intermediate.dense.weight"] == (f, d)
+    assert shapes["bert.encoder.layer.{}.attention.self.query.weight"] == (d, d)
+    assert shapes["cls.seq_relationship.weight"] == (2, d)
+    assert shapes["cls.predictions.bias"] == (config.vocab_size,)
+
+
+def test_heads_are_consecutive_blocks_of_the_foreign_output_axis(tiny, tensors):
+    params, config = tiny
+    query = params["encoder"]["layers"]["attention"]["query"]
+    output = params["encoder"]["layers"]["attention"]["output"]
+    k = config.head_width
+    for head in range(config.num_heads):
+        block = slice(head * k, (head + 1) * k)
+        np.testing.assert_array_equal(
+            tensors["bert.encoder.layer.1.attention.self.query.weight"][block], query["kernel"][1, :, head].T
+        )
+        np.testing.assert_array_equal(tensors["bert.encoder.layer.1.attention.self.query.bias"][block], query["bias"][1, head])
+        np.testing.assert_array_equal(
+            tensors["bert.encoder.layer.0.attention.output.dense.weight"][:, block], output["kernel"][0, head].T
+        )
+
+
+def test_there_and_back_is_the_same_tree_but_for_the_padding_rows(tiny, tensors):
+    params, config = tiny
+    back = flatten_dict(params_from_tensors(tensors, config, "test"), sep="/")
+    flat = flatten_dict(params, sep="/")
+    assert back.keys() == flat.keys()
+    for path, value in flat.items():
+        expected = np.array(value)
+        if path in ("embeddings/word_embeddings/embedding", "mlm_head/bias"):
+            assert expected.shape[0] == config.padded_vocab_size > config.vocab_size
+            expected[config.vocab_size :] = 0.0
+        np.testing.assert_array_equal(back[path], expected, err_msg=path)
+        assert back[path].dtype == np.float32
+
+
+def test_every_tensor_can_be_written_as_it_lies_in_memory(tensors):
+    """safetensors copies bytes: a transposed view would be stored in the wrong order without a word."""
+    assert all(x.flags.c_contiguous and x.dtype == np.float32 for x in tensors.values())
+
+
+def test_missing_unknown_and_misshapen_tensors_are_all_listed(tiny, tensors):
+    _, config = tiny
+    tensors["bert.pooler.dense.weight"] = tensors["bert.pooler.dense.weight"][:-1]
+    tensors["classifier.weight"] = np.zeros((2, 2), np.float32)
+    del tensors["bert.encoder.layer.1.output.dense.bias"]
+    with pytest.raises(UserError) as caught:
+        params_from_tensors(tensors, config, "the file")
+    message = str(caught.value)
+    assert "missing: bert.encoder.layer.1.output.dense.bias" in message
+    assert "no place in this model for: classifier.weight" in message
+    assert "bert.pooler.dense.weight [15, 16] instead of [16, 16]" in message
+    assert "the file" in message
+
+
+def test_a_layer_too_many_is_refused(tiny, tensors):
+    _, config = tiny
+    layer = "bert.encoder.layer.0."
+    tensors |= {name.replace(layer, "bert.encoder.layer.2."): x for name, x in tensors.items() if name.startswith(layer)}
+    with pytest.raises(UserError, match=r"no place in this model for: bert\.encoder\.layer\.2\..* and 4 more"):
+        params_from_tensors(tensors, config, "the file")
+
+
+def test_heads_may_be_absent_whole_but_not_in_part(tiny, tensors):
+    _, config = tiny
+    encoder = {name: x for name, x in tensors.items() if name.startswith("bert.")}
+    assert set(params_from_tensors(encoder, config, "")) == {"embeddings", "encoder", "pooler"}
+    with pytest.raises(UserError, match=r"missing: cls\.predictions\.transform\.dense\.weight"):
+        params_from_tensors(encoder | {"cls.predictions.bias": tensors["cls.predictions.bias"]}, config, "")
+
+
+def test_a_bare_encoders_names_and_tensorflows_layer_norm_names_are_understood(tiny, tensors):
+    _, config = tiny
+    old = {
+        name.removeprefix("bert.").replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
+        for name, x in tensors.items()
+        if name.startswith("bert.")
+    }
+    old["embeddings.position_ids"] = np.arange(config.max_position)[None]
+    back = params_from_tensors(old, config, "")
+    np.testing.assert_array_equal(
+        back["encoder"]["layers"]["attention_layer_norm"]["scale"][1],
+        tensors["bert.encoder.layer.1.attention.output.LayerNorm.weight"],
+    )
+
+
+def test_a_stored_copy_of_the_decoder_must_be_the_word_table(tiny, tensors):
+    _, config = tiny
+    table = tensors["bert.embeddings.word_embeddings.weight"]
+    bias = tensors.pop("cls.predictions.bias")
+    copies = {"cls.predictions.decoder.weight": table, "cls.predictions.decoder.bias": bias}
+    back = params_from_tensors(tensors | copies, config, "")
+    np.testing.assert_array_equal(back["mlm_head"]["bias"][: config.vocab_size], bias)
+    with pytest.raises(UserError, match=r"decoder\.weight differs"):
+        params_from_tensors(tensors | copies | {"cls.predictions.decoder.weight": table + 1}, config, "")
+
+
+def test_parameters_that_do_not_fit_the_configuration_are_a_bug_that_says_which(tiny):
+    params, config = tiny
+    broken = {name: part for name, part in params.items() if name != "encoder"} | {"extra": {"x": np.zeros(1)}}
+    with pytest.raises(ValueError, match=r"missing encoder/layers/attention/query/kernel.*unknown extra/x"):
+        tensors_from_params(broken, config)
+
+
+def test_every_row_stands_for_one_tensor_or_one_per_layer(tiny):
+    _, config = tiny
+    names = [name for row in TABLE for name in their_names(row, config)]
+    assert len(names) == len(set(names)) == 16 * config.num_layers + 14
