@@ -2,8 +2,8 @@
 
     PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/check_export_with_transformers.py MODEL EXPECTED.npz RESAVED
 
-EXPECTED.npz holds our inputs (`input_ids`, `token_type_ids`, `attention_mask`), our `mlm_logits` at every column and `nsp_logits`,
-and `texts` to tokenise. RESAVED is where `save_pretrained` writes the model again, for us to read back.
+EXPECTED.npz holds our inputs (`input_ids`, `token_type_ids`, `attention_mask`), our `mlm_logits` at every column, our
+`nsp_logits`, and `texts` to tokenise. RESAVED is where `save_pretrained` writes the model again, for us to read back.
 Run by `tests/interop/test_transformers_loads_exports.py` when BERT_JAX_PEER_PYTHON names such an interpreter.
 """
 
