@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_jax.batches.source import shard_rows
+from bert_jax.batches.source import shard_rows, tables_of
+from bert_jax.corpus.store import Corpus
 from bert_jax.examples.assemble import Batch, assemble_rows
-from bert_jax.examples.masking import MaskingTables, masking_tables
+from bert_jax.examples.masking import MaskingTables
 from bert_jax.examples.plan import plan_epoch
 from bert_jax.examples.settings import ExampleConfig
-
-if TYPE_CHECKING:
-    from bert_jax.corpus.store import Corpus
+from bert_jax.terminal import UserError
 
 
 def heldout_batches(
@@ -32,8 +30,10 @@ def heldout_batches(
     The last batch is filled up with empty rows (no token, no target, no NSP label), which count for nothing; every host gets the same number
     of batches, as a collective needs. The order is random, so fewer rows are a fair sample of the split.
     """
+    if max_rows is not None and max_rows < 1:
+        raise UserError(f"max_rows={max_rows} leaves nothing to evaluate on; set 1 or more, or None for every row")
     plan = plan_epoch(corpus, config, seed=seed, epoch=0)
-    tables = tables or masking_tables(corpus, config)
+    tables = tables or tables_of(corpus)
     rows = plan.num_rows if max_rows is None else min(max_rows, plan.num_rows)
     mine = shard_rows(batch_size, shard)
     for first in range(0, rows, batch_size):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert_jax.corpus.store import TOKENIZER, Corpus
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.examples.assemble import Batch, assemble_rows
 from bert_jax.examples.masking import MaskingTables, masking_tables
 from bert_jax.examples.plan import EpochPlan, plan_epoch
 from bert_jax.examples.settings import ExampleConfig
 from bert_jax.terminal import UserError
-
-if TYPE_CHECKING:
-    from bert_jax.corpus.store import Corpus
 
 _PLANS_HELD = 3  # the epoch before, this one and the next: a batch may straddle two while the third is being planned
 
@@ -34,7 +32,7 @@ class BatchSource:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} is not a number of rows; it must be 1 or more")
         self._corpus, self._config, self.batch_size, self._seed = corpus, config, batch_size, seed
-        self._tables = tables or masking_tables(corpus, config)
+        self._tables = tables or tables_of(corpus)
         self._lock = threading.Lock()
         self._plans: OrderedDict[int, Future[EpochPlan]] = OrderedDict()
         self.rows_per_epoch = self.plan(0).num_rows
@@ -74,8 +72,15 @@ class BatchSource:
     def _make(self, epoch: int, promise: Future[EpochPlan]) -> None:
         try:
             promise.set_result(plan_epoch(self._corpus, self._config, seed=self._seed, epoch=epoch))
-        except BaseException as error:  # whoever waits for the plan gets it
+        except BaseException as error:  # for whoever waits for the plan; the next to ask starts it anew
+            with self._lock:
+                self._plans.pop(epoch, None)
             promise.set_exception(error)
+
+
+def tables_of(corpus: Corpus) -> MaskingTables:
+    """The masking tables of the corpus's vocabulary, by the tokenizer stored with it."""
+    return masking_tables(corpus.vocabulary, load_tokenizer(corpus.directory / TOKENIZER) if corpus.directory else None)
 
 
 def shard_rows(batch_size: int, shard: tuple[int, int]) -> np.ndarray:

@@ -6,19 +6,16 @@ No token is read. A plan costs about a microsecond a row and 25 bytes of memory.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert_jax.corpus.store import Corpus
 from bert_jax.examples.chunks import walk
 from bert_jax.examples.counter import key_of
 from bert_jax.examples.packing import rows_of
 from bert_jax.examples.pairs import Pairs, pairs_of
 from bert_jax.examples.settings import ExampleConfig
 from bert_jax.terminal import UserError
-
-if TYPE_CHECKING:
-    from bert_jax.corpus.store import Corpus
 
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 

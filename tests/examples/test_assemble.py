@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bert_jax.examples import assemble
+from bert_jax.examples.assemble import assemble_rows
+from bert_jax.examples.masking import MaskingTables
+from bert_jax.examples.pairs import Pairs
+from bert_jax.examples.plan import EpochPlan, plan_epoch
+from bert_jax.examples.settings import ExampleConfig
+from tests.examples.corpora import FIRST, corpus_of, random_documents
+
+CORPUS = corpus_of(random_documents(3000, seed=5), shards=5)
+TABLES = MaskingTables(mask_id=103, legal_ids=np.arange(200, 900, dtype=np.int32))  # apart from the corpus's ids, to be told from kept ones
+
+
+def settings(**changes) -> ExampleConfig:
+    return ExampleConfig(**({"length": 64, "max_predictions": 12} | changes))
+
+
+def all_rows(config, corpus=CORPUS, tables=TABLES, epoch=0):
+    plan = plan_epoch(corpus, config, seed=1, epoch=epoch)
+    return plan, assemble_rows(corpus, plan, np.arange(plan.num_rows), tables)
+
+
+def originals(batch):
+    """The input ids before masking."""
+    ids = batch["input_ids"].copy()
+    row, slot = np.nonzero(batch["masked_targets"] >= 0)
+    ids[row, batch["masked_positions"][row, slot]] = batch["masked_targets"][row, slot]
+    return ids
+
+
+def masked_places(batch):
+    """bool [B, L]"""
+    places = np.zeros(batch["input_ids"].shape, bool)
+    row, slot = np.nonzero(batch["masked_targets"] >= 0)
+    places[row, batch["masked_positions"][row, slot]] = True
+    return places
+
+
+def literal_plan(config, rows):
+    pairs = Pairs(
+        a_start=np.array([0, 5, 8]),
+        b_start=np.array([10, 8, 0]),
+        a_length=np.array([3, 1, 2], np.uint16),
+        b_length=np.array([2, 2, 1], np.uint16),
+        random_next=np.array([True, False, True]),
+    )
+    return EpochPlan(config, pairs, np.array(rows), np.uint64(1))
+
+
+def test_a_row_is_cls_a_sep_b_sep_padding():
+    corpus = corpus_of([[3, 2, 5], [4]])
+    plan = literal_plan(ExampleConfig(length=10, max_predictions=1), [[1], [0]])
+    batch = assemble_rows(corpus, plan, np.array([1, -1, 0]), TABLES)
+    f = FIRST
+    assert originals(batch).tolist() == [
+        [101, f, f + 1, f + 2, 102, f + 10, f + 11, 102, 0, 0],
+        [0] * 10,
+        [101, f + 5, 102, f + 8, f + 9, 102, 0, 0, 0, 0],
+    ]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 1, 1, 1, 0, 0], [0] * 10, [0, 0, 0, 1, 1, 1, 0, 0, 0, 0]]
+    assert batch["sequence_ids"].tolist() == [[1] * 8 + [0] * 2, [0] * 10, [1] * 6 + [0] * 4]
+    assert batch["position_ids"].tolist() == [[*range(8), 0, 0], [0] * 10, [*range(6), 0, 0, 0, 0]]
+    assert batch["cls_positions"].tolist() == [[0], [0], [0]]
+    assert batch["nsp_labels"].tolist() == [[1], [-1], [0]]
+    assert (batch["masked_targets"][1] == -1).all()
+    assert all(array.dtype == np.int32 for array in batch.values())
+
+
+def test_packed_examples_stand_one_after_another_each_with_its_own_cls_positions_and_label():
+    corpus = corpus_of([[3, 2, 5], [4]])
+    plan = literal_plan(ExampleConfig(length=16, max_predictions=4, packed_examples=3), [[0, 2, -1], [1, -1, -1]])
+    batch = assemble_rows(corpus, plan, np.array([0, 1]), TABLES)
+    f = FIRST
+    assert originals(batch).tolist() == [
+        [101, f, f + 1, f + 2, 102, f + 10, f + 11, 102, 101, f + 8, f + 9, 102, f, 102, 0, 0],
+        [101, f + 5, 102, f + 8, f + 9, 102, *[0] * 10],
+    ]
+    assert batch["token_type_ids"][0].tolist() == [0] * 5 + [1] * 3 + [0] * 4 + [1] * 2 + [0] * 2
+    assert batch["sequence_ids"][0].tolist() == [1] * 8 + [2] * 6 + [0] * 2
+    assert batch["position_ids"][0].tolist() == [*range(8), *range(6), 0, 0]
+    assert batch["cls_positions"].tolist() == [[0, 8, 0], [0, 0, 0]]
+    assert batch["nsp_labels"].tolist() == [[1, 1, -1], [0, -1, -1]]
+
+
+def test_without_pairs_a_row_is_cls_text_sep_and_has_no_nsp_label():
+    plan, batch = all_rows(settings(pairs="none"))
+    length = plan.lengths()[plan.rows[:, 0]]
+    ids = originals(batch)
+    rows = np.arange(plan.num_rows)
+    assert (ids[:, 0] == 101).all()
+    assert (ids[rows, length - 1] == 102).all()
+    assert ((ids >= FIRST).sum(axis=1) == length - 2).all()
+    assert (batch["nsp_labels"] == -1).all()
+    assert (batch["token_type_ids"] == 0).all()
+
+
+@pytest.mark.parametrize("packed", [1, 3])
+def test_tokens_are_those_of_the_planned_spans(packed):
+    plan, batch = all_rows(settings(packed_examples=packed))
+    ids = originals(batch)
+    for row in range(0, plan.num_rows, 97):
+        expected = []
+        for e in plan.rows[row][plan.rows[row] >= 0]:
+            a = range(plan.pairs.a_start[e], plan.pairs.a_start[e] + plan.pairs.a_length[e])
+            b = range(plan.pairs.b_start[e], plan.pairs.b_start[e] + plan.pairs.b_length[e])
+            expected += [101, *(FIRST + i for i in a), 102, *(FIRST + i for i in b), 102]
+        assert ids[row].tolist() == expected + [0] * (64 - len(expected))
+
+
+@pytest.mark.parametrize("changes", [{}, {"packed_examples": 3}, {"pairs": "none"}, {"whole_word": True}])
+def test_special_tokens_and_padding_are_never_masked(changes):
+    rng = np.random.default_rng(0)
+    tables = dataclasses.replace(TABLES, continuation=rng.random(CORPUS.vocabulary.size) < 0.3)
+    _, batch = all_rows(settings(**changes), tables=tables)
+    targets = batch["masked_targets"][batch["masked_targets"] >= 0]
+    assert (targets >= FIRST).all()
+    assert (batch["sequence_ids"][masked_places(batch)] > 0).all()
+    assert (batch["masked_positions"][batch["masked_targets"] < 0] == 0).all()
+
+
+def test_fifteen_percent_are_chosen_of_which_80_10_10_are_mask_random_and_kept():
+    plan, batch = all_rows(settings(length=60))
+    places = masked_places(batch)
+    assert (places.sum(axis=1) == plan.config.predictions(plan.lengths()[plan.rows[:, 0]])).all()
+    assert places.sum() / plan.lengths().sum() == pytest.approx(0.15, abs=0.002)  # 9 of 60 exactly; rounded in shorter rows
+    seen, before = batch["input_ids"][places], originals(batch)[places]
+    n = places.sum()
+    assert np.mean(seen == 103) == pytest.approx(0.8, abs=5 * np.sqrt(0.16 / n))
+    assert np.mean(seen == before) == pytest.approx(0.1, abs=5 * np.sqrt(0.09 / n))
+    assert np.mean((seen >= 200) & (seen < 900)) == pytest.approx(0.1, abs=5 * np.sqrt(0.09 / n))
+    assert (batch["input_ids"] == originals(batch))[~places].all()
+
+
+def test_masks_fall_on_every_position_alike():
+    plan, batch = all_rows(settings(short_probability=0.0))
+    full = plan.lengths()[plan.rows[:, 0]] == 64
+    places, text = masked_places(batch)[full], originals(batch)[full] >= FIRST
+    rate = places.sum(axis=0)[1:63] / text.sum(axis=0)[1:63]
+    expected = places.sum() / text.sum()
+    deviation = (rate - expected) / np.sqrt(expected * (1 - expected) / text.sum(axis=0)[1:63])
+    assert np.abs(deviation).max() < 4.5
+    assert np.sum(deviation**2) < stats.chi2.ppf(0.9999, 62)
+
+
+def test_masks_of_neighbouring_positions_and_rows_are_independent():
+    plan, batch = all_rows(settings(short_probability=0.0))
+    full = plan.lengths()[plan.rows[:, 0]] == 64
+    places = masked_places(batch)[full][:, 1:20].astype(float)
+    for left, right in [(places[:, :-1], places[:, 1:]), (places[:-1], places[1:])]:
+        correlation = np.corrcoef(left.ravel(), right.ravel())[0, 1]
+        assert abs(correlation + 1 / 60 * (left.shape[1] == 18)) < 5 / np.sqrt(left.size)  # without replacement: -1 / (n - 1)
+
+
+def test_a_mask_count_that_exceeds_the_limit_is_cut():
+    _, batch = all_rows(settings(max_predictions=5))
+    used = (batch["masked_targets"] >= 0).sum(axis=1)
+    assert used.max() == 5
+    assert np.mean(used == 5) > 0.5
+
+
+@pytest.mark.parametrize("changes", [{}, {"whole_word": True}, {"pairs": "none"}])
+def test_a_packed_example_equals_the_unpacked_one_in_tokens_masks_and_label(changes):
+    corpus = corpus_of(random_documents(400, seed=2, sentences=3, tokens=6))
+    tables = dataclasses.replace(TABLES, continuation=np.arange(corpus.vocabulary.size) % 3 == 0)
+    one, unpacked = all_rows(settings(**changes), corpus, tables)
+    plan, packed = all_rows(settings(packed_examples=4, **changes), corpus, tables)
+    assert plan.num_rows < 0.7 * one.num_rows
+    row_of = np.argsort(one.rows[:, 0])
+    for row, examples in enumerate(plan.rows):
+        for slot, example in enumerate(examples[examples >= 0]):
+            there = row_of[example]
+            inside = packed["sequence_ids"][row] == slot + 1
+            real = unpacked["sequence_ids"][there] == 1
+            for name in ("input_ids", "token_type_ids", "position_ids"):
+                assert (packed[name][row, inside] == unpacked[name][there, real]).all()
+            column = packed["cls_positions"][row, slot]
+            assert column == np.argmax(inside)
+            masks = zip(packed["masked_positions"][row], packed["masked_targets"][row], strict=True)
+            alone = zip(unpacked["masked_positions"][there], unpacked["masked_targets"][there], strict=True)
+            assert [(p - column, t) for p, t in masks if t >= 0 and inside[p]] == [(p, t) for p, t in alone if t >= 0]
+            assert packed["nsp_labels"][row, slot] == unpacked["nsp_labels"][there, 0]
+    assert (np.diff(packed["masked_positions"], axis=1)[packed["masked_targets"][:, 1:] >= 0] > 0).all()
+
+
+def test_whole_words_are_masked_or_left_alone():
+    continuation = np.random.default_rng(0).random(CORPUS.vocabulary.size) < 0.3
+    plan, batch = all_rows(settings(whole_word=True), tables=dataclasses.replace(TABLES, continuation=continuation))
+    ids, places = originals(batch), masked_places(batch)
+    joined = continuation[ids] & (ids >= FIRST)
+    joined[:, 1:] &= ids[:, :-1] >= FIRST  # the first piece of a segment begins a word
+    assert (places[:, 1:] == places[:, :-1])[joined[:, 1:]].all()
+    counts = plan.config.predictions(plan.lengths()[plan.rows[:, 0]])
+    assert (places.sum(axis=1) <= counts).all()
+    assert places.sum() > 0.98 * counts.sum()
+
+
+def test_a_row_is_the_same_in_any_company(monkeypatch):
+    plan, batch = all_rows(settings(packed_examples=2))
+    rows = np.random.default_rng(0).permutation(plan.num_rows)[:50]
+    together = assemble_rows(CORPUS, plan, rows, TABLES)
+    monkeypatch.setattr(assemble, "_BLOCK", 3 * 64)
+    in_threes = assemble_rows(CORPUS, plan, rows, TABLES)
+    for name in batch:
+        assert (together[name] == batch[name][rows]).all()
+        assert (in_threes[name] == batch[name][rows]).all()
+
+
+def test_the_number_of_shards_makes_no_difference():
+    documents = random_documents(40, seed=3)
+    config = settings()
+    plan, expected = all_rows(config, corpus_of(documents))
+    for shards in (2, 7, 40):
+        batch = assemble_rows(corpus_of(documents, shards), plan, np.arange(plan.num_rows), TABLES)
+        assert all((batch[name] == expected[name]).all() for name in expected)
+
+
+def test_batches_of_no_rows_and_of_empty_rows_are_well_formed():
+    plan, _ = all_rows(settings())
+    assert assemble_rows(CORPUS, plan, np.zeros(0, np.int64), TABLES)["input_ids"].shape == (0, 64)
+    empty = assemble_rows(CORPUS, plan, np.array([-1, -1]), TABLES)
+    assert (empty["sequence_ids"] == 0).all()
+    assert (empty["masked_targets"] == -1).all()
+    assert (empty["nsp_labels"] == -1).all()

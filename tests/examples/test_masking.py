@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bert_jax.examples.counter import key_of, random_bits
+from bert_jax.examples.masking import UNUSED, MaskingTables, choose, choose_words, masking_tables, replace
+from bert_jax.examples.settings import ExampleConfig
+from tests.examples.corpora import vocabulary
+
+
+def bits_of(examples: int, places: int, key: int = 1) -> np.ndarray:
+    return random_bits(random_bits(key_of(key), np.arange(examples))[:, np.newaxis], np.arange(places))
+
+
+def random_candidates(examples: int, places: int) -> np.ndarray:
+    candidates = np.random.default_rng(0).random((examples, places)) < 0.8
+    candidates[:, 0] = False
+    return candidates
+
+
+def test_exactly_the_wanted_number_is_chosen_among_the_candidates_in_ascending_order():
+    candidates = random_candidates(500, 40)
+    counts = np.minimum(np.arange(500) % 13, candidates.sum(axis=1))
+    positions = choose(bits_of(500, 40), candidates, counts, 12)
+    assert positions.shape == (500, 12)
+    used = positions != UNUSED
+    assert (used.sum(axis=1) == counts).all()
+    assert (used == (np.arange(12) < counts[:, np.newaxis])).all()
+    assert candidates[np.nonzero(used)[0], positions[used]].all()
+    assert (np.diff(positions.astype(int), axis=1)[used[:, 1:]] > 0).all()
+
+
+def test_every_candidate_is_chosen_equally_often_and_pairs_as_often_as_without_replacement():
+    candidates = np.ones((40_000, 20), bool)
+    candidates[:, [0, 7, 19]] = False
+    positions = choose(bits_of(40_000, 20), candidates, np.full(40_000, 4), 6)[:, :4]
+    chosen = np.zeros((40_000, 20), bool)
+    np.put_along_axis(chosen, positions.astype(int), True, axis=1)
+    assert (chosen.sum(axis=0)[[0, 7, 19]] == 0).all()
+    among = chosen[:, candidates[0]].astype(float)
+    assert np.abs(among.mean(axis=0) - 4 / 17).max() < 5 * np.sqrt(4 / 17 / 40_000)
+    together = among.T @ among / 40_000
+    np.fill_diagonal(together, 4 * 3 / 17 / 16)
+    assert np.abs(together - 4 * 3 / 17 / 16).max() < 5 * np.sqrt(4 * 3 / 17 / 16 / 40_000)
+
+
+def test_a_row_shorter_than_its_number_of_predictions_is_filled_up():
+    positions = choose(bits_of(1, 5), np.array([[False, True, True, True, False]]), np.array([2]), 8)
+    assert positions.shape == (1, 8)
+    assert (positions[0, 2:] == UNUSED).all()
+
+
+def greedy_words(bits, candidates, begins, count):
+    """The original's loop over words in random order, for one example."""
+    words, word = {}, 0
+    for position in range(len(bits)):
+        word = position if begins[position] else word
+        if candidates[position]:
+            words.setdefault(word, []).append(position)
+    chosen = []
+    for head in sorted(words, key=lambda head: (int(bits[head]) >> 30, head)):
+        if len(chosen) >= count:
+            break
+        if len(chosen) + len(words[head]) <= count:
+            chosen += words[head]
+    return sorted(chosen)
+
+
+def test_whole_words_are_chosen_as_by_the_originals_loop():
+    rng = np.random.default_rng(0)
+    candidates = random_candidates(400, 60)
+    begins = (rng.random((400, 60)) < rng.uniform(0.2, 1, (400, 1))) | ~candidates
+    begins[:, 1:] |= ~candidates[:, :-1]
+    counts = np.minimum(np.arange(400) % 12 + 1, candidates.sum(axis=1))
+    bits = bits_of(400, 60)
+    positions = choose_words(bits, candidates, begins, counts, 12)
+    for example in range(400):
+        expected = greedy_words(bits[example], candidates[example], begins[example], counts[example])
+        assert positions[example].tolist() == expected + [int(UNUSED)] * (12 - len(expected))
+
+
+def test_whole_word_masking_of_single_pieces_is_plain_masking_in_distribution():
+    candidates = np.ones((20_000, 12), bool)
+    candidates[:, 0] = False
+    positions = choose_words(bits_of(20_000, 12), candidates, np.ones_like(candidates), np.full(20_000, 3), 3)
+    assert stats.chisquare(np.bincount(positions.ravel(), minlength=12)[1:]).pvalue > 1e-4
+
+
+CONFIG = ExampleConfig(length=128, max_predictions=20)
+
+
+@pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, 0.25)])
+def test_the_mix_of_mask_random_and_kept_is_as_configured(mask, random):
+    config = ExampleConfig(length=128, max_predictions=20, mask_probability=mask, random_probability=random)
+    tokens = np.full(200_000, 500, np.int32)
+    tables = MaskingTables(103, np.arange(1000, 3000, dtype=np.int32))
+    seen = replace(tokens, random_bits(key_of(2), np.arange(200_000)), config, tables)
+    for share, expected in [(seen == 103, mask), (seen >= 1000, random), (seen == 500, 1 - mask - random)]:
+        assert share.mean() == pytest.approx(expected, abs=5 * np.sqrt(max(expected * (1 - expected), 0) / 200_000) + 1e-12)
+
+
+def test_random_replacements_are_uniform_over_the_legal_ids_and_nothing_else():
+    legal = np.array([7, 11, 13, 200, 201, 30_000], np.int32)
+    config = ExampleConfig(length=128, max_predictions=20, mask_probability=0.0, random_probability=1.0)
+    seen = replace(np.zeros(60_000, np.int32), random_bits(key_of(2), np.arange(60_000)), config, MaskingTables(103, legal))
+    ids, counts = np.unique(seen, return_counts=True)
+    assert ids.tolist() == legal.tolist()
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_special_ids_are_never_legal_replacements():
+    tables = masking_tables(vocabulary(1000))
+    assert not set(tables.legal_ids.tolist()) & {0, 100, 101, 102, 103}
+    assert len(tables.legal_ids) == 995
+
+
+def test_the_number_of_masks_is_the_originals_formula():
+    lengths = np.arange(5, 129)
+    expected = [min(20, max(1, round(0.15 * length)), length - 3) for length in lengths.tolist()]
+    assert CONFIG.predictions(lengths).tolist() == expected

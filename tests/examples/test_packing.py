@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bert_jax.examples.packing import packs_of, rows_of
+
+
+def lengths_like_a_corpus(count: int, longest: int, seed: int = 0) -> np.ndarray:
+    """Mostly full, some short: what the pair sampler gives."""
+    rng = np.random.default_rng(seed)
+    short = rng.integers(5, longest + 1, count)
+    return np.where(rng.random(count) < 0.6, longest, short)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8])
+def test_every_example_is_in_exactly_one_row_and_no_row_is_too_full(most):
+    lengths = lengths_like_a_corpus(5000, 128)
+    rows = rows_of(lengths, 128, most, key=3)
+    assert rows.shape[1] == most
+    assert (np.sort(rows[rows >= 0]) == np.arange(5000)).all()
+    assert np.where(rows >= 0, lengths[rows], 0).sum(axis=1).max() <= 128
+    assert (rows[:, 0] >= 0).all()
+    assert (np.diff((rows >= 0).astype(int), axis=1) <= 0).all()  # examples first, then none
+
+
+@pytest.mark.parametrize("most", [2, 3, 8])
+def test_no_more_rows_than_best_fit_decreasing_one_by_one(most):
+    lengths = lengths_like_a_corpus(3000, 128, seed=1)
+    rooms: list[tuple[int, int]] = []  # (room, places) of the open rows, sorted
+    rows = 0
+    for length in sorted(lengths.tolist(), reverse=True):
+        i = bisect.bisect_left(rooms, (length, 0))
+        if i == len(rooms):
+            rows, room, places = rows + 1, 128, most
+        else:
+            room, places = rooms.pop(i)
+        if places > 1:
+            bisect.insort(rooms, (room - length, places - 1))
+    histogram = np.bincount(lengths, minlength=129)
+    assert sum(count for _, count in packs_of(histogram, 128, most)) <= 1.002 * rows
+
+
+def test_short_examples_fill_rows():
+    lengths = np.random.default_rng(0).integers(5, 60, 20_000)
+    rows = rows_of(lengths, 128, 16, key=3)
+    assert lengths.sum() / (len(rows) * 128) > 0.99
+
+
+def test_packs_of_one_length_hold_as_many_as_fit_and_the_rest_share_one():
+    histogram = np.zeros(11, int)
+    histogram[3] = 7
+    assert sorted(packs_of(histogram, 10, 5)) == [((3,), 1), ((3, 3, 3), 2)]
+    assert sorted(packs_of(histogram, 10, 2)) == [((3,), 1), ((3, 3), 3)]
+
+
+def test_examples_of_one_length_meet_anew_and_rows_are_in_random_order():
+    lengths = np.repeat([100, 28], 2000)
+    first, second = (rows_of(lengths, 128, 2, key=key) for key in (1, 2))
+    assert len(first) == len(second) == 2000
+    for rows in (first, second):
+        assert (rows[:, 0] < 2000).all()
+        assert abs(stats.spearmanr(rows[:, 0], rows[:, 1]).statistic) < 0.1
+        assert abs(stats.spearmanr(rows[:, 0], np.arange(2000)).statistic) < 0.1
+    partner = dict(first.tolist())
+    assert np.mean([partner[a] == b for a, b in second.tolist()]) < 0.01

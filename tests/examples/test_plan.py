@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bert_jax.examples.assemble import assemble_rows
+from bert_jax.examples.masking import masking_tables
+from bert_jax.examples.plan import plan_epoch
+from bert_jax.examples.settings import ExampleConfig
+from bert_jax.terminal import UserError
+from tests.examples.corpora import corpus_of, random_documents
+
+CORPUS = corpus_of(random_documents(200, seed=1))
+
+
+def settings(**changes) -> ExampleConfig:
+    return ExampleConfig(**({"length": 64, "max_predictions": 12} | changes))
+
+
+def rows_as_set(config, seed, epoch):
+    """Every row with its masks, and the order of the rows."""
+    plan = plan_epoch(CORPUS, config, seed=seed, epoch=epoch)
+    batch = assemble_rows(CORPUS, plan, np.arange(plan.num_rows), masking_tables(CORPUS.vocabulary))
+    rows = [tuple(ids) + tuple(targets) for ids, targets in zip(batch["input_ids"].tolist(), batch["masked_targets"].tolist(), strict=True)]
+    return set(rows), rows
+
+
+@pytest.mark.parametrize("packed", [1, 3])
+def test_the_same_seed_and_epoch_give_the_same_rows(packed):
+    assert rows_as_set(settings(packed_examples=packed), 5, 2)[1] == rows_as_set(settings(packed_examples=packed), 5, 2)[1]
+
+
+def test_another_seed_or_epoch_gives_other_pairs_masks_and_order():
+    here = rows_as_set(settings(), 5, 2)[0]
+    for seed, epoch in [(6, 2), (5, 3), (2, 5)]:
+        assert len(here & rows_as_set(settings(), seed, epoch)[0]) < 0.02 * len(here)
+
+
+def test_duplicates_are_fixed_versions_in_turn_each_time_in_another_order():
+    rows = [rows_as_set(settings(duplicates=2), 5, epoch) for epoch in range(4)]
+    assert rows[0][0] == rows[2][0]
+    assert rows[1][0] == rows[3][0]
+    assert len(rows[0][0] & rows[1][0]) < 0.02 * len(rows[0][0])
+    assert rows[0][1] != rows[2][1]
+
+
+@pytest.mark.parametrize("pairs", ["original", "paper"])
+def test_one_document_is_too_few_for_random_segments_and_the_error_says_what_to_do(pairs):
+    corpus = corpus_of([[5, 6, 7]])
+    with pytest.raises(UserError, match=r"1 document, 3 sentences.*two at least.*blank lines.*pairs='none'"):
+        plan_epoch(corpus, settings(pairs=pairs), seed=0, epoch=0)
+    assert plan_epoch(corpus, settings(pairs="none"), seed=0, epoch=0).num_rows == 1
+
+
+@pytest.mark.parametrize("pairs", ["original", "paper", "none"])
+def test_an_empty_corpus_is_an_error(pairs):
+    with pytest.raises(UserError, match=r"train split of the corpus is empty \(0 documents, 0 sentences\)"):
+        plan_epoch(corpus_of([]), settings(pairs=pairs), seed=0, epoch=0)
+
+
+def test_a_corpus_of_single_sentences_makes_no_paper_pairs_and_says_so():
+    corpus = corpus_of([[5]] * 7)
+    with pytest.raises(UserError, match="no example can be made from the train split .7 documents, 7 sentences.*pairs='paper'"):
+        plan_epoch(corpus, settings(pairs="paper"), seed=0, epoch=0)
+    assert plan_epoch(corpus, settings(), seed=0, epoch=0).num_rows == 7
+
+
+def test_the_smallest_corpora_and_rows_work():
+    for config in (settings(length=5, max_predictions=1), settings(pairs="none", length=3, max_predictions=1)):
+        plan = plan_epoch(corpus_of([[1], [1]]), config, seed=0, epoch=0)
+        assert plan.num_rows == 2
+        assert (plan.lengths() == config.length).all()
+
+
+def test_the_summary_counts_rows_examples_random_next_and_padding():
+    corpus = corpus_of([[30]] * 8)
+    summary = plan_epoch(corpus, settings(length=63, short_probability=0.0), seed=0, epoch=0).summary()
+    assert summary == {
+        "rows": 8,
+        "examples": 8,
+        "examples_per_row": 1.0,
+        "random_next_fraction": 1.0,
+        "padding_fraction": 0.0,
+        "rows_over_fewest_possible": 1.0,
+    }
+    packed = plan_epoch(corpus, settings(length=140, packed_examples=2, max_predictions=22), seed=0, epoch=0).summary()
+    assert (packed["rows"], packed["examples_per_row"]) == (4, 2.0)
+    assert packed["padding_fraction"] == pytest.approx(0.1)
