@@ -22,7 +22,9 @@ def attention_mask(sequence_ids: Array) -> Array:
     return (sequence_ids[:, :, None] == sequence_ids[:, None, :])[:, None, :, :]
 
 
-def dot_product_attention(query: Array, key: Array, value: Array, mask: Array, dropout_rate: float, dropout_seed: Array | None) -> Array:
+def dot_product_attention(
+    query: Array, key: Array, value: Array, mask: Array, dropout_rate: float, dropout_seed: Array | None
+) -> Array:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
     query, key, value [B, H, L, K] in any float dtype; mask bool [B, 1, L, T]. The softmax runs in float32. Returns [B, H, L, K].
@@ -36,7 +38,8 @@ def dot_product_attention(query: Array, key: Array, value: Array, mask: Array, d
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with its output projection; [B, L, D] -> [B, L, D]. The residual and LayerNorm are the block's."""
+    """Multi-head self-attention with its output projection; [B, L, D] -> [B, L, D]. The residual and LayerNorm are the
+    block's."""
 
     config: ModelConfig
 
@@ -49,7 +52,9 @@ class SelfAttention(nn.Module):
             projected = Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
             return projected.swapaxes(1, 2)
 
-        context = dot_product_attention(project("query"), project("key"), project("value"), mask, c.attention_dropout, dropout_seed)
+        context = dot_product_attention(
+            project("query"), project("key"), project("value"), mask, c.attention_dropout, dropout_seed
+        )
         return Dense(heads, (c.hidden_size,), ("heads", "head_width", "embed"), c.initializer_range, dtype, name="output")(
             context.swapaxes(1, 2)
         )

@@ -49,13 +49,16 @@ class Embeddings(nn.Module):
 def check_ids(config: ModelConfig, **ids: np.ndarray | Array) -> None:
     """Refuses ids outside their tables, on the host, before XLA turns them into NaN (compiled code cannot raise).
 
-    `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy or concrete jax arrays; anything being traced is passed over.
-    Raises UserError naming the id, the table's size and the likely cause.
+    `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy or concrete jax arrays; anything being
+    traced is passed over. Raises UserError naming the id, the table's size and the likely cause.
     """
     limits = {
         "input_ids": (config.vocab_size, "the text was tokenised with another vocabulary than the model's"),
         "token_type_ids": (config.type_vocab_size, "the model was made with fewer token types"),
-        "position_ids": (config.max_position, "the row is longer than the position table: shorten it, or raise model.max_position"),
+        "position_ids": (
+            config.max_position,
+            "the row is longer than the position table: shorten it, or raise model.max_position",
+        ),
     }
     for name, array in ids.items():
         if isinstance(array, jax.core.Tracer) or not array.size:

@@ -22,7 +22,9 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         c, dtype = self.config, jnp.dtype(self.config.dtype)
-        wide = Dense((c.hidden_size,), (c.intermediate_size,), ("embed", "mlp"), c.initializer_range, dtype, name="intermediate")(x)
+        wide = Dense((c.hidden_size,), (c.intermediate_size,), ("embed", "mlp"), c.initializer_range, dtype, name="intermediate")(
+            x
+        )
         wide = nn.with_logical_constraint(wide, ("batch", "length", "mlp"))
         wide = activation(c.activation)(wide)
         return Dense((c.intermediate_size,), (c.hidden_size,), ("mlp", "embed"), c.initializer_range, dtype, name="output")(wide)

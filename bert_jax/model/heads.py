@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
-from bert_jax.model.layers import Array, Dense, LayerNorm, activation, named, precision, spread
+from bert_jax.model.layers import Array, Dense, LayerNorm, activation, named, over_rows, precision, spread, sum_rows
 from bert_jax.model.settings import ModelConfig
 
 PADDED_LOGIT = -1e9
@@ -25,7 +26,28 @@ class Pooler(nn.Module):
     @nn.compact
     def __call__(self, cls: Array) -> Array:
         d = self.config.hidden_size
-        return jnp.tanh(Dense((d,), (d,), ("embed", "embed_out"), self.config.initializer_range, jnp.dtype(self.config.dtype), name="dense")(cls))
+        return jnp.tanh(
+            Dense((d,), (d,), ("embed", "embed_out"), self.config.initializer_range, jnp.dtype(self.config.dtype), name="dense")(
+                cls
+            )
+        )
+
+
+@jax.custom_vjp
+def decode(x: Array, table: Array, bias: Array) -> Array:
+    """x [R, D] against every word of table [V, D], plus bias float32 [V] -> float32 logits [R, V]."""
+    logits = jnp.einsum("RD,VD->RV", x, table, precision=precision(x.dtype), preferred_element_type=jnp.float32)
+    return logits + spread(bias, 1)
+
+
+def _decode_backward(residual: tuple[Array, Array], g: Array) -> tuple[Array, Array, Array]:
+    x, table = residual
+    narrow = g.astype(x.dtype)
+    dx = jnp.matmul(narrow, table, precision=precision(x.dtype))
+    return dx, over_rows(narrow, x), sum_rows(g)
+
+
+decode.defvjp(lambda x, table, bias: (decode(x, table, bias), (x, table)), _decode_backward)
 
 
 class MaskedLanguageModelHead(nn.Module):
@@ -40,11 +62,12 @@ class MaskedLanguageModelHead(nn.Module):
     @nn.compact
     def __call__(self, masked: Array, table: Array) -> Array:
         c, dtype = self.config, jnp.dtype(self.config.dtype)
-        x = Dense((c.hidden_size,), (c.hidden_size,), ("embed", "embed_out"), c.initializer_range, dtype, name="transform")(masked)
+        x = Dense((c.hidden_size,), (c.hidden_size,), ("embed", "embed_out"), c.initializer_range, dtype, name="transform")(
+            masked
+        )
         x = LayerNorm(c.layer_norm_epsilon, name="layer_norm")(activation(c.activation)(x))
         bias = self.param("bias", named(nn.initializers.zeros, "vocab"), (c.padded_vocab_size,))
-        logits = jnp.einsum("BMD,VD->BMV", x, table.astype(dtype), precision=precision(dtype), preferred_element_type=jnp.float32)
-        logits = logits + spread(bias, 2)
+        logits = decode(x.reshape(-1, c.hidden_size), table.astype(dtype), bias).reshape(*x.shape[:2], -1)
         if c.padded_vocab_size > c.vocab_size:
             real = jnp.arange(c.padded_vocab_size) < c.vocab_size
             logits = jnp.where(spread(real, 2), logits, PADDED_LOGIT)

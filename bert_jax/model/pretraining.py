@@ -29,8 +29,8 @@ class BertForPreTraining(nn.Module):
         mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]
         last [B, L, D]                      hidden_states [N+1, B, L, D]: the embeddings, then every layer
 
-    XLA drops the entries nobody reads, so returning all of them costs nothing. Eager calls refuse ids outside their tables; compiled
-    ones cannot, so what feeds them calls `check_ids` first.
+    XLA drops the entries nobody reads, so returning all of them costs nothing. Eager calls refuse ids outside their tables;
+    compiled ones cannot, so what feeds them calls `check_ids` first.
     """
 
     config: ModelConfig

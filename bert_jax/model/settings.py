@@ -39,27 +39,42 @@ class ModelConfig:
     """Standard deviation of the truncated normal (cut at two deviations, not rescaled) that fills every kernel and embedding."""
 
     vocab_multiple: int = 1
-    """The word-embedding table is padded to a multiple of this (128 suits a TPU's lanes). Padded rows never win and are not exported."""
+    """The word-embedding table is padded to a multiple of this (128 suits a TPU's lanes). Padded rows never win and are not
+    exported."""
     dtype: str = "float32"
-    """Matrix products and activations: "float32" or "bfloat16". Parameters, softmax, LayerNorm statistics and logits stay float32."""
+    """Matrix products and activations: "float32" or "bfloat16". Parameters, softmax, LayerNorm statistics and logits stay
+    float32."""
     rematerialisation: str = "none"
-    """What the backward pass recomputes: "none"; "dots" keeps matrix products and recomputes the rest; "full" keeps only layer inputs."""
+    """What the backward pass recomputes: "none"; "dots" keeps matrix products and recomputes the rest; "full" keeps only
+    layer inputs."""
     scan_unroll: int = 0
     """Layers per trip of the loop over layers. 0 unrolls all of them: faster to run, slower to compile (1 compiles one layer)."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position",
-                     "type_vocab_size", "vocab_multiple"):
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_layers",
+            "num_heads",
+            "intermediate_size",
+            "max_position",
+            "type_vocab_size",
+            "vocab_multiple",
+        ):
             if getattr(self, name) < 1:
                 raise UserError(f"model.{name}={getattr(self, name)} must be at least 1")
         if self.hidden_size % self.num_heads:
             divisors = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
-            raise UserError(f"model.hidden_size={self.hidden_size} does not divide into model.num_heads={self.num_heads}; "
-                            f"nearest number of heads that does: {min(divisors, key=lambda h: abs(h - self.num_heads))}")
+            raise UserError(
+                f"model.hidden_size={self.hidden_size} does not divide into model.num_heads={self.num_heads}; "
+                f"nearest number of heads that does: {min(divisors, key=lambda h: abs(h - self.num_heads))}"
+            )
         for name, allowed in (("activation", ACTIVATIONS), ("dtype", DTYPES), ("rematerialisation", REMATERIALISATIONS)):
             if getattr(self, name) not in allowed:
-                raise UserError(f"model.{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}; "
-                                f"{nearest(str(getattr(self, name)), allowed)}")
+                raise UserError(
+                    f"model.{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}; "
+                    f"{nearest(str(getattr(self, name)), allowed)}"
+                )
         for name in ("hidden_dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(f"model.{name}={getattr(self, name)} must be in [0, 1)")
@@ -77,7 +92,7 @@ class ModelConfig:
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
-# Names of the paper (section 3) and of "Well-Read Students Learn Better" (arXiv:1908.08962), layers and width; heads = width / 64.
+# (layers, width) by the names of the paper (section 3) and of "Well-Read Students Learn Better" (arXiv:1908.08962); heads = width / 64.
 PUBLISHED = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768), "large": (24, 1024)}
 MINIATURE_LAYERS = (2, 4, 6, 8, 10, 12)
 MINIATURE_WIDTHS = (128, 256, 512, 768)

@@ -1,0 +1,402 @@
+"""Pretrains a BERT from a tokenised corpus: masked language modelling and next sentence prediction.
+
+    python -m bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart
+
+The workdir afterwards holds config.json, metrics.jsonl, tensorboard/, curves.png, results.json, checkpoints/ and model/, a
+directory that transformers loads. Started again with the same command, a run continues where it was, however it ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import pathlib
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax import launch
+from bert_jax.batches.device import process_shard, to_device
+from bert_jax.batches.heldout import heldout_batches
+from bert_jax.batches.prefetch import prefetch
+from bert_jax.batches.source import BatchSource
+from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.config import Experiment
+from bert_jax.corpus.store import TOKENIZER, Corpus, open_corpus
+from bert_jax.examples.assemble import Batch
+from bert_jax.interop.huggingface import export_model
+from bert_jax.metrics.pictures import draw_curves
+from bert_jax.metrics.report import Pace, row_flops, training_line
+from bert_jax.metrics.scores import summarise, unigram_baseline
+from bert_jax.metrics.writer import METRICS, RESULTS, MetricsWriter, write_json
+from bert_jax.model.embeddings import check_ids
+from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
+from bert_jax.model.settings import ModelConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, state_shardings
+from bert_jax.terminal import UserError, duration, run_verb
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.schedules import piecewise
+from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
+
+log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
+
+Array = jax.Array
+PICTURE = "curves.png"
+
+MAY_CHANGE = (
+    "log_every",
+    "evaluation.every",
+    "checkpoints.*",
+    "corpus.directory",
+    "mesh.*",
+    "model.rematerialisation",
+    "model.scan_unroll",
+    "phases.*.accumulation",
+)
+"""Keys that a continued run may give new values: none of them decides what is learned (beyond the order of floating-point
+sums)."""
+
+HELDOUT_SEED = 20_181_011
+"""Held-out pairs and masks are the same in every experiment, whatever its seed."""
+
+
+def pretrain(experiment: Experiment, run: launch.Run, train: Corpus, heldout: Corpus) -> int:
+    """Trains until the experiment's last step or until asked to stop; returns the exit status."""
+    started = time.monotonic()
+    starts = experiment.phase_starts()
+    last_step = starts[-1]
+
+    # -------------------------------------------------------------------------------------------------- mesh and compiled steps
+    mesh = make_mesh(experiment.mesh)
+    for i, phase in enumerate(experiment.phases):
+        check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
+    check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
+    shard = process_shard(mesh, BATCH)
+    boxed = abstract_parameters(experiment.model)
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(boxed))
+    fresh_state = functools.partial(initial_state, experiment, optimizer)
+    abstract = jax.eval_shape(fresh_state)
+    shardings = state_shardings(abstract, parameter_shardings(boxed, mesh), mesh)
+    learning_rate = piecewise(experiment.schedules())
+
+    # ----------------------------------------------------------------- where the weights come from: a checkpoint, else the seed
+    checkpoints = Checkpoints(run.workdir / "checkpoints", keep=experiment.checkpoints.keep)
+    state = checkpoints.restore_latest(with_shardings(abstract, shardings))
+    if state is None:
+        state = jax.jit(fresh_state, out_shardings=shardings)()
+    step = first = int(state.step)
+    if step == last_step and (run.workdir / RESULTS).exists():
+        log.info("all %s steps are done: see %s", f"{last_step:,}", run.workdir / RESULTS)
+        checkpoints.close()
+        return 0
+    log_start(experiment, train, heldout, mesh, first)
+
+    # ------------------------------------------------------------------------------------------------------------------ the loop
+    scores: dict[str, float] = {}
+    stopped = False
+    with MetricsWriter(run.workdir, resume_step=first) as metrics, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        for i, phase in enumerate(experiment.phases):
+            if stopped or step >= starts[i + 1]:
+                continue
+            source = BatchSource(train, experiment.example_config(i), phase.batch_size, experiment.phase_seed(i))
+            rows = functools.partial(checked_rows, source, starts[i], shard, experiment.model)
+            train_fn = jax.jit(
+                functools.partial(
+                    train_step,
+                    config=experiment.model,
+                    optimizer=optimizer,
+                    learning_rate=learning_rate,
+                    seed=experiment.seed,
+                    clip_norm=experiment.optimizer.clip_norm,
+                    accumulation=phase.accumulation,
+                ),
+                in_shardings=(shardings, NamedSharding(mesh, BATCH)),
+                out_shardings=(shardings, None),
+                donate_argnums=0,
+            )
+            train_fn = compiled(train_fn, state, to_device(rows(step), mesh, BATCH))
+            evaluate = evaluation(experiment, i, train, heldout, mesh, shard, run)
+            log_phase(experiment, i, source)
+            if step == 0:
+                scores = log_evaluation(metrics, step, evaluate(state.params))
+            pace = Pace()
+            window: dict[str, Array] = {}
+            previous: dict[str, Array] = {}
+            for batch in prefetch(rows, step, starts[i + 1]):
+                state, sums = train_fn(state, to_device(batch, mesh, BATCH))
+                step += 1
+                stop_if_diverged(experiment, run, rows, step - 1, previous)  # one step behind: the device never waits
+                previous, window = sums, add(window, sums)
+                run.watchdog.step_done(step)
+                stopped = run.preemption.requested(step)
+                saving = due(step, experiment.checkpoints.every, last=last_step) or stopped
+                if due(step, experiment.log_every, last=starts[i + 1]) or saving:
+                    rate = float(learning_rate(jnp.int32(step - 1)))
+                    log_training(experiment, metrics, pace, step, i, jax.device_get(window) | {"learning_rate": rate})
+                    window = {}
+                if due(step, experiment.evaluation.every, last=starts[i + 1]):
+                    with pace.pause():
+                        scores = log_evaluation(metrics, step, evaluate(state.params))
+                        draw(experiment, run)
+                if saving:  # after its metrics, so that a kill in between loses neither
+                    with pace.pause():
+                        checkpoints.save(step, state)
+                    run.watchdog.alive("saving")
+                if stopped:
+                    break
+            stop_if_diverged(experiment, run, rows, step, previous)
+
+        # --------------------------------------------------------------------------------------------------------------- the end
+        checkpoints.close()
+        if stopped and step < last_step:
+            log.info("stopped at step %s of %s, saved; the same command continues", f"{step:,}", f"{last_step:,}")
+            return run.preemption.exit_status
+        if not scores:  # the run ended before, and was killed between its last checkpoint and its results
+            scores = evaluation(experiment, len(experiment.phases) - 1, train, heldout, mesh, shard, run)(state.params)
+        params = on_host(state.params, mesh)
+    if run.is_first:
+        draw(experiment, run)
+        model = run.workdir / "model"
+        export_model(model, params, experiment.model, pathlib.Path(experiment.corpus.directory) / TOKENIZER)
+        write_json(run.workdir / RESULTS, results(experiment, state, scores, train, mesh, time.monotonic() - started))
+        log.info("results: %s\ncurves: %s\nmodel: %s", run.workdir / RESULTS, run.workdir / PICTURE, model)
+    return 0
+
+
+def initial_state(experiment: Experiment, optimizer: Any) -> TrainState:
+    """The state before step 0, a function of the seed alone."""
+    return new_state(nn.unbox(initial_parameters(experiment.model, jax.random.key(experiment.seed))), optimizer)
+
+
+def with_shardings(abstract: Any, shardings: Any) -> Any:
+    """Shapes that also say where the arrays are to live."""
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+
+
+def due(step: int, every: int, *, last: int) -> bool:
+    """Whether something done every so many steps, and at the last one, is to be done after `step`."""
+    return step % every == 0 or step == last
+
+
+def add(window: dict[str, Array], sums: dict[str, Array]) -> dict[str, Array]:
+    """Sums of several steps, still on the device."""
+    return {name: window[name] + value if window else value for name, value in sums.items()}
+
+
+def checked_rows(source: BatchSource, start: int, shard: tuple[int, int], model: ModelConfig, step: int) -> Batch:
+    """This process's rows of the global `step`, their ids checked against the model's tables while they are still on the host."""
+    batch = source.at(step - start, shard)
+    check_ids(model, input_ids=batch["input_ids"], token_type_ids=batch["token_type_ids"], position_ids=batch["position_ids"])
+    return batch
+
+
+def compiled(function: Any, *arguments: Any) -> Any:
+    """`function` compiled for such arguments, so that the first step is as fast as the others and the log says what
+    compiling took."""
+    start = time.monotonic()
+    program = function.lower(*arguments).compile()
+    log.info("compiled the training step in %s", duration(time.monotonic() - start))
+    return program
+
+
+def evaluation(
+    experiment: Experiment, phase: int, train: Corpus, heldout: Corpus, mesh: Mesh, shard: tuple[int, int], run: launch.Run
+) -> Callable[[Any], dict[str, float]]:
+    """A function from parameters to held-out scores, on rows of the phase's length, next to what word frequency alone
+    scores on the same targets."""
+    settings = experiment.evaluation
+    batches = functools.partial(
+        heldout_batches, heldout, experiment.example_config(phase), settings.batch_size, settings.rows, HELDOUT_SEED
+    )
+    baseline = unigram_baseline(train.token_counts, np.concatenate([batch["masked_targets"] for batch in batches()]))
+    step_fn = jax.jit(functools.partial(eval_step, config=experiment.model), out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+    def evaluate(params: Any) -> dict[str, float]:
+        total: dict[str, Array] = {}
+        for batch in batches(shard):
+            total = add(total, step_fn(params, to_device(batch, mesh, BATCH)))
+            run.watchdog.alive("evaluation")
+        return summarise(jax.device_get(total)) | baseline
+
+    return evaluate
+
+
+def stop_if_diverged(
+    experiment: Experiment, run: launch.Run, rows: Callable[[int], Batch], step: int, sums: dict[str, Array]
+) -> None:
+    """Ends a run whose last `abort_after_skipped` steps were all skipped, and keeps the batch of the last one for a look."""
+    if not sums or float(sums["skipped_in_a_row"]) < experiment.abort_after_skipped:
+        return
+    path = run.workdir / f"nonfinite-step-{step}-process-{jax.process_index()}.npz"
+    np.savez_compressed(path, **dict[str, Any](rows(step - 1)))
+    raise UserError(
+        f"the loss or the gradient was not finite in {experiment.abort_after_skipped} steps in a row, up to step {step:,} "
+        f"(config.abort_after_skipped); nothing was learned from them. The last batch is in {path}. "
+        "The checkpoints are from before: lower the learning rate, or start the same command again to retry from the newest"
+    )
+
+
+def log_start(experiment: Experiment, train: Corpus, heldout: Corpus, mesh: Mesh, step: int) -> None:
+    """What is about to be trained, on what."""
+    m, devices = experiment.model, mesh.devices.flat
+    log.info(
+        "model: %d layers, %d wide, %d heads, vocabulary %s: %s parameters, %s",
+        m.num_layers,
+        m.hidden_size,
+        m.num_heads,
+        f"{m.vocab_size:,}",
+        f"{count_parameters(m, heads=True):,}",
+        m.dtype,
+    )
+    log.info(
+        "corpus: %s tokens in %s documents to train on, %s documents held out",
+        f"{train.num_tokens:,}",
+        f"{train.num_documents:,}",
+        f"{heldout.num_documents:,}",
+    )
+    log.info(
+        "devices: %d x %s, mesh %s",
+        mesh.size,
+        devices[0].device_kind,
+        " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
+    )
+    log.info("continuing from step %s" if step else "starting from random weights (step %s)", f"{step:,}")
+
+
+def log_phase(experiment: Experiment, i: int, source: BatchSource) -> None:
+    """What the rows of a phase are like."""
+    phase, plan = experiment.phases[i], source.plan(0).summary()
+    log.info(
+        "phase %d of %d: %s steps of %s rows x %d tokens; an epoch is %s rows, %.0f %% random next sentences, %.0f %% padding",
+        i + 1,
+        len(experiment.phases),
+        f"{phase.steps:,}",
+        f"{phase.batch_size:,}",
+        phase.length,
+        f"{source.rows_per_epoch:,}",
+        100 * plan["random_next_fraction"],
+        100 * plan["padding_fraction"],
+    )
+
+
+def phase_row_flops(experiment: Experiment, i: int) -> float:
+    """Model FLOPs of one row of a phase, forward and backward."""
+    m, phase = experiment.model, experiment.phases[i]
+    return row_flops(
+        layers=m.num_layers,
+        width=m.hidden_size,
+        feed_forward=m.intermediate_size,
+        vocabulary=m.vocab_size,
+        length=phase.length,
+        predictions=phase.max_predictions,
+    )
+
+
+def flops_left(experiment: Experiment, step: int) -> float:
+    """Model FLOPs of all steps after `step`."""
+    starts = experiment.phase_starts()
+    return sum(
+        max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i)
+        for i, (phase, start, end) in enumerate(zip(experiment.phases, starts, starts[1:], strict=False))
+    )
+
+
+def log_training(experiment: Experiment, metrics: MetricsWriter, pace: Pace, step: int, i: int, window: dict[str, Any]) -> None:
+    """One line for the person, one for `metrics.jsonl`: the means of the steps since the last one."""
+    rows, steps = float(window["rows"]), max(float(window["steps"]), 1.0)
+    pace.add(rows=rows, tokens=float(window["tokens"]), flops=rows * phase_row_flops(experiment, i))
+    rates = pace.report(flops_left(experiment, step))
+    scores = summarise(window)
+    device = jax.devices()[0]
+    log.info(training_line(step, experiment.phase_starts()[-1], scores, rates, device.device_kind, jax.device_count()))
+    if float(window["skipped"]):
+        log.warning("%d of these steps had no finite loss or gradient and were skipped", int(window["skipped"]))
+    values = scores | rates | {"grad_norm": float(window["grad_norm"]) / steps}
+    values |= {name: float(window[name]) for name in ("learning_rate", "skipped")}
+    metrics.write(step, {f"train/{name}": value for name, value in values.items()})
+
+
+def log_evaluation(metrics: MetricsWriter, step: int, scores: dict[str, float]) -> dict[str, float]:
+    """Held-out scores to the log and to `metrics.jsonl`; returns them."""
+    line = f"held out after step {step:,}: MLM accuracy {100 * scores['mlm_accuracy']:.1f} %"
+    line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), loss {scores['mlm_loss']:.3f}"
+    line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
+    log.info(line + (f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %" if "nsp_accuracy" in scores else ""))
+    metrics.write(step, {f"heldout/{name}": value for name, value in scores.items()})
+    return scores
+
+
+def draw(experiment: Experiment, run: launch.Run) -> None:
+    """Draws the curves so far."""
+    if run.is_first:
+        phases = [
+            (start, f"length {phase.length}") for start, phase in zip(experiment.phase_starts(), experiment.phases, strict=False)
+        ]
+        draw_curves(run.workdir / METRICS, run.workdir / PICTURE, title=run.workdir.name, phases=phases)
+
+
+def on_host(params: Any, mesh: Mesh) -> Any:
+    """Whole numpy arrays of parameters that may be spread over devices and processes. Collective: every process calls it."""
+    replicated = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
+    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), replicated)
+
+
+def results(
+    experiment: Experiment, state: TrainState, scores: dict[str, float], train: Corpus, mesh: Mesh, seconds: float
+) -> dict[str, Any]:
+    """The final numbers of a run, as `results.json` holds them."""
+    return {
+        "steps": int(state.step),
+        "skipped_steps": int(state.skipped),
+        "parameters": count_parameters(experiment.model, heads=True),
+        "heldout": scores,
+        "times_unigram_accuracy": scores["mlm_accuracy"] / scores["unigram_accuracy"],
+        "vocabulary_sha256": train.vocabulary.sha256,
+        "seconds_since_last_start": round(seconds, 1),
+        "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+    }
+
+
+def check_corpus(experiment: Experiment, corpus: Corpus) -> None:
+    """Raises UserError unless the corpus was tokenised with as many words as the model has."""
+    size, asked = corpus.vocabulary.size, experiment.model.vocab_size
+    if size != asked:
+        raise UserError(
+            f"config.model.vocab_size={asked:,}, but the vocabulary of the corpus {corpus.directory} has {size:,} entries; "
+            f"set --config.model.vocab_size={size}, or build the corpus with the model's vocabulary"
+        )
+
+
+def fingerprint(*splits: Corpus) -> str:
+    """Changes when the tokens do: a run that continues must find the corpus it began with, wherever that lies now."""
+    digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
+    for corpus in splits:
+        digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())
+        digest.update(corpus.token_counts.tobytes())
+    return digest.hexdigest()
+
+
+def main() -> int:
+    """The verb."""
+    flags = launch.parse_flags("pretrain", __doc__, defaults=Experiment.defaults())
+    experiment = Experiment.from_dict(flags.config)
+    train, heldout = (open_corpus(experiment.corpus.directory, split) for split in ("train", "heldout"))
+    check_corpus(experiment, train)
+    config = experiment.to_dict() | {"corpus_fingerprint": fingerprint(train, heldout)}
+    with launch.begin("pretrain", flags, config, may_change=MAY_CHANGE) as run:
+        return pretrain(experiment, run, train, heldout)
+
+
+if __name__ == "__main__":
+    run_verb(main)

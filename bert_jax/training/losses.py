@@ -1,0 +1,59 @@
+"""The pretraining loss as sums that add: over microbatches, devices and batches alike. Division comes last."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+Sums = dict[str, Array]
+
+IGNORED = -1
+"""The target of a position that is not predicted, and the NSP label where there is no example."""
+
+
+def cross_entropy(logits: Array, targets: Array) -> Array:
+    """-log softmax(logits)[targets] in float32: logits [..., C], targets int [...] -> [...]; 0 where the target is IGNORED."""
+    logits = logits.astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
+    loss = jax.nn.logsumexp(logits, axis=-1) - chosen
+    return jnp.where(targets == IGNORED, 0.0, loss)
+
+
+def correct_predictions(logits: Array, targets: Array) -> Array:
+    """1.0 where no logit is larger than the target's, 0.0 elsewhere and where the target is IGNORED; float32 [...].
+
+    The maximum is one the loss computes anyway; an argmax over a vocabulary cost 3 % of a small model's step on a CPU.
+    """
+    chosen = jnp.take_along_axis(logits, jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
+    return ((chosen >= logits.max(axis=-1)) & (targets != IGNORED)).astype(jnp.float32)
+
+
+def batch_counts(batch: dict[str, Array]) -> Sums:
+    """What the losses will be divided by, and the real tokens and rows, from the batch alone (float32 scalars)."""
+    return {
+        "mlm_targets": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
+        "nsp_examples": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32),
+        "tokens": (batch["sequence_ids"] != 0).sum().astype(jnp.float32),
+        "rows": (batch["sequence_ids"] != 0).any(axis=1).sum().astype(jnp.float32),
+    }
+
+
+def loss_sums(outputs: dict[str, Array], batch: dict[str, Array]) -> Sums:
+    """Summed losses and correct predictions of both objectives (float32 scalars)."""
+    return {
+        "mlm_loss": cross_entropy(outputs["mlm_logits"], batch["masked_targets"]).sum(),
+        "mlm_correct": correct_predictions(outputs["mlm_logits"], batch["masked_targets"]).sum(),
+        "nsp_loss": cross_entropy(outputs["nsp_logits"], batch["nsp_labels"]).sum(),
+        "nsp_correct": correct_predictions(outputs["nsp_logits"], batch["nsp_labels"]).sum(),
+    }
+
+
+def pretraining_loss(sums: Sums, counts: Sums) -> Array:
+    """Mean MLM loss + mean NSP loss, weight one each (original `run_pretraining.py`; its 1e-5 in the denominator left out).
+
+    The means are over the whole global batch, where the original averaged each core's own mean.
+    """
+    return sums["mlm_loss"] / jnp.maximum(counts["mlm_targets"], 1.0) + sums["nsp_loss"] / jnp.maximum(
+        counts["nsp_examples"], 1.0
+    )

@@ -1,0 +1,109 @@
+"""The optimizers of BERT's literature as optax transformations that give a *direction*; the step multiplies it by -rate.
+
+Parameters of all layers are stacked along a leading axis, so whatever a paper says "per layer" is done here per slice of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.terminal import UserError, nearest
+
+Array = jax.Array
+Params = Any
+
+NAMES = ("bert_adam", "adamw", "lamb")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Defaults are the original's (google-research/bert `optimization.py`); the paper states only the betas and the decay."""
+
+    name: str = "bert_adam"
+    """"bert_adam": the original, no bias correction. "adamw": with bias correction. "lamb": arXiv:1904.00962."""
+    b1: float = 0.9
+    b2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    """Decoupled, and not on biases and LayerNorm."""
+    clip_norm: float = 1.0
+    """Global gradient norm; 0 does not clip."""
+    decay_power: float = 1.0
+    """1 decays the rate linearly; LAMB's large-batch recipe uses 0.5."""
+    end_learning_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise UserError(f"optimizer.name={self.name!r} is not one of {', '.join(NAMES)}; {nearest(self.name, NAMES)}")
+        for name in ("b1", "b2"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise UserError(f"optimizer.{name}={getattr(self, name)} must be in [0, 1)")
+        for name in ("epsilon", "weight_decay", "clip_norm", "decay_power", "end_learning_rate"):
+            if getattr(self, name) < 0.0:
+                raise UserError(f"optimizer.{name}={getattr(self, name)} must not be negative")
+
+
+def decayed(params: Params) -> Params:
+    """True for kernels and embedding tables, False for biases and LayerNorm (the original's excluded names)."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in ("kernel", "embedding"), params)
+
+
+def stacked(params: Params) -> Params:
+    """True for arrays whose leading axis is the layer."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: any(key.key == "layers" for key in path), params)
+
+
+def bert_adam_moments(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
+    """m / (sqrt(v) + epsilon) without bias correction: with warmup it hardly matters, but it is what the original ran."""
+
+    def init(params: Params) -> optax.ScaleByAdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return optax.ScaleByAdamState(count=jnp.zeros([], jnp.int32), mu=zeros, nu=jax.tree.map(jnp.zeros_like, params))
+
+    def update(
+        grads: Params, state: optax.ScaleByAdamState, params: Params | None = None
+    ) -> tuple[Params, optax.ScaleByAdamState]:
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
+        direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
+        return direction, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def layerwise_trust_ratio(params: Params) -> optax.GradientTransformation:
+    """LAMB's |w| / |update|, one ratio per layer and array (1 where either norm is 0); `params` says which arrays are stacked."""
+    stacked_tree = stacked(params)
+
+    def scale(update: Array, weight: Array, is_stacked: bool) -> Array:
+        axes = tuple(range(1 if is_stacked else 0, update.ndim))
+        weight_norm = jnp.sqrt(jnp.sum(jnp.square(weight), axes, keepdims=True))
+        update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
+        usable = (weight_norm > 0) & (update_norm > 0)
+        return update * jnp.where(usable, weight_norm / jnp.where(usable, update_norm, 1.0), 1.0)
+
+    def update(updates: Params, state: optax.EmptyState, params: Params | None = None) -> tuple[Params, optax.EmptyState]:
+        return jax.tree.map(scale, updates, params, stacked_tree), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def make_optimizer(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:
+    """The transformation from gradients to a direction; `params` (arrays or shapes) only lends its names.
+
+    Order, as in the originals: moments, decoupled weight decay, then (LAMB) the trust ratio of the decayed update. Clipping
+    happens in the step, which needs the norm anyway.
+    """
+    if config.name == "bert_adam":
+        moments = bert_adam_moments(config.b1, config.b2, config.epsilon)
+    else:
+        moments = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
+    parts = [moments, optax.add_decayed_weights(config.weight_decay, mask=decayed(params))]
+    if config.name == "lamb":
+        parts.append(layerwise_trust_ratio(params))
+    return optax.chain(*parts)

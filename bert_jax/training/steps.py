@@ -1,0 +1,143 @@
+"""Pure steps: (state, batch) -> (state, sums). No mesh, no I/O; the caller jits them with shardings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+
+from bert_jax.model.layers import mix
+from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.settings import ModelConfig
+from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
+
+Array = jax.Array
+Batch = dict[str, Array]
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that training changes, and therefore everything a checkpoint holds."""
+
+    step: Array
+    """int32 scalar: batches consumed; also the position in the data."""
+    params: Any
+    opt_state: Any
+    skipped: Array
+    """int32 scalar: steps whose loss or gradient norm was not finite, which changed nothing but the two counters."""
+    skipped_in_a_row: Array
+    """int32 scalar: how many of them ended with the last step."""
+
+
+def new_state(params: Any, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step."""
+    step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))  # three buffers: a shared one could not be donated
+    return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
+
+
+def dropout_seed(seed: int, step: Array, microbatch: Array) -> Array:
+    """The uint32 from which every dropout mask of one microbatch follows: a function of the step, so a resumed run repeats it."""
+    return mix(mix(np.uint32(seed) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9)) + microbatch.astype(jnp.uint32))
+
+
+def forward(config: ModelConfig, params: Any, batch: Batch, seed: Array | None) -> dict[str, Array]:
+    """The model's outputs on a batch; `seed` None is evaluation."""
+    outputs = BertForPreTraining(config).apply(
+        {"params": params},
+        batch["input_ids"],
+        batch["token_type_ids"],
+        batch["position_ids"],
+        batch["sequence_ids"],
+        batch["masked_positions"],
+        batch["cls_positions"],
+        seed,
+    )
+    return cast(dict[str, Array], outputs)
+
+
+def split_rows(batch: Batch, parts: int) -> Batch:
+    """[B, ...] -> [parts, B / parts, ...], taking every parts-th row so that each device's rows stay on the device."""
+    return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
+
+
+def gradients(config: ModelConfig, params: Any, batch: Batch, seed: int, step: Array, accumulation: int) -> tuple[Any, Sums]:
+    """The gradient of `pretraining_loss` over the whole batch, and the batch's sums.
+
+    With `accumulation` > 1 the rows pass in that many microbatches. Each one's loss is divided by the counts of the *whole*
+    batch, so the gradients add up to the large batch's (dropout aside), however unevenly the masked tokens fall.
+    """
+    counts = batch_counts(batch)
+
+    def loss(params: Any, rows: Batch, microbatch: Array) -> tuple[Array, Sums]:
+        sums = loss_sums(forward(config, params, rows, dropout_seed(seed, step, microbatch)), rows)
+        return pretraining_loss(sums, counts), sums
+
+    differentiate = jax.grad(loss, has_aux=True)
+    if accumulation == 1:
+        grads, sums = differentiate(params, batch, jnp.zeros((), jnp.int32))
+        return grads, sums | counts
+
+    def add_one(carry: tuple[Any, Sums], rows_and_index: tuple[Batch, Array]) -> tuple[tuple[Any, Sums], None]:
+        return jax.tree.map(jnp.add, carry, differentiate(params, *rows_and_index)), None
+
+    rows = split_rows(batch, accumulation)
+    indices = jnp.arange(accumulation, dtype=jnp.int32)
+    first = differentiate(params, jax.tree.map(lambda x: x[0], rows), indices[0])
+    (grads, sums), _ = jax.lax.scan(add_one, first, jax.tree.map(lambda x: x[1:], (rows, indices)))
+    return grads, sums | counts
+
+
+def train_step(
+    state: TrainState,
+    batch: Batch,
+    *,
+    config: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    learning_rate: Callable[[Array], Array],
+    clip_norm: float,
+    seed: int,
+    accumulation: int = 1,
+) -> tuple[TrainState, Sums]:
+    """One update. Returns the new state and float32 sums, to be added over steps and divided at last.
+
+    Gradients are clipped by their global norm over the whole batch (the original clips each core's own). If the loss or that
+    norm is not finite, parameters and optimizer stay as they are and the skip is counted: one bad batch costs one batch.
+    """
+    grads, sums = gradients(config, state.params, batch, seed, state.step, accumulation)
+    norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(norm) & jnp.isfinite(pretraining_loss(sums, sums))
+    if clip_norm:
+        factor = clip_norm / jnp.maximum(norm, clip_norm)
+        grads = jax.tree.map(lambda g: g * factor, grads)
+    rate = learning_rate(state.step)
+    direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction)
+
+    def if_finite(new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+
+    bad = 1 - finite.astype(jnp.int32)
+    state = TrainState(
+        step=state.step + 1,
+        params=if_finite(params, state.params),
+        opt_state=if_finite(opt_state, state.opt_state),
+        skipped=state.skipped + bad,
+        skipped_in_a_row=(state.skipped_in_a_row + 1) * bad,
+    )
+    sums = {name: jnp.where(finite, total, 0.0) for name, total in sums.items()}
+    return state, sums | {
+        "steps": finite.astype(jnp.float32),
+        "skipped": bad.astype(jnp.float32),
+        "skipped_in_a_row": state.skipped_in_a_row.astype(jnp.float32),
+        "grad_norm": jnp.where(finite, norm, 0.0),
+    }
+
+
+def eval_step(params: Any, batch: Batch, *, config: ModelConfig) -> Sums:
+    """The sums of one batch without dropout. Padded rows have only IGNORED targets and count nothing."""
+    return loss_sums(forward(config, params, batch, None), batch) | batch_counts(batch)

@@ -1,0 +1,60 @@
+"""Random batches with the shapes of real ones, and a model small enough to differentiate in a blink."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.model.pretraining import initial_parameters
+from bert_jax.model.settings import ModelConfig
+
+TINY = ModelConfig(
+    vocab_size=64, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_position=32, hidden_dropout=0.0, attention_dropout=0.0
+)
+
+
+def random_batch(
+    seed: int = 0, *, rows: int = 8, length: int = 16, predictions: int = 4, config: ModelConfig = TINY, padding: bool = True
+) -> dict[str, jax.Array]:
+    """One example a row, of random length when `padding`, with a random number of predicted positions."""
+    rng = np.random.default_rng(seed)
+    columns = np.arange(length)[None, :]
+    lengths = rng.integers(length // 2, length + 1, (rows, 1)) if padding else np.full((rows, 1), length)
+    real = columns < lengths
+    used = np.arange(predictions)[None, :] < rng.integers(1, predictions + 1, (rows, 1))
+    positions = np.sort(np.argsort(rng.random((rows, length // 2 - 1)), axis=1)[:, :predictions] + 1, axis=1)
+    batch = {
+        "input_ids": np.where(real, rng.integers(5, config.vocab_size, (rows, length)), 0),
+        "token_type_ids": np.where(real, columns >= lengths // 2, 0),
+        "sequence_ids": real,
+        "position_ids": np.where(real, columns, 0),
+        "masked_positions": np.where(used, positions, 0),
+        "masked_targets": np.where(used, rng.integers(5, config.vocab_size, (rows, predictions)), -1),
+        "cls_positions": np.zeros((rows, 1)),
+        "nsp_labels": rng.integers(0, 2, (rows, 1)),
+    }
+    return {name: jnp.asarray(value.astype(np.int32)) for name, value in batch.items()}
+
+
+def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 5.0) -> Any:
+    """Parameters whose every array is random, biases and LayerNorms too, so that no term of a gradient hides behind a zero."""
+    params = nn.unbox(initial_parameters(config, jax.random.key(seed)))
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
+    return jax.tree.unflatten(
+        structure, [scale * leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    )
+
+
+def largest_difference(a: Any, b: Any) -> float:
+    """The largest |a - b| over all leaves, each relative to the largest |a| of its leaf."""
+
+    def relative(x: Any, y: Any) -> float:
+        x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+        return float(np.abs(x - y).max() / max(np.abs(x).max(), 1e-30)) if x.size else 0.0
+
+    return max(jax.tree.leaves(jax.tree.map(relative, a, b)))

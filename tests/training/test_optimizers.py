@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.terminal import UserError
+from bert_jax.training.optimizers import OptimizerConfig, decayed, make_optimizer
+from tests.random_rows import largest_difference, random_parameters
+
+STEPS = 5
+
+
+def gradients(params, step):
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(100 + step), len(leaves))
+    return jax.tree.unflatten(structure, [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
+
+
+def run(optimizer, params, rate=0.1):
+    """Parameters after a few updates with random gradients."""
+    state = optimizer.init(params)
+    for step in range(STEPS):
+        direction, state = optimizer.update(gradients(params, step), state, params)
+        params = jax.tree.map(lambda p, d: p - rate * d, params, direction)
+    return params
+
+
+def test_bert_adam_is_the_originals_update_written_out_in_numpy():
+    params = {"layer": {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(3, np.float32)}}
+    ours = run(make_optimizer(OptimizerConfig(), params), jax.tree.map(jnp.asarray, params))
+    for name, decay in (("kernel", 0.01), ("bias", 0.0)):
+        p, m, v = params["layer"][name].astype(np.float64), 0.0, 0.0
+        for step in range(STEPS):
+            g = np.asarray(gradients(params, step)["layer"][name], np.float64)
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            p = p - 0.1 * (m / (np.sqrt(v) + 1e-6) + decay * p)  # no bias correction, decoupled decay
+        np.testing.assert_allclose(ours["layer"][name], p, rtol=1e-5)
+
+
+def test_adamw_is_optax_adamw_with_decay_on_kernels_and_embeddings_only():
+    params = random_parameters()
+    config = OptimizerConfig(name="adamw", epsilon=1e-8, weight_decay=0.1)
+    theirs = optax.adamw(0.1, eps=1e-8, weight_decay=0.1, mask=decayed(params))
+    state, expected = theirs.init(params), params
+    for step in range(STEPS):
+        updates, state = theirs.update(gradients(expected, step), state, expected)
+        expected = optax.apply_updates(expected, updates)
+    assert largest_difference(expected, run(make_optimizer(config, params), params)) < 1e-5
+
+
+def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
+    params = random_parameters()
+    ours = run(make_optimizer(OptimizerConfig(name="lamb"), params), params)
+
+    def split(tree):
+        """Stacked layers as separate arrays, so that optax takes one norm per layer."""
+        layers = tree["encoder"]["layers"]
+        number = jax.tree.leaves(layers)[0].shape[0]
+        return {**tree, "encoder": [jax.tree.map(lambda x: x[n], layers) for n in range(number)]}
+
+    mask = split(jax.tree.map(lambda p, d: jnp.full(p.shape[:1], d), params, decayed(params)))
+    mask = jax.tree.map(lambda x: bool(np.asarray(x).reshape(-1)[0]), mask)
+    theirs = optax.lamb(0.1, eps=1e-6, weight_decay=0.01, mask=mask)
+    expected = split(params)
+    state = theirs.init(expected)
+    for step in range(STEPS):
+        updates, state = theirs.update(split(gradients(params, step)), state, expected)
+        expected = optax.apply_updates(expected, updates)
+    assert largest_difference(expected, split(ours)) < 1e-5
+
+
+def test_biases_and_layer_norms_are_not_decayed():
+    flags = {"/".join(k.key for k in path): flag for path, flag in jax.tree_util.tree_leaves_with_path(decayed(random_parameters()))}
+    assert flags["encoder/layers/attention/query/kernel"]
+    assert flags["embeddings/word_embeddings/embedding"]
+    assert not any(flag for name, flag in flags.items() if name.endswith(("bias", "scale")))
+
+
+@pytest.mark.parametrize(("field", "value"), [("name", "adm"), ("b1", 1.0), ("weight_decay", -0.1)])
+def test_an_impossible_optimizer_is_an_error_naming_the_key(field, value):
+    with pytest.raises(UserError, match=f"optimizer.{field}"):
+        OptimizerConfig(**{field: value})

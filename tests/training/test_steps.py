@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.training.losses import cross_entropy, pretraining_loss
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.steps import dropout_seed, eval_step, forward, gradients, new_state, train_step
+from tests.random_rows import TINY, largest_difference, random_batch, random_parameters
+
+
+@functools.cache
+def step_function(accumulation: int = 1, rate: float = 1e-3, clip: float = 1.0, dropout: float = 0.0):
+    config = dataclasses.replace(TINY, hidden_dropout=dropout, attention_dropout=dropout)
+    optimizer = make_optimizer(OptimizerConfig(), random_parameters())
+    step = functools.partial(
+        train_step, config=config, optimizer=optimizer, learning_rate=lambda _: jnp.float32(rate), clip_norm=clip, seed=3,
+        accumulation=accumulation,
+    )
+    return jax.jit(step), optimizer
+
+
+def fresh(optimizer):
+    return new_state(random_parameters(), optimizer)
+
+
+def test_cross_entropy_is_brute_force_and_zero_where_ignored():
+    logits = np.random.default_rng(0).normal(size=(3, 4, 7)).astype(np.float32)
+    targets = np.array([[0, 6, -1, 3], [2, -1, -1, 1], [5, 5, 0, -1]], np.int32)
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    expected = [[-np.log(probabilities[i, j, t]) if t >= 0 else 0.0 for j, t in enumerate(row)] for i, row in enumerate(targets)]
+    np.testing.assert_allclose(cross_entropy(jnp.asarray(logits), jnp.asarray(targets)), expected, rtol=1e-5)
+
+
+def test_one_step_moves_every_parameter_and_counts_itself():
+    step, optimizer = step_function()
+    before = fresh(optimizer)
+    after, sums = step(before, random_batch())
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), before.params, after.params)
+    assert all(jax.tree.leaves(moved)), moved
+    assert int(after.step) == 1
+    assert float(sums["steps"]) == 1.0
+
+
+def test_twenty_steps_on_one_batch_learn_it():
+    step, optimizer = step_function(rate=1e-2)
+    state, batch = fresh(optimizer), random_batch()
+    losses = []
+    for _ in range(20):
+        state, sums = step(state, batch)
+        losses.append(float(pretraining_loss(sums, sums)))
+    assert losses[-1] < 0.6 * losses[0]
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_accumulated_gradients_equal_the_large_batchs(parts):
+    params, batch = random_parameters(), random_batch()
+    whole, sums = gradients(TINY, params, batch, 0, jnp.int32(0), 1)
+    summed, sums_of_parts = gradients(TINY, params, batch, 0, jnp.int32(0), parts)
+    assert largest_difference(whole, summed) < 1e-5
+    assert largest_difference(sums, sums_of_parts) < 1e-5
+
+
+def test_the_gradient_is_clipped_by_its_global_norm():
+    batch, params = random_batch(), random_parameters()
+    grads, _ = gradients(TINY, params, batch, 0, jnp.int32(0), 1)
+    norm = float(np.sqrt(sum(float((g.astype(jnp.float64) ** 2).sum()) for g in jax.tree.leaves(grads))))
+    step, optimizer = step_function(clip=norm / 10)
+    state, sums = step(fresh(optimizer), batch)
+    assert float(sums["grad_norm"]) == pytest.approx(norm, rel=1e-4)
+    first_moments = state.opt_state[0].mu  # (1 - b1) times the clipped gradient
+    assert largest_difference(jax.tree.map(lambda g: 0.1 * g / 10, grads), first_moments) < 1e-4
+
+
+def test_a_step_that_is_not_finite_changes_nothing_but_its_counters():
+    step, optimizer = step_function()
+    state, _ = step(fresh(optimizer), random_batch())
+    broken = jax.tree.map(lambda x: x, state)
+    broken.params["pooler"]["dense"]["kernel"] = broken.params["pooler"]["dense"]["kernel"].at[0, 0].set(jnp.nan)
+    after, sums = step(broken, random_batch(1))
+    assert float(sums["skipped"]) == 1.0
+    assert float(sums["mlm_loss"]) == 0.0, "a skipped step must not poison the sums of its window"
+    assert (int(after.step), int(after.skipped), int(after.skipped_in_a_row)) == (2, 1, 1)
+    same = jax.tree.map(lambda a, b: bool(np.array_equal(a, b, equal_nan=True)), (broken.params, broken.opt_state), (after.params, after.opt_state))
+    assert all(jax.tree.leaves(same))
+    mended = after.replace(params=state.params)
+    assert int(step(mended, random_batch(2))[0].skipped_in_a_row) == 0
+
+
+def test_an_infinite_gradient_norm_with_a_finite_loss_is_skipped_too():
+    step, optimizer = step_function()
+    state = fresh(optimizer)
+    state.params["mlm_head"]["layer_norm"]["scale"] = state.params["mlm_head"]["layer_norm"]["scale"] * 0 + 1e-30
+    state.params["embeddings"]["word_embeddings"]["embedding"] = state.params["embeddings"]["word_embeddings"]["embedding"] * 1e25
+    after, sums = step(state, random_batch())
+    assert float(sums["skipped"]) == 1.0
+    assert int(after.skipped) == 1
+
+
+def test_dropout_differs_between_steps_and_microbatches_and_repeats_for_the_same():
+    seeds = {int(dropout_seed(seed, jnp.int32(step), jnp.int32(part))) for seed in range(4) for step in range(50) for part in range(4)}
+    assert len(seeds) == 4 * 50 * 4
+    step, optimizer = step_function(dropout=0.1)
+    first, _ = step(fresh(optimizer), random_batch())
+    again, _ = step(fresh(optimizer), random_batch())
+    assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), first.params, again.params)))
+
+
+def test_evaluation_of_a_padded_batch_counts_only_its_real_rows():
+    params, batch = random_parameters(), random_batch(rows=4)
+    empty = {name: jnp.zeros_like(value) for name, value in batch.items()}
+    empty |= {"masked_targets": empty["masked_targets"] - 1, "nsp_labels": empty["nsp_labels"] - 1}
+    padded = {name: jnp.concatenate([value, empty[name]]) for name, value in batch.items()}
+    assert largest_difference(eval_step(params, batch, config=TINY), eval_step(params, padded, config=TINY)) < 1e-6
+
+
+def test_evaluation_has_no_dropout():
+    config = dataclasses.replace(TINY, hidden_dropout=0.5, attention_dropout=0.5)
+    a, b = (forward(c, random_parameters(), random_batch(), None)["mlm_logits"] for c in (TINY, config))
+    assert bool((a == b).all())
