@@ -1,0 +1,31 @@
+"""Packaging, for those who install bert_jax into an environment of their own: `pip install .` or `pip install -e ".[test]"`.
+
+requirements.txt is the one list: a line with a marker `extra == "NAME"` belongs to that extra, every other line to all. A package
+index would rather see ranges; here reproducing a run matters more, and `tpu_scripts/` makes an environment just for it.
+"""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+here = pathlib.Path(__file__).resolve().parent
+version = re.search(r'__version__ = "(.+)"', (here / "bert_jax" / "__init__.py").read_text()).group(1)
+
+base, extras = [], {}
+for line in (here / "requirements.txt").read_text().splitlines():
+    requirement, _, marker = (part.strip() for part in line.partition("#")[0].partition(";"))
+    if marker:
+        extras.setdefault(marker.split('"')[1], []).append(requirement)
+    elif requirement:
+        base.append(requirement)
+
+setup(
+    name="bert_jax",
+    version=version,
+    description="BERT in JAX: pretraining, fine-tuning and analysis on a CPU, a GPU or a TPU pod",
+    packages=find_packages(include=["bert_jax", "bert_jax.*"]),
+    python_requires=">=3.11,<3.15",
+    install_requires=base,
+    extras_require=extras,
+)

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Pretrains BERT, from a fresh machine: sets this checkout up (needs nothing but Python), then runs.
+#
+#   tpu_scripts/run.sh                      the quickstart: a corpus from the English text that Python carries, a small BERT
+#                                           pretrained on it in minutes on a CPU, and masked words filled in
+#   tpu_scripts/run.sh VERB [ARGUMENT ...]  one verb, for example
+#       tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_base.py --workdir=runs/base
+#   tpu_scripts/run.sh VERB --help          what the verb takes
+#
+# On a TPU pod slice, the same command on every worker: gcloud compute tpus tpu-vm ssh NAME --worker=all --command='...'.
+#
+# BERT_JAX_DEVICE=cpu|tpu|cuda13|cuda12     the accelerator to install for; by default the one found
+# BERT_JAX_PYTHON=PATH                      the Python (3.11 to 3.14) to use; by default the first one found
+set -euo pipefail
+# shellcheck source=tpu_scripts/set_up.sh
+source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
+
+# verbs: every module that can be run, a name a line: bert_jax/NAME.py with a main part, or bert_jax/NAME/__main__.py
+verbs() {
+    (cd "$root/bert_jax" && grep -lE '^if __name__ == "__main__"' -- *.py | sed 's/\.py$//') || true
+    (cd "$root/bert_jax" && find . -mindepth 2 -maxdepth 2 -name __main__.py | sed -E 's|^\./(.*)/__main__\.py$|\1|')
+}
+
+# about VERB: the first line of its docstring
+about() {
+    local file="$root/bert_jax/$1.py"
+    [[ -f "$file" ]] || file="$root/bert_jax/$1/__main__.py"
+    sed -n '1s/^"""//; 1s/"""$//; 1p' "$file"
+}
+
+usage() {
+    sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
+    printf '\nVerbs:\n'
+    verbs | sort | while IFS= read -r verb; do printf '  %-10s  %s\n' "$verb" "$(about "$verb")"; done
+}
+
+# unknown VERB: names the nearest verb, with whatever Python there is, since nothing may be installed yet
+unknown() {
+    local python hint=""
+    for python in "$root/.venv/bin/python" python3 python; do
+        # shellcheck disable=SC2046
+        hint="$(PYTHONPATH="$root" "$python" -c 'import sys; from bert_jax.terminal import nearest; print(nearest(sys.argv[1], sys.argv[2:]))' \
+            "$1" $(verbs) 2>/dev/null)" && break
+    done
+    say "error: unknown verb '$1'; ${hint:-known: $(verbs | sort | paste -sd ' ' -)}. See tpu_scripts/run.sh --help"
+    exit 2
+}
+
+quickstart() {
+    local start=$SECONDS model=runs/quickstart
+    cd "$root"
+    say "" "1/3  a corpus: tokenising the English text that Python and its packages carry, with a vocabulary trained on it"
+    python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --lowercase --output=runs/embedded_corpus
+    say "" "2/3  pretraining a small BERT on it (experiments/pretrain/quickstart.py)"
+    python -m bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir="$model"
+    say "" "3/3  what it has learned: the most probable words for [MASK]"
+    python -m bert_jax.predict fill-mask --model="$model" \
+        "The function returns a [MASK] of strings." \
+        "If the [MASK] is not found, an error is raised." \
+        "The [MASK] of the array must be a positive integer."
+    say "" "Done in $(((SECONDS - start) / 60))m$(printf '%02d' $(((SECONDS - start) % 60)))s. Look at"
+    say "  $root/$model/curves.png      how it learned"
+    say "  $root/$model/results.json    the final numbers"
+    say "  $root/$model/model/          the model: transformers.BertForPreTraining.from_pretrained loads it"
+}
+
+case "${1:-}" in
+    -h | --help | help)
+        usage
+        exit
+        ;;
+    "") ;;
+    *) grep -qxF -- "$1" <<<"$(verbs)" || unknown "$1" ;;
+esac
+
+# shellcheck disable=SC2119 # no extras
+set_up
+export PATH="$root/.venv/bin:$PATH" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # XLA's C++ log: errors only
+if (($# == 0)); then
+    quickstart
+else
+    verb="$1"
+    shift
+    exec python -m "bert_jax.$verb" "$@"
+fi

@@ -1,0 +1,188 @@
+# shellcheck shell=bash
+# Sourced by the other scripts: makes .venv with the pinned requirements for this machine, once; later starts find it finished.
+#
+#   BERT_JAX_PYTHON=PATH      the Python to use            (default: the first of 3.11 to 3.14 found, else one fetched with uv)
+#   BERT_JAX_DEVICE=DEVICE    cpu, tpu, cuda13 or cuda12   (default: what this machine has)
+#
+# Everything it makes lies in .venv and .venv-setup (log, lock, a fetched uv and Python); removing both starts anew.
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+setup_dir="$root/.venv-setup"
+log="$setup_dir/install.log"
+
+say() { printf '%s\n' "$*" >&2; }
+
+fail() {
+    say "error: $*"
+    exit 1
+}
+
+# suitable PYTHON: whether it is of a version that every pinned package has wheels for, and able to make virtual environments
+# (Debian and Ubuntu split ensurepip off, and a virtual environment without pip is of no use here).
+suitable() {
+    "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' >/dev/null 2>&1
+}
+
+# find_python: prints the path of a suitable Python, or nothing.
+find_python() {
+    local candidate path
+    if [[ -n "${BERT_JAX_PYTHON:-}" ]]; then
+        suitable "$BERT_JAX_PYTHON" || fail "BERT_JAX_PYTHON=$BERT_JAX_PYTHON is no Python 3.11 to 3.14 with venv and ensurepip"
+        command -v "$BERT_JAX_PYTHON"
+        return
+    fi
+    for candidate in python3.12 python3.11 python3.13 python3.14 python3 python \
+        /usr/local/bin/python3.1[1-4] /opt/python*/bin/python3 "$HOME"/.pyenv/versions/3.1[1-4]*/bin/python; do
+        path="$(command -v "$candidate")" && suitable "$path" && printf '%s\n' "$path" && return
+    done
+    return 0
+}
+
+# fetch_python: prints the path of a Python got through uv, which knows prebuilt ones for this platform. Cloud TPU VM images ship 3.10.
+fetch_python() {
+    local uv candidate pin found
+    uv="$(command -v uv || true)"
+    for candidate in "$HOME/.local/bin/uv" "$setup_dir/uv/bin/uv"; do
+        [[ -z "$uv" && -x "$candidate" ]] && uv="$candidate"
+    done
+    if [[ -z "$uv" ]]; then
+        pin="$(requirements python)"
+        for candidate in python3 python "$HOME"/.pyenv/versions/3.*/bin/python; do
+            command -v "$candidate" >/dev/null && "$candidate" -m pip install --quiet --target "$setup_dir/uv" "$pin" >>"$log" 2>&1 &&
+                uv="$setup_dir/uv/bin/uv" && break
+        done
+    fi
+    if [[ -n "$uv" ]]; then
+        export UV_PYTHON_INSTALL_DIR="$setup_dir/python"
+        "$uv" python install 3.12 >>"$log" 2>&1 || true # no network: perhaps uv knows of one that is here
+        found="$("$uv" python find '>=3.11,<3.15' 2>>"$log")" && suitable "$found" && printf '%s\n' "$found"
+    fi
+    return 0
+}
+
+# find_device: prints cpu, tpu, cuda13 or cuda12.
+find_device() {
+    local card driver="" capability=""
+    if [[ -n "${BERT_JAX_DEVICE:-}" ]]; then
+        case "$BERT_JAX_DEVICE" in
+            cpu | tpu | cuda12 | cuda13) printf '%s\n' "$BERT_JAX_DEVICE" ;;
+            *) fail "BERT_JAX_DEVICE=$BERT_JAX_DEVICE: wanted cpu, tpu, cuda13 or cuda12" ;;
+        esac
+        return
+    fi
+    # a TPU is known by its PCI numbers: Google's 0x1ae0 alone would also match the network and disk of every Google Cloud machine
+    for card in /sys/bus/pci/devices/*; do
+        [[ -r "$card/vendor" && -r "$card/device" && "$(<"$card/vendor")" == 0x1ae0 ]] || continue
+        case "$(<"$card/device")" in 0x0027 | 0x0056 | 0x005e | 0x0062 | 0x0063 | 0x006f | 0x0076) printf 'tpu\n' && return ;; esac
+    done
+    IFS=', ' read -r driver capability < <(nvidia-smi --query-gpu=driver_version,compute_cap --format=csv,noheader 2>/dev/null) || true
+    if [[ ! "$driver" =~ ^[0-9]+\. ]]; then
+        printf 'cpu\n'
+    elif ((${driver%%.*} < 580)) || { [[ "$capability" =~ ^[0-9]+\.[0-9]$ ]] && ((${capability/./} < 75)); }; then
+        printf 'cuda12\n' # CUDA 13 needs driver 580, and has left GPUs before compute capability 7.5 behind
+    else
+        printf 'cuda13\n'
+    fi
+}
+
+# requirements EXTRA...: the pinned lines of these extras. A line `name==1 ; extra == "test"` is of the extra `test`; one without a
+# marker is of the extra `all`.
+requirements() {
+    local line extra wanted=" $* "
+    while IFS= read -r line; do
+        line="${line%%#*}"
+        extra=all
+        [[ "$line" == *'extra == "'* ]] && extra="${line##*extra == \"}" && extra="${extra%%\"*}"
+        line="${line%%;*}"
+        line="${line//[[:space:]]/}"
+        [[ -n "$line" && "$wanted" == *" $extra "* ]] && printf '%s\n' "$line"
+    done <"$root/requirements.txt"
+    return 0
+}
+
+# stage TITLE COMMAND...: runs it with its output in the log; one line with its seconds, or the end of the log and an exit.
+stage() {
+    local title="$1" start=$SECONDS pid
+    shift
+    printf '%s ... ' "$title" >&2
+    "$@" >>"$log" 2>&1 &
+    pid=$!
+    while [[ -t 2 ]] && kill -0 "$pid" 2>/dev/null; do
+        sleep 0.5
+        printf '\r%s ... %s s ' "$title" $((SECONDS - start)) >&2
+    done
+    if ! wait "$pid"; then
+        say "failed"
+        grep -v '^WARNING' "$log" | tail -n 12 | sed 's/^/    /' >&2
+        fail "$title did not work; everything it said is in $log. Mend the cause and start again: what is half made is made anew"
+    fi
+    if [[ -t 2 ]]; then printf '\r%s ... %s s \n' "$title" $((SECONDS - start)) >&2; else say "$((SECONDS - start)) s"; fi
+}
+
+# state EXTRA...: what a finished .venv with these extras is made of. Equal to the stamp inside it: nothing is to be done.
+state() {
+    printf 'extras: %s\n' "$*"
+    printf 'place: %s\n' "$root" # its scripts hold absolute paths
+    printf 'system: %s\n' "$(uname -sm)"
+    requirements all "$@"
+}
+
+# make_venv PYTHON, install EXTRA...: the two halves of an installation.
+make_venv() {
+    rm -rf "$root/.venv" && "$1" -m venv "$root/.venv"
+}
+
+install() {
+    local site
+    requirements all "$@" >"$setup_dir/requirements.txt"
+    "$root/.venv/bin/python" -m pip install --disable-pip-version-check --no-input -r "$setup_dir/requirements.txt" &&
+        site="$("$root/.venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" &&
+        printf '%s\n' "$root" >"$site/bert_jax.pth" # bert_jax is importable from every directory
+}
+
+# set_up EXTRA...: returns when .venv holds what this checkout asks for.
+set_up() {
+    local stamp="$root/.venv/bert_jax-stamp" device extras python had
+    device="$(find_device)" || exit 1
+    had="$(sed -n 's/^extras: //p' "$stamp" 2>/dev/null || true)"
+    # extras once installed stay: run.sh after test.sh has nothing to do
+    # shellcheck disable=SC2086
+    extras="$(printf '%s\n' "$device" "$@" $had | grep -Ex "$device|test" | sort -u | tr '\n' ' ')"
+    extras="${extras% }"
+    # shellcheck disable=SC2086
+    finished() { [[ "$(cat "$stamp" 2>/dev/null)" == "$(state $extras)" ]] && "$root/.venv/bin/python" -c '' 2>/dev/null; }
+    finished && return
+
+    mkdir -p "$setup_dir" || fail "$root cannot be written"
+    exec 9>"$setup_dir/lock"
+    if command -v flock >/dev/null && ! flock -n 9; then # absent on macOS: there, one start at a time
+        say "another start is setting up; waiting for it"
+        flock 9
+        finished && exec 9>&- && return
+    fi
+    : >"$log"
+    case "$device" in
+        cpu) say "device: cpu (no TPU on the PCI bus, no NVIDIA driver; BERT_JAX_DEVICE overrides)" ;;
+        *) say "device: $device (BERT_JAX_DEVICE overrides)" ;;
+    esac
+    if [[ ! -s "$stamp" ]] || ! "$root/.venv/bin/python" -c '' 2>/dev/null; then
+        python="$(find_python)" || exit 1
+        if [[ -z "$python" ]]; then
+            say "no Python 3.11 to 3.14 here ($(python3 --version 2>&1 || true)): fetching one with uv into .venv-setup"
+            python="$(fetch_python)"
+        fi
+        [[ -n "$python" ]] || {
+            grep -v '^WARNING' "$log" | tail -n 6 | sed 's/^/    /' >&2
+            fail "no Python 3.11 to 3.14 with venv was found, and uv could not fetch one (log: $log).
+Install one (Ubuntu: sudo apt install python3.11 python3.11-venv) and start again, or name it: BERT_JAX_PYTHON=/path/to/python"
+        }
+        say "python: $("$python" --version 2>&1) ($python)"
+        stage "making .venv" make_venv "$python"
+    fi
+    rm -f "$stamp"
+    # shellcheck disable=SC2086
+    stage "installing pinned packages (${extras// /, }; the first time takes a minute or more)" install $extras
+    # shellcheck disable=SC2086
+    state $extras >"$stamp.new" && mv "$stamp.new" "$stamp"
+    exec 9>&-
+}
