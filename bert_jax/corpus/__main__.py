@@ -1,0 +1,145 @@
+"""`python -m bert_jax.corpus`: raw text -> a corpus that examples are made from."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import re
+import shlex
+import sys
+from typing import NoReturn
+
+from bert_jax.corpus import files, sources, training
+from bert_jax.corpus.build import BuildConfig, available_cores, build_corpus, save_tokenizer
+from bert_jax.corpus.cleaning import RULES, CleaningConfig
+from bert_jax.corpus.layouts import LAYOUTS
+from bert_jax.corpus.report import format_report
+from bert_jax.corpus.shard import TextConfig
+from bert_jax.corpus.store import TOKENIZER
+from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
+from bert_jax.terminal import UserError, nearest, run_verb
+
+_TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        unknown = re.search(r"unrecognized arguments: (-\S+)", message)
+        if unknown:
+            flag = unknown[1].split("=")[0]
+            message = f"unknown flag {flag}; {nearest(flag, self._option_string_actions)}"
+        raise UserError(f"{message} (--help lists every flag)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m bert_jax.corpus",
+        description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus with a report. "
+        "Run again after a stop, it goes on with the shards that are missing.",
+        epilog="layouts of text files:\n"
+        + "".join(f"  {name:<20} {meaning}\n" for name, meaning in LAYOUTS.items())
+        + "cleaning rules, each switched off by --keep=RULE:\n"
+        + "".join(f"  {name:<20} {meaning}\n" for name, meaning in RULES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    text = parser.add_argument_group("text")
+    text.add_argument("--source", action="append", required=True, metavar="SOURCE", help="embedded | text:GLOB | jsonl:GLOB | tfds:NAME[:SPLIT][@FEATURE]; .gz files too; may be repeated")
+    text.add_argument("--text-field", default="text", metavar="NAME", help="the field of a JSON record that holds its text (default: text)")
+    text.add_argument("--layout", default="auto", choices=["auto", *LAYOUTS], help="what line breaks mean in text: files (default: auto, found out for each file and told in the report)")
+    text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help="what bytes that are not UTF-8 do")
+    text.add_argument("--on-bad-records", default="error", choices=["error", "skip"], help="what lines that are not JSON, or have no text, do")
+    text.add_argument("--tfds-directory", metavar="DIR", help="where prepared data sets are (default: that of tfds; for embedded, the cache directory)")
+    vocabulary = parser.add_argument_group("vocabulary")
+    vocabulary.add_argument("--vocab", metavar="PATH", help="a vocab.txt, a spiece.model, or a directory with one of them")
+    vocabulary.add_argument("--train-vocab", choices=list(_TRAINERS), help="make a new vocabulary from the sources instead")
+    vocabulary.add_argument("--vocab-size", type=_count, default=30522, metavar="N", help="pieces of a new vocabulary, the special ones included (default: 30522, the original's)")
+    vocabulary.add_argument("--vocab-megabytes", type=_count, default=200, metavar="N", help="text a new vocabulary is made from, taken evenly over the sources (default: 200)")
+    vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
+    casing = vocabulary.add_mutually_exclusive_group()
+    casing.add_argument("--lowercase", action="store_true", default=None, help="lower-case text and strip accents; needed only where the vocabulary does not tell (default for a new one)")
+    casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
+    vocabulary.add_argument("--max-word-characters", type=_count, metavar="N", help="longer words are unknown (default: 200 as the original; transformers has 100)")
+    cleaning = parser.add_argument_group("cleaning")
+    cleaning.add_argument("--keep", action="append", default=[], metavar="RULE", help="switch a cleaning rule off; may be repeated")
+    cleaning.add_argument("--max-sentence-characters", type=_count, default=CleaningConfig.max_sentence_characters, metavar="N", help="(default: %(default)s)")
+    cleaning.add_argument("--min-document-characters", type=_count, default=CleaningConfig.min_document_characters, metavar="N", help="(default: %(default)s)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--output", required=True, type=pathlib.Path, metavar="DIR", help="the corpus directory")
+    output.add_argument("--heldout-fraction", type=_fraction, default=0.01, metavar="F", help="documents kept for evaluation, chosen by their content (default: 0.01)")
+    output.add_argument("--shards", type=_count, metavar="N", help="pieces that are written, and done again after a stop, on their own (default: by the amount of text)")
+    output.add_argument("--shard", type=_host, default=(0, 1), metavar="I/N", help="build only this host's part, I from 0; the last host to finish completes the corpus")
+    output.add_argument("--workers", type=_count, default=available_cores(), metavar="N", help="processes (default: all cores, here %(default)s)")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction from 0 to below 1")
+    return value
+
+
+def _host(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I from 0 to N-1, for example 0/8")
+    return int(match[1]), int(match[2])
+
+
+def main() -> None:
+    flags = _parser().parse_args()
+    for rule in flags.keep:
+        if rule not in RULES:
+            raise UserError(f"--keep={rule}: no such rule; {nearest(rule, RULES)}")
+    config = BuildConfig(
+        sources=tuple(map(sources.parse_source, flags.source)),
+        text=TextConfig(
+            options=sources.ReadOptions(flags.text_field, flags.layout, flags.on_bad_bytes, flags.on_bad_records, flags.tfds_directory),
+            cleaning=CleaningConfig(frozenset(flags.keep), flags.max_sentence_characters, flags.min_document_characters),
+            heldout_fraction=flags.heldout_fraction,
+        ),
+        shards=flags.shards,
+    )
+    with files.disk_errors(flags.output):
+        tokenizer = _tokenizer(flags, config)
+    if flags.vocab_only:
+        print(f"vocabulary of {tokenizer.size:,} pieces in {flags.output / TOKENIZER}")
+        return
+    command = shlex.join(["python", "-m", "bert_jax.corpus", *sys.argv[1:]])
+    report = build_corpus(config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=command)
+    if report is not None:
+        print(format_report(report), end="")
+
+
+def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
+    """The stated vocabulary, or a new one, which is made once and then found in the output directory."""
+    if (flags.vocab is None) == (flags.train_vocab is None):
+        raise UserError("say either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one")
+    if flags.vocab is not None:
+        if flags.vocab_only:
+            raise UserError("--vocab-only makes a new vocabulary: give --train-vocab instead of --vocab")
+        return load_tokenizer(flags.vocab, lowercase=flags.lowercase, max_word_characters=flags.max_word_characters)
+    if flags.shard != (0, 1):
+        raise UserError(f"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab={flags.output / TOKENIZER}")
+    directory = flags.output / TOKENIZER
+    if not (directory / CONFIG_FILE).is_file():
+        lowercase = flags.lowercase is not False
+        items = sources.find_items(config.sources, config.text.options)
+        documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
+        flags.output.mkdir(parents=True, exist_ok=True)
+        save_tokenizer(_TRAINERS[flags.train_vocab](documents, flags.vocab_size, lowercase=lowercase), directory)
+    return load_tokenizer(directory, max_word_characters=flags.max_word_characters)
+
+
+if __name__ == "__main__":
+    run_verb(main)

@@ -1,0 +1,248 @@
+"""Builds a store: the shards of this host over all cores, and, by whoever finds them all finished, the manifest and the report.
+
+What makes it restartable: a shard is renamed into place when whole; the settings are written first and must be the same on every later
+run; the manifest is written last. A lock keeps two processes from building the same part at once, and dies with its owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from bert_jax.corpus import files, report, shard, sources, store, survey
+from bert_jax.corpus.shard import SPLITS, TextConfig, shard_name
+from bert_jax.corpus.sources import Item, Source, Span
+from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
+from bert_jax.corpus.workers import Report, run_jobs
+from bert_jax.terminal import Progress, UserError
+
+REPORT = "report.json"
+_TOKENS_WORTH_PROCESSES = 20_000_000  # below, starting processes costs more than surveying
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildConfig:
+    sources: tuple[Source, ...]
+    text: TextConfig
+    shards: int | None = None  # None: chosen from the amount of text
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One shard's work, as it is sent to a worker process."""
+
+    directory: pathlib.Path
+    index: int
+    shards: int
+    spans: tuple[Span, ...]
+    text: TextConfig
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def build_corpus(
+    config: BuildConfig, tokenizer: Tokenizer, directory: pathlib.Path, *, workers: int, host: tuple[int, int] = (0, 1), command: str = ""
+) -> dict[str, Any] | None:
+    """Builds the shards k of host i of n with k % n == i. Returns the report, or None while shards of other hosts are missing."""
+    with files.disk_errors(directory):
+        items = sources.find_items(config.sources, config.text.options)
+        if not items:
+            raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
+        shards = sources.usual_shards(items, config.shards)
+        directory.mkdir(parents=True, exist_ok=True)
+        settle_settings(directory, _settings(config, items, shards, tokenizer), command)
+        if not (directory / store.TOKENIZER / CONFIG_FILE).is_file():
+            save_tokenizer(tokenizer, directory / store.TOKENIZER)
+        with _lock(directory / f".build-{host[0]}-of-{host[1]}.lock", wait=False):
+            spans = sources.cut(items, shards)
+            mine = range(host[0], shards, host[1])
+            for k in mine:
+                _remove_leftovers(directory, k, shards)
+            done = set(store.finished_shards(directory, shards))
+            work = [Work(directory, k, shards, tuple(spans[k]), config.text) for k in mine if k not in done]
+            if work:
+                _write_shards(work, workers, found=len(mine) - len(work))
+        missing = shards - len(store.finished_shards(directory, shards))
+        if missing:
+            print(f"{shards - missing} of {shards} shards are done; {missing} belong to other hosts, the last of which completes the corpus")
+            return None
+        with _lock(directory / ".finish.lock", wait=True):
+            if not (directory / store.MANIFEST).is_file():
+                _finish(directory, config, items, shards, tokenizer, workers)
+        return files.read_json(directory / REPORT)
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
+    """Puts the tokenizer's directory in place whole. Another host may have been first; theirs is the same."""
+    part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
+    files.remove_tree(part)
+    tokenizer.save(part)
+    try:
+        part.rename(directory)
+    except OSError:
+        if not (directory / CONFIG_FILE).is_file():
+            raise
+        files.remove_tree(part)
+
+
+def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Everything the shards depend on, as JSON."""
+    text = dataclasses.asdict(config.text)
+    text["cleaning"]["keep"] = sorted(config.text.cleaning.keep)
+    return {
+        "format": store.FORMAT,
+        "shards": shards,
+        "sources": [str(source) for source in config.sources],
+        "files": [[item.path, item.unit, item.length, item.layout] for item in items],
+        "vocabulary": dataclasses.asdict(tokenizer.vocabulary),
+        **text["options"],
+        **text["cleaning"],
+        "heldout_fraction": config.text.heldout_fraction,
+    }
+
+
+def settle_settings(directory: pathlib.Path, settings: dict[str, Any], command: str) -> None:
+    """Writes the settings of a new store; of one that is begun, insists that they are the same."""
+    path = directory / store.SETTINGS
+    if not path.is_file():
+        foreign = [entry.name for entry in directory.iterdir() if not entry.name.startswith(".") and entry.name != store.TOKENIZER]
+        if foreign:
+            raise UserError(f"{directory} holds other things ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output")
+        files.write_json(path, settings | {"command": command})
+        return
+    before = files.read_json(path)
+    changed = [key for key in settings if before.get(key) != settings[key]]
+    if changed:
+        differences = "; ".join(f"{key} was {_short(before.get(key))}, is {_short(settings[key])}" for key in changed)
+        raise UserError(f"{directory} was begun with other settings: {differences}. Choose another --output, or remove that directory")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
+    """What a killed build left of a shard. The lock says that nobody is writing it now."""
+    for path in directory.glob(f".{shard_name(index, shards)}.*"):
+        files.remove_tree(path)
+
+
+@contextlib.contextmanager
+def _lock(path: pathlib.Path, *, wait: bool) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise UserError(f"another process is building {path.parent}; wait for it, or give every host its own --shard=i/n") from error
+        yield
+
+
+def _write_shards(work: Sequence[Work], workers: int, found: int) -> None:
+    """Runs `work` on `workers` processes, with progress by weight of text."""
+    weights = [sum(span.weight for span in w.spans) for w in work]
+    progress = Progress("building the corpus:", total=max(1, round(sum(weights) / 1e6)), unit="MB of text")
+
+    def tick(fractions: Sequence[float], tokens: int, finished: int) -> None:
+        done = sum(fraction * weight for fraction, weight in zip(fractions, weights, strict=True))
+        progress.update(round(done / 1e6), f"{tokens / 1e6:.1f} M tokens, {found + finished}/{found + len(work)} shards")
+
+    tick([0.0] * len(work), 0, 0)
+    run_jobs(_write_one, work, workers, tick)
+    progress.close()
+
+
+@functools.cache
+def _tokenizer(directory: pathlib.Path) -> Tokenizer:
+    """Kept by a worker from shard to shard, with what it has learnt of frequent words."""
+    return load_tokenizer(directory)
+
+
+def _write_one(work: Work, report: Report) -> None:
+    with files.disk_errors(work.directory):
+        tokenizer = _tokenizer(work.directory / store.TOKENIZER)
+        shard.write_shard(work.directory, work.index, work.shards, work.spans, work.text, tokenizer, report)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SurveyWork:
+    path: pathlib.Path
+    vocabulary_size: int
+    unk_id: int
+    every: int
+
+
+def _survey_one(work: _SurveyWork, report: Report) -> survey.ShardSurvey:
+    return survey.survey_shard(work.path, vocabulary_size=work.vocabulary_size, unk_id=work.unk_id, every=work.every)
+
+
+def _finish(
+    directory: pathlib.Path, config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer, workers: int
+) -> None:
+    """Drops documents that occur twice in the corpus, and writes report and manifest."""
+    paths = [directory / shard_name(k, shards) for k in range(shards)]
+    contents = [files.read_json(path / "shard.json") for path in paths]
+    sentences = sum(content["splits"][split]["sentences"] for content in contents for split in SPLITS)
+    if not sentences:
+        dropped = _sum(content["dropped"] for content in contents)
+        read = _sum(content["read"] for content in contents).get("documents", 0)
+        why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
+        raise UserError(f"the corpus is empty: {read:,} documents were read and none was kept ({why or 'the sources hold no text'}); see --keep")
+    every = survey.sampling(sentences)
+    jobs = [_SurveyWork(path, tokenizer.size, tokenizer.unk_id, every) for path in paths]
+    few = sum(content["splits"][split]["tokens"] for content in contents for split in SPLITS) < _TOKENS_WORTH_PROCESSES
+    progress = Progress("surveying:", total=shards, unit="shards")
+
+    def surveyed(jobs: Sequence[_SurveyWork]) -> list[survey.ShardSurvey]:
+        return run_jobs(_survey_one, jobs, 1 if few else workers, lambda fractions, tokens, finished: progress.update(finished))
+
+    surveys = surveyed(jobs)
+    if "duplicate-documents" not in config.text.cleaning.keep:
+        repeated = survey.repeated_documents(surveys)
+        changed = [k for k in range(shards) if any(mask.any() for mask in repeated[k].values())]
+        for k in changed:
+            survey.drop_documents(directory, k, shards, repeated[k], tokenizer.size)
+        for k, new in zip(changed, surveyed([jobs[k] for k in changed]) if changed else [], strict=True):
+            surveys[k] = new
+        contents = [files.read_json(path / "shard.json") for path in paths]
+    progress.close()
+    manifest = {
+        "format": store.FORMAT,
+        "vocabulary": dataclasses.asdict(tokenizer.vocabulary),
+        "splits": {split: _sum(content["splits"][split] for content in contents) for split in SPLITS},
+        "sources": [str(source) for source in config.sources],
+        "layouts": _layouts(items),
+        "read": _sum(content["read"] for content in contents),
+        "dropped": _sum(content["dropped"] for content in contents),
+        "heldout_fraction": config.text.heldout_fraction,
+        "shards": [{"name": path.name, "splits": c["splits"], "files": c["files"]} for path, c in zip(paths, contents, strict=True)],
+    }
+    numbers = report.corpus_report(manifest, surveys, tokenizer, every)
+    files.write_json(directory / REPORT, numbers)
+    files.write_text(directory / "report.txt", report.format_report(numbers))
+    files.write_json(directory / store.MANIFEST, manifest)
+
+
+def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
+
+
+def _layouts(items: Sequence[Item]) -> dict[str, list[str]]:
+    """layout -> the first files read in it, and how many more."""
+    names: dict[str, list[str]] = {}
+    for item in items:
+        if item.layout:
+            names.setdefault(item.layout, []).append(pathlib.Path(item.path).name)
+    return {layout: [*found[:3], *([f"and {len(found) - 3} more"] if len(found) > 3 else [])] for layout, found in names.items()}

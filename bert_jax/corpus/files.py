@@ -1,0 +1,94 @@
+"""Files that are there whole or not at all, and what a full or read-only disk says."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bert_jax.terminal import UserError
+
+
+class ArrayWriter:
+    """A one-dimensional .npy file written piece by piece; its length is filled in by `close`."""
+
+    def __init__(self, path: pathlib.Path, dtype: np.dtype):
+        self.length = 0
+        self._dtype = dtype
+        self._file = path.open("wb")
+        self._header()
+
+    def _header(self) -> None:
+        self._file.seek(0)
+        # numpy pads a header for the largest possible first dimension, so the rewritten one has the same size
+        description = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self._file, description)
+
+    def append(self, values: np.ndarray) -> None:
+        self._file.write(np.ascontiguousarray(values, self._dtype).data)
+        self.length += len(values)
+
+    def close(self) -> None:
+        self._header()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def map_array(path: pathlib.Path) -> np.ndarray:
+    """A .npy file memory-mapped; an empty one, which cannot be mapped, as an empty array."""
+    try:
+        return np.load(path, mmap_mode="r")
+    except ValueError:
+        return np.load(path)
+
+
+def checksum(path: pathlib.Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_json(path: pathlib.Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_text(path: pathlib.Path, content: str) -> None:
+    """Replaces `path` in one step: a reader sees the old file or the new one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def read_json(path: pathlib.Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); remove it and run the same command again") from error
+
+
+@contextlib.contextmanager
+def disk_errors(directory: pathlib.Path) -> Iterator[None]:
+    """Turns what a disk refuses into a sentence that says what stands and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(f"no space left for {directory}; finished shards are intact: make room and run the same command again") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG, errno.EIO):
+            raise UserError(f"{error.filename or directory} cannot be written: {error.strerror}; choose another --output") from error
+        raise
+
+
+def remove_tree(path: pathlib.Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,209 @@
+"""Reads one span of a source, document by document, in memory bounded by a document."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import math
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from bert_jax.corpus import records
+from bert_jax.corpus.layouts import is_wrapped, unwrap
+from bert_jax.corpus.sources import Item, ReadOptions, Span
+from bert_jax.terminal import UserError, nearest
+
+_PIECE = 1 << 20  # a text file without document ends is cut at the first paragraph or line after every MiB
+_MAX_LINE = 256 << 20
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    lines: list[str]  # paragraphs, or sentences when `is_sentence`
+    is_sentence: bool
+    fraction: float  # of the span, read when this document was
+
+
+def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    """The documents of a span. `counts` gains one for every record or byte sequence that the options let pass."""
+    if span.item.unit == "records":
+        return _read_records(span, options)
+    return _read_file(span, options, counts)
+
+
+def _read_records(span: Span, options: ReadOptions) -> Iterator[Document]:
+    text_set = records.open_text_set(span.item.path, options.tfds_directory)
+    for i in range(span.start, span.stop):
+        text = text_set.records[i][text_set.feature].decode("utf-8", "replace")
+        yield Document(_paragraphs(text), False, (i + 1 - span.start) / (span.stop - span.start))
+
+
+def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    item = span.item
+    try:
+        with open(item.path, "rb") as raw:
+            if item.unit == "parts":
+                size = os.fstat(raw.fileno()).st_size
+                with gzip.open(raw) as unpacked:
+                    for number, (place, data) in enumerate(_raw_documents(unpacked, item, 0, math.inf)):
+                        if span.start <= number % item.length < span.stop:
+                            yield from _document(item, place, data, raw.tell() / size, options, counts)
+            else:
+                for place, data in _raw_documents(raw, item, span.start, span.stop):
+                    yield from _document(item, place, data, (place - span.start) / (span.stop - span.start), options, counts)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{item.path} is not a whole gzip file ({error}); fetch it again, or unpack what there is with zcat") from error
+    except OSError as error:
+        raise UserError(f"{item.path} cannot be read: {error.strerror or error}") from error
+
+
+def _document(item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    """The document in `data`, which begins at byte `place`; none when it is a bad record that may be skipped."""
+    text: str | None = _decode(item, place, data, options, counts)
+    if item.kind == "jsonl":
+        text = _record_text(item, place, text or "", options, counts)
+        if text is not None:
+            yield Document(_paragraphs(text), False, fraction)
+    elif item.layout == "book":
+        yield Document(unwrap(text or ""), False, fraction)
+    else:
+        yield Document((text or "").split("\n"), item.layout == "sentences", fraction)
+
+
+def _paragraphs(text: str) -> list[str]:
+    """A record's text has its paragraphs on lines of their own, unless it is wrapped."""
+    return unwrap(text) if is_wrapped(text[:4000].split("\n")) else text.split("\n")
+
+
+def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
+    if place == 0:
+        data = data.removeprefix(_BOM)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if options.on_bad_bytes == "replace":
+            text = data.decode("utf-8", "replace")
+            counts["replaced-bytes"] += text.count("\ufffd")
+            return text
+        where = f"byte {place + error.start:,}" + (" of the unpacked file" if item.unit == "parts" else "")
+        utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        raise UserError(
+            f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x})"
+            + (": it begins as UTF-16 does" if utf16 else "")
+            + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), or pass --on-bad-bytes=replace to read on with U+FFFD in place"
+        ) from error
+
+
+def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
+    """The text field of one JSON line, or None for a record that is skipped."""
+    try:
+        record = json.loads(line)
+        text = record[options.text_field]
+        if isinstance(text, str):
+            return text
+        problem = f"its field {options.text_field!r} is {type(text).__name__}, not text"
+    except ValueError as error:
+        problem = f"not JSON ({error}): {line[:60]!r}"
+    except KeyError:
+        problem = f"no field {options.text_field!r}; {nearest(options.text_field, map(str, record))} (--text-field)"
+    except TypeError:
+        problem = f"a JSON {type(record).__name__}, not an object"
+    if options.on_bad_records == "skip":
+        counts["bad-records"] += 1
+        return None
+    raise UserError(f"{item.path}: the record at byte {place:,} is bad: {problem}; mend it, or pass --on-bad-records=skip")
+
+
+def _raw_documents(file: BinaryIO, item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+    """(first byte, bytes) of every document of a file that the span [start, stop) owns."""
+    if item.kind == "jsonl" or item.layout == "lines":
+        return _line_documents(file, start, stop)
+    if item.layout == "book" or not item.blank_lines:
+        return _piece_documents(file, start, stop, at_blank_lines=item.layout == "book" and item.blank_lines)
+    return _blank_separated_documents(file, start, stop)
+
+
+def _lines(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+    """(first byte, line with its line end) of every line that begins at `start` or later."""
+    place = start
+    if start:
+        file.seek(start - 1)
+        place += len(file.readline(_MAX_LINE)) - 1
+    while line := file.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE:
+            raise UserError(f"{file.name}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; is it text?")
+        yield place, line
+        place += len(line)
+
+
+def _line_documents(file: BinaryIO, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+    for place, line in _lines(file, start):
+        if place >= stop:
+            return
+        if not line.isspace():
+            yield place, line
+
+
+def _blank_separated_documents(file: BinaryIO, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+    """A document is owned by the span in which the blank line before it begins. One longer than `_PIECE` is cut at a line."""
+    owned, first, size = start == 0, 0, 0
+    held: list[bytes] = []
+    for place, line in _lines(file, start):
+        if line.isspace():
+            if held:
+                yield first, b"".join(held)
+                held, size = [], 0
+            if place >= stop:
+                return
+            owned = True
+        elif owned:
+            if not held:
+                first = place
+            held.append(line)
+            size += len(line)
+            if size > _PIECE:
+                yield first, b"".join(held)
+                held, size = [], 0
+        elif place >= stop:
+            return
+    if held:
+        yield first, b"".join(held)
+
+
+def _piece_documents(file: BinaryIO, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
+    """A file without document ends, cut at the first paragraph (or line) that begins after each multiple of `_PIECE`.
+
+    A piece is owned by the span that holds the multiple, so cuts do not depend on the spans. A paragraph counts as after the multiple
+    when the blank line before it begins there, which a reader that enters at the multiple can see.
+    """
+    due = -(-start // _PIECE) * _PIECE
+    begun, first, blank = due == 0, 0, -1
+    held: list[bytes] = []
+    if due >= stop:
+        return
+    for place, line in _lines(file, due):
+        if line.isspace():
+            blank = place
+            held += [line] if begun else []
+            continue
+        mark = blank if at_blank_lines else place
+        blank = -1
+        if mark >= due and place > 0:
+            if held:
+                yield first, b"".join(held)
+                held = []
+            owner = mark // _PIECE * _PIECE
+            if owner >= stop:
+                return
+            begun, due = True, owner + _PIECE
+        if begun:
+            if not held:
+                first = place
+            held.append(line)
+    if held:
+        yield first, b"".join(held)

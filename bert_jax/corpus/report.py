@@ -1,0 +1,103 @@
+"""The corpus report: what is in a store, in numbers, and in words what would spoil a training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bert_jax.corpus.cleaning import ALWAYS, RULES
+from bert_jax.corpus.survey import ShardSurvey, duplicate_lines
+from bert_jax.corpus.tokenizer import Tokenizer
+
+DUPLICATE_LINES_LIMIT = 0.10
+UNKNOWN_LIMIT = 0.01
+_PASSED_OVER = {
+    "replaced-bytes": "bytes that are not UTF-8, read as U+FFFD",
+    "bad-records": "records without a text, skipped",
+}
+
+
+def corpus_report(manifest: dict[str, Any], surveys: list[ShardSurvey], tokenizer: Tokenizer, sampled: int) -> dict[str, Any]:
+    """The numbers of report.json. `sampled`: duplicate lines were counted on one hash class in so many."""
+    rate, repeated = duplicate_lines(surveys)
+    splits = {}
+    for split, counts in manifest["splits"].items():
+        unknown = sum(survey.unknown[split] for survey in surveys)
+        splits[split] = counts | {"unknown_tokens": unknown, "unknown_rate": unknown / max(1, counts["tokens"])}
+    report: dict[str, Any] = {
+        "splits": splits,
+        "duplicate_line_rate": rate,
+        "duplicate_lines_sampled": sampled,
+        "most_repeated_lines": [{"occurrences": count, "text": tokenizer.decode(ids)[:100]} for count, ids in repeated],
+        "one_sentence_documents": sum(survey.one_sentence_documents for survey in surveys),
+        "sentence_length_histogram": _histogram(np.sum([survey.sentence_lengths for survey in surveys], axis=0)),
+        "document_length_histogram": _histogram(np.sum([survey.document_lengths for survey in surveys], axis=0)),
+        "read": manifest["read"],
+        "dropped": manifest["dropped"],
+        "layouts": manifest["layouts"],
+        "vocabulary": manifest["vocabulary"],
+    }
+    return report | {"warnings": _warnings(report)}
+
+
+def _histogram(bins: np.ndarray) -> list[list[int]]:
+    """[[shortest, longest, count]] of the bins from the first to the last that is not empty, in tokens."""
+    used = np.flatnonzero(bins)
+    return [[1 << k, (2 << k) - 1, int(bins[k])] for k in range(used[0], used[-1] + 1)] if len(used) else []
+
+
+def _warnings(report: dict[str, Any]) -> list[str]:
+    """What a person should know before training on this."""
+    train, heldout = report["splits"]["train"], report["splits"]["heldout"]
+    documents = train["documents"] + heldout["documents"]
+    found = []
+    if report["duplicate_line_rate"] > DUPLICATE_LINES_LIMIT:
+        found.append(
+            f"{report['duplicate_line_rate']:.0%} of the lines repeat an earlier line (more than {DUPLICATE_LINES_LIMIT:.0%}). The model learns these by heart, "
+            "its training loss says little, and on such text losses have stuck at 7-8. Remove the boilerplate listed above."
+        )
+    if train["unknown_rate"] > UNKNOWN_LIMIT:
+        found.append(
+            f"{train['unknown_rate']:.1%} of the tokens are unknown (more than {UNKNOWN_LIMIT:.0%}): this vocabulary was not made for this text, and "
+            "what it cannot spell cannot be learnt. Train one with --train-vocab=wordpiece, or check --lowercase/--cased."
+        )
+    if train["documents"] == 1:
+        found.append("there is one document only: a random next segment must come from another document, so sentence pairs cannot be made.")
+    elif report["one_sentence_documents"] > documents / 2:
+        found.append(
+            f"{report['one_sentence_documents']:,} of {documents:,} documents have a single sentence, which gives no next segment; "
+            "train without sentence pairs, or check --layout."
+        )
+    if not heldout["documents"]:
+        found.append("no document is held out, so nothing can be evaluated; raise --heldout-fraction.")
+    return found
+
+
+def format_report(report: dict[str, Any]) -> str:
+    """report.txt."""
+    vocabulary = report["vocabulary"]
+    casing = "uncased" if vocabulary["lowercase"] else "cased"
+    lines = [
+        f"vocabulary   {vocabulary['kind']}, {vocabulary['size']:,} pieces, {casing}",
+        f"read         {report['read'].get('documents', 0):,} documents, {report['read'].get('characters', 0):,} characters",
+    ]
+    lines += [f"             layout {layout}: {', '.join(names)}" for layout, names in report["layouts"].items()]
+    for split, counts in report["splits"].items():
+        lines.append(
+            f"{split:<12} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, "
+            f"{counts['unknown_rate']:.3%} unknown"
+        )
+    estimated = "" if report["duplicate_lines_sampled"] == 1 else f" (estimated from one in {report['duplicate_lines_sampled']})"
+    lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}")
+    lines += [f"             {line['occurrences']:,} x {line['text']}" for line in report["most_repeated_lines"]]
+    dropped = {name: count for name, count in report["dropped"].items() if count}
+    lines.append("dropped      " + ("" if dropped else "nothing"))
+    explained = RULES | ALWAYS | _PASSED_OVER
+    lines += [f"             {count:>9,} {name}: {explained[name]}" for name, count in sorted(dropped.items())]
+    for title, bins in (("sentences", report["sentence_length_histogram"]), ("documents", report["document_length_histogram"])):
+        lines.append(f"length of {title} in tokens")
+        most = max((count for _, _, count in bins), default=1)
+        lines += [f"  {low:>9,} - {high:<9,} {count:>12,} {'#' * round(40 * count / most)}" for low, high, count in bins]
+    lines += [f"WARNING: {warning}" for warning in report["warnings"]]
+    return "\n".join(lines) + "\n"

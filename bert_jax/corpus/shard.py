@@ -1,0 +1,150 @@
+"""One shard: some spans of the sources, read, cleaned, tokenised and written by one process in bounded memory.
+
+A shard is written under a temporary name and renamed when complete, so a directory with a shard's name is a finished shard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bert_jax.corpus import files
+from bert_jax.corpus.cleaning import CleaningConfig, clean_document
+from bert_jax.corpus.reading import read_span
+from bert_jax.corpus.sources import ReadOptions, Span
+from bert_jax.corpus.tokenizer import Tokenizer
+
+SPLITS = ("train", "heldout")
+ARRAYS = ("tokens", "sentences", "documents")
+_FLUSH_TOKENS = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+    """What makes a document's sentences and its split, the same for every shard."""
+
+    options: ReadOptions
+    cleaning: CleaningConfig
+    heldout_fraction: float
+
+
+def shard_name(index: int, shards: int) -> str:
+    return f"shard-{index:05d}-of-{shards:05d}"
+
+
+def temporary_name(index: int, shards: int) -> str:
+    """Names the process, so that a shard of a killed build is told from one being written."""
+    return f".{shard_name(index, shards)}.{os.getpid()}.part"
+
+
+def token_dtype(vocabulary_size: int) -> np.dtype:
+    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
+
+
+def is_heldout(sentences: Sequence[str], fraction: float) -> bool:
+    """Whether a document is held out: its content decides alone, so the split outlives a change of shards, hosts or order."""
+    digest = hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2.0**64
+
+
+class _SplitWriter:
+    """The three arrays of one split, flushed every `_FLUSH_TOKENS` tokens."""
+
+    def __init__(self, directory: pathlib.Path, split: str, dtype: np.dtype):
+        kinds = {"tokens": dtype, "sentences": np.dtype(np.int64), "documents": np.dtype(np.int64)}
+        self._files = {name: files.ArrayWriter(directory / f"{split}.{name}.npy", kind) for name, kind in kinds.items()}
+        self._dtype = dtype
+        self._held = array("H" if dtype == np.uint16 else "I")
+        self._sentence_ends, self._document_ends = array("q", [0]), array("q", [0])
+        self._tokens = self.sentences = self.documents = 0
+
+    @property
+    def tokens(self) -> int:
+        return self._tokens + len(self._held)
+
+    def add(self, sentences: Sequence[str], tokenizer: Tokenizer) -> None:
+        """A document. A sentence of which no token came leaves no trace."""
+        before = self.sentences
+        for sentence in sentences:
+            length = len(self._held)
+            tokenizer.append(sentence, self._held)
+            if len(self._held) > length:
+                self.sentences += 1
+                self._sentence_ends.append(self.tokens)
+        if self.sentences > before:
+            self.documents += 1
+            self._document_ends.append(self.sentences)
+        if len(self._held) >= _FLUSH_TOKENS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._files["tokens"].append(np.frombuffer(self._held, self._dtype))
+        self._files["sentences"].append(np.frombuffer(self._sentence_ends, np.int64))
+        self._files["documents"].append(np.frombuffer(self._document_ends, np.int64))
+        self._tokens += len(self._held)
+        self._held, self._sentence_ends, self._document_ends = array(self._held.typecode), array("q"), array("q")
+
+    def close(self) -> dict[str, int]:
+        self._flush()
+        for file in self._files.values():
+            file.close()
+        return {"documents": self.documents, "sentences": self.sentences, "tokens": self.tokens}
+
+
+def write_shard(
+    store: pathlib.Path,
+    index: int,
+    shards: int,
+    spans: Sequence[Span],
+    config: TextConfig,
+    tokenizer: Tokenizer,
+    progress: Callable[[float, int], None],
+) -> None:
+    """Writes shard `index`; `progress(fraction of the spans' weight, tokens so far)` is called for every document."""
+    part = store / temporary_name(index, shards)
+    files.remove_tree(part)
+    part.mkdir()
+    writers = {split: _SplitWriter(part, split, token_dtype(tokenizer.size)) for split in SPLITS}
+    counts: Counter[str] = Counter()
+    read: Counter[str] = Counter()
+    total = sum(span.weight for span in spans)
+    before = 0.0
+    for span in spans:
+        for document in read_span(span, config.options, counts):
+            sentences = clean_document(document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts)
+            read["documents"] += 1
+            read["characters"] += sum(map(len, document.lines))
+            if sentences:
+                heldout = is_heldout(sentences, config.heldout_fraction)
+                writers["heldout" if heldout else "train"].add(sentences, tokenizer)
+            progress((before + min(1.0, document.fraction) * span.weight) / total, writers["train"].tokens + writers["heldout"].tokens)
+        before += span.weight
+    splits = {split: writer.close() for split, writer in writers.items()}
+    finish_shard(part, store / shard_name(index, shards), tokenizer.size, {"splits": splits, "dropped": dict(counts), "read": dict(read)})
+
+
+def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: dict) -> None:
+    """Adds the token counts and shard.json to the arrays in `part` and renames it; gives way to a shard that is there already."""
+    tokens = files.map_array(part / "train.tokens.npy")
+    counts = np.zeros(vocabulary_size, np.int64)
+    for start in range(0, len(tokens), _FLUSH_TOKENS):
+        counts += np.bincount(tokens[start : start + _FLUSH_TOKENS], minlength=vocabulary_size)
+    writer = files.ArrayWriter(part / "token_counts.npy", np.dtype(np.int64))
+    writer.append(counts)
+    writer.close()
+    names = sorted(path.name for path in part.glob("*.npy"))
+    content["files"] = {name: {"bytes": (part / name).stat().st_size, "sha256": files.checksum(part / name)} for name in names}
+    files.write_json(part / "shard.json", content)
+    try:
+        part.rename(final)
+    except OSError:
+        if not (final / "shard.json").is_file():
+            raise
+        files.remove_tree(part)

@@ -1,0 +1,155 @@
+"""The finished corpus as the rest of the project reads it: token ids in memory-mapped shards, and offsets of sentences and documents.
+
+    corpus = open_corpus("DIR")                       # split="heldout" for the held-out documents
+    corpus.tokens[corpus.sentence_offsets[5] : corpus.sentence_offsets[6]]      # the ids of sentence 5
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.corpus import files
+from bert_jax.corpus.shard import SPLITS, shard_name
+from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.terminal import UserError, nearest
+
+FORMAT = 1
+MANIFEST, SETTINGS, TOKENIZER = "manifest.json", "settings.json", "tokenizer"
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenStore:
+    """Shards of ids seen as one flat array: shard s holds the positions [bounds[s], bounds[s + 1]). No sentence crosses a shard."""
+
+    shards: tuple[np.ndarray, ...]  # unsigned, 1-d, memory-mapped
+    bounds: np.ndarray  # int64 [shards + 1]
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.shards[0].dtype
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        """The ids at [start, stop), a view when they lie in one shard."""
+        start, stop, step = where.indices(len(self))
+        assert step == 1
+        first = int(np.searchsorted(self.bounds, start, side="right")) - 1
+        parts = []
+        while start < stop:
+            end = min(stop, int(self.bounds[first + 1]))
+            parts.append(self.shards[first][start - self.bounds[first] : end - self.bounds[first]])
+            start, first = end, first + 1
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, self.dtype)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """One split. Document d is the sentences [document_offsets[d], document_offsets[d + 1]), sentence s the tokens likewise."""
+
+    tokens: TokenStore
+    sentence_offsets: np.ndarray  # int64 [S + 1], into the tokens of all shards
+    document_offsets: np.ndarray  # int64 [D + 1], into sentences
+    token_counts: np.ndarray  # int64 [V], of the train split, whichever split this is
+    vocabulary: VocabularyInfo
+    split: str
+    directory: pathlib.Path | None  # None: built in memory
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_offsets) - 1
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.sentence_offsets) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    def __reduce__(self):
+        """Sent to another process by its path: pickling a memory map would copy the corpus."""
+        if self.directory is not None:
+            return open_corpus, (self.directory, self.split)
+        return Corpus, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+
+def open_corpus(directory: pathlib.Path | str, split: str = "train", *, verify: bool = False) -> Corpus:
+    """Opens one split of a finished corpus. The size of every file is checked; its checksum too when `verify` (1 GB/s or so)."""
+    directory = pathlib.Path(directory)
+    if split not in SPLITS:
+        raise UserError(f"a corpus has no split {split!r}; {nearest(split, SPLITS)}")
+    manifest = _read_manifest(directory)
+    shards = [(directory / shard["name"], shard) for shard in manifest["shards"]]
+    for path, shard in shards:
+        _check_shard(path, shard["files"], verify)
+    tokens = TokenStore(*_laid_end_to_end([files.map_array(path / f"{split}.tokens.npy") for path, _ in shards]))
+    sentence_offsets = _joined_offsets([files.map_array(path / f"{split}.sentences.npy") for path, _ in shards])
+    document_offsets = _joined_offsets([files.map_array(path / f"{split}.documents.npy") for path, _ in shards])
+    if sentence_offsets[-1] != len(tokens) or document_offsets[-1] != len(sentence_offsets) - 1:
+        raise UserError(f"{directory}: the arrays of its {split} split disagree on their lengths; build it again")
+    token_counts = np.sum([files.map_array(path / "token_counts.npy") for path, _ in shards], axis=0, dtype=np.int64)
+    vocabulary = VocabularyInfo(**manifest["vocabulary"])
+    assert token_counts.shape == (vocabulary.size,)
+    return Corpus(tokens, sentence_offsets, document_offsets, token_counts, vocabulary, split, directory)
+
+
+def corpus_from_arrays(
+    tokens: np.ndarray, sentence_offsets: np.ndarray, document_offsets: np.ndarray, vocabulary: VocabularyInfo, split: str = "train"
+) -> Corpus:
+    """A corpus in memory, of one shard, for tests and demonstrations."""
+    tokens = np.asarray(tokens)
+    counts = np.bincount(tokens, minlength=vocabulary.size).astype(np.int64)
+    sentences, documents = np.asarray(sentence_offsets, np.int64), np.asarray(document_offsets, np.int64)
+    assert sentences[-1] == len(tokens) and documents[-1] == len(sentences) - 1
+    return Corpus(TokenStore(*_laid_end_to_end([tokens])), sentences, documents, counts, vocabulary, split, None)
+
+
+def _laid_end_to_end(shards: Sequence[np.ndarray]) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    return tuple(shards), np.cumsum([0, *map(len, shards)], dtype=np.int64)
+
+
+def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Offsets of each shard, which begin at 0, as offsets into all shards laid end to end."""
+    bases = np.cumsum([0, *(int(part[-1]) for part in parts)], dtype=np.int64)
+    return np.concatenate([np.zeros(1, np.int64), *(part[1:] + base for part, base in zip(parts, bases, strict=False))])
+
+
+def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
+    return [i for i in range(shards) if (directory / shard_name(i, shards) / "shard.json").is_file()]
+
+
+def _read_manifest(directory: pathlib.Path) -> dict[str, Any]:
+    if not directory.is_dir():
+        raise UserError(f"corpus {directory} does not exist; build one with python -m bert_jax.corpus --output={directory} ...")
+    if not (directory / MANIFEST).is_file():
+        if not (directory / SETTINGS).is_file():
+            raise UserError(f"{directory} is not a corpus (it has no {MANIFEST}); build one with python -m bert_jax.corpus")
+        settings = files.read_json(directory / SETTINGS)
+        done = len(finished_shards(directory, settings["shards"]))
+        raise UserError(
+            f"corpus {directory} is unfinished: {done} of {settings['shards']} shards are done; "
+            f"run the command that began it again, and it goes on from there: {settings['command']}"
+        )
+    manifest = files.read_json(directory / MANIFEST)
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"corpus {directory} has format {manifest.get('format')}, this version reads format {FORMAT}; build it again")
+    return manifest
+
+
+def _check_shard(path: pathlib.Path, expected: dict[str, dict[str, Any]], verify: bool) -> None:
+    remedy = f"remove {path} and {path.parent / MANIFEST}, and run the command that built the corpus again: it makes only this shard anew"
+    for name, facts in expected.items():
+        file = path / name
+        if not file.is_file():
+            raise UserError(f"corrupted corpus: {file} is missing; {remedy}")
+        if file.stat().st_size != facts["bytes"]:
+            raise UserError(f"corrupted corpus: {file} has {file.stat().st_size:,} bytes instead of {facts['bytes']:,}; {remedy}")
+        if verify and files.checksum(file) != facts["sha256"]:
+            raise UserError(f"corrupted corpus: {file} does not match its checksum; {remedy}")

@@ -1,0 +1,108 @@
+"""Jobs over worker processes that report how far they are, stop when asked, and do not outlive the process that started them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from bert_jax.terminal import UserError
+
+_TICK = 0.2  # seconds
+
+Report = Callable[[float, int], None]  # (fraction of the job done, tokens so far)
+
+
+class _Board:
+    """Shared memory: for every job its fraction and tokens, and a flag that asks all to stop."""
+
+    def __init__(self, jobs: int):
+        context = multiprocessing.get_context("spawn")
+        self.fractions = context.RawArray("d", jobs)
+        self.tokens = context.RawArray("q", jobs)
+        self.stop = context.RawValue("b", 0)
+        self.parent = os.getpid()
+
+
+class _Stopped(Exception):
+    """Raised in a worker whose siblings failed."""
+
+
+_board: _Board | None = None
+
+
+def _start(board: _Board) -> None:
+    global _board
+    _board = board
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks us to stop
+
+
+def _run(function: Callable[[Any, Report], Any], number: int, job: Any) -> Any:
+    board = _board
+    assert board is not None
+
+    def report(fraction: float, tokens: int) -> None:
+        board.fractions[number], board.tokens[number] = fraction, tokens
+        if board.stop.value:
+            raise _Stopped
+        if os.getppid() != board.parent:  # it was killed: a worker left over would race with the next build
+            os._exit(1)
+
+    return function(job, report)
+
+
+def run_jobs(
+    function: Callable[[Any, Report], Any], jobs: Sequence[Any], workers: int, tick: Callable[[Sequence[float], int, int], None]
+) -> list[Any]:
+    """`[function(job, report) for job in jobs]` on `workers` processes; with one worker, or one job, in this process.
+
+    `tick(fractions, tokens, finished)` is called now and then. `function` and `jobs` must pickle: processes are spawned, because a
+    fork would copy locks that other threads hold.
+    """
+    board = _Board(len(jobs))
+    if workers == 1 or len(jobs) == 1:
+        return _run_here(function, jobs, board, tick)
+    pool = concurrent.futures.ProcessPoolExecutor(
+        min(workers, len(jobs)), mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(board,)
+    )
+    try:
+        futures = [pool.submit(_run, function, number, job) for number, job in enumerate(jobs)]
+        waiting = set(futures)
+        while waiting:
+            finished, waiting = concurrent.futures.wait(waiting, _TICK, concurrent.futures.FIRST_EXCEPTION)
+            for future in finished:
+                future.result()
+            tick(board.fractions, sum(board.tokens), len(futures) - len(waiting))
+        return [future.result() for future in futures]
+    except BrokenProcessPool as error:
+        raise UserError(
+            f"a worker process was killed, most often because memory ran out; finished shards are intact: run again with fewer --workers than {workers}"
+        ) from error
+    finally:
+        board.stop.value = 1
+        pool.shutdown(cancel_futures=True)
+
+
+def _run_here(function, jobs, board: _Board, tick) -> list[Any]:
+    results: list[Any] = []
+    shown = time.monotonic()
+
+    def reporter(number: int) -> Report:
+        def report(fraction: float, tokens: int) -> None:
+            nonlocal shown
+            board.fractions[number], board.tokens[number] = fraction, tokens
+            if time.monotonic() - shown > _TICK:
+                shown = time.monotonic()
+                tick(board.fractions, sum(board.tokens), len(results))
+
+        return report
+
+    for number, job in enumerate(jobs):
+        results.append(function(job, reporter(number)))
+        tick(board.fractions, sum(board.tokens), len(results))
+    return results
