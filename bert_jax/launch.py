@@ -5,9 +5,6 @@ def main() -> None:
     experiment = Experiment.from_dict(flags.config)
     with launch.begin("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
         ...  # run.workdir, run.is_first, run.preemption, run.watchdog
-
-if __name__ == "__main__":
-    terminal.run_verb(main)
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ unknown() {
         hint="$(PYTHONPATH="$root" "$python" -c 'import sys; from bert_jax.terminal import nearest; print(nearest(sys.argv[1], sys.argv[2:]))' \
             "$1" $(verbs) 2>/dev/null)" && break
     done
-    say "error: unknown verb '$1'; ${hint:-known: $(verbs | sort | paste -sd ' ' -)}. See tpu_scripts/run.sh --help"
+    say "error: unknown verb '$1': ${hint:-known: $(verbs | sort | paste -sd ' ' -)} (tpu_scripts/run.sh --help)"
     exit 2
 }
 
