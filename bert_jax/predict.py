@@ -58,7 +58,7 @@ class Predictor:
 
     def __init__(self, params: Mapping[str, Any], config: ModelConfig, tokenizer: Tokenizer):
         self.params, self.tokenizer = jax.device_put(params), tokenizer
-        self.config = dataclasses.replace(config, scan_unroll=1)  # compiles one layer: Base's first answer in 0.9 s instead of 1.8
+        self.config = dataclasses.replace(config, scan_unroll=1)  # one layer compiles: Base's first answer in 0.9 s, not 1.8
 
     @classmethod
     def load(cls, model: str | os.PathLike) -> Predictor:
