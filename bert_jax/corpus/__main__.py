@@ -10,13 +10,14 @@ import sys
 from typing import NoReturn
 
 from bert_jax.corpus import files, sources, training
-from bert_jax.corpus.build import BuildConfig, available_cores, build_corpus, save_tokenizer
+from bert_jax.corpus.build import BuildConfig, build_corpus, save_tokenizer
 from bert_jax.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.corpus.layouts import LAYOUTS
 from bert_jax.corpus.report import format_report
 from bert_jax.corpus.shard import TextConfig
 from bert_jax.corpus.store import TOKENIZER
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
+from bert_jax.corpus.workers import available_cores
 from bert_jax.terminal import UserError, nearest, run_verb
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}

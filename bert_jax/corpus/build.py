@@ -45,10 +45,6 @@ class Work:
     text: TextConfig
 
 
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def build_corpus(
     config: BuildConfig, tokenizer: Tokenizer, directory: pathlib.Path, *, workers: int, host: tuple[int, int] = (0, 1), command: str = ""
 ) -> dict[str, Any] | None:

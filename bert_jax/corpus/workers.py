@@ -18,6 +18,10 @@ _TICK = 0.2  # seconds
 Report = Callable[[float, int], None]  # (fraction of the job done, tokens so far)
 
 
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class _Board:
     """Shared memory: for every job its fraction and tokens, and a flag that asks all to stop."""
 
