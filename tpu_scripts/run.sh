@@ -50,11 +50,11 @@ quickstart() {
     local start=$SECONDS model=runs/quickstart
     cd "$root"
     say "" "1/3  a corpus: tokenising the English text that Python and its packages carry, with a vocabulary trained on it"
-    python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --lowercase --output=runs/embedded_corpus
+    "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --lowercase --output=runs/embedded_corpus
     say "" "2/3  pretraining a small BERT on it (experiments/pretrain/quickstart.py)"
-    python -m bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir="$model"
+    "${python[@]}" bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir="$model"
     say "" "3/3  what it has learned: the most probable words for [MASK]"
-    python -m bert_jax.predict fill-mask --model="$model" \
+    "${python[@]}" bert_jax.predict fill-mask --model="$model" \
         "The function returns a [MASK] of strings." \
         "If the [MASK] is not found, an error is raised." \
         "The [MASK] of the array must be a positive integer."
@@ -75,11 +75,10 @@ esac
 
 # shellcheck disable=SC2119 # no extras
 set_up
-export PATH="$root/.venv/bin:$PATH" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # XLA's C++ log: errors only
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # XLA's C++ log: errors only
+python=("$root/.venv/bin/python" -P -m) # -P: the code of this checkout, whatever bert_jax the current directory may hold
 if (($# == 0)); then
     quickstart
 else
-    verb="$1"
-    shift
-    exec python -m "bert_jax.$verb" "$@"
+    exec "${python[@]}" "bert_jax.$1" "${@:2}" # exec: a SIGTERM reaches the run, which saves before it ends
 fi

@@ -142,15 +142,16 @@ install() {
 
 # set_up EXTRA...: returns when .venv holds what this checkout asks for.
 set_up() {
-    local stamp="$root/.venv/bert_jax-stamp" device extras python had
+    local stamp="$root/.venv/bert_jax-stamp" device python extras wanted="$*"
     device="$(find_device)" || exit 1
-    had="$(sed -n 's/^extras: //p' "$stamp" 2>/dev/null || true)"
-    # extras once installed stay: run.sh after test.sh has nothing to do
-    # shellcheck disable=SC2086
-    extras="$(printf '%s\n' "$device" "$@" $had | grep -Ex "$device|test" | sort -u | tr '\n' ' ')"
-    extras="${extras% }"
-    # shellcheck disable=SC2086
-    finished() { [[ "$(cat "$stamp" 2>/dev/null)" == "$(state $extras)" ]] && "$root/.venv/bin/python" -c '' 2>/dev/null; }
+
+    # finished: whether nothing is to be done; sets extras. What was once installed stays: run.sh after test.sh has nothing to do.
+    finished() {
+        extras="$device"
+        if [[ " $wanted $(sed -n 's/^extras://p' "$stamp" 2>/dev/null) " == *" test "* ]]; then extras+=" test"; fi
+        # shellcheck disable=SC2086
+        [[ "$(cat "$stamp" 2>/dev/null)" == "$(state $extras)" ]] && "$root/.venv/bin/python" -c '' 2>/dev/null
+    }
     finished && return
 
     mkdir -p "$setup_dir" || fail "$root cannot be written"
@@ -165,10 +166,11 @@ set_up() {
         cpu) say "device: cpu (no TPU on the PCI bus, no NVIDIA driver; BERT_JAX_DEVICE overrides)" ;;
         *) say "device: $device (BERT_JAX_DEVICE overrides)" ;;
     esac
-    if [[ ! -s "$stamp" ]] || ! "$root/.venv/bin/python" -c '' 2>/dev/null; then
+    # half made (no stamp), made elsewhere, or its Python gone: anew
+    if ! grep -qsxF "place: $root" "$stamp" || ! "$root/.venv/bin/python" -c '' 2>/dev/null; then
         python="$(find_python)" || exit 1
         if [[ -z "$python" ]]; then
-            say "no Python 3.11 to 3.14 here ($(python3 --version 2>&1 || true)): fetching one with uv into .venv-setup"
+            say "no Python 3.11 to 3.14 with venv here (python3 is $(python3 --version 2>&1 || true)): fetching one with uv"
             python="$(fetch_python)"
         fi
         [[ -n "$python" ]] || {

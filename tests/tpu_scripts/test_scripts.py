@@ -1,0 +1,242 @@
+"""The scripts run in a small checkout of their own: no package to install and verbs that only print, so no network is needed."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+VERB = '''"""{about}"""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    print("{name}", os.getcwd(), *sys.argv[1:], sep="|")
+'''
+
+
+def make_checkout(path: pathlib.Path) -> pathlib.Path:
+    package = path / "bert_jax"
+    (package / "corpus").mkdir(parents=True)
+    shutil.copytree(REPOSITORY / "tpu_scripts", path / "tpu_scripts")
+    shutil.copy(REPOSITORY / "bert_jax" / "terminal.py", package)
+    (package / "__init__.py").write_text("")
+    (package / "corpus" / "__init__.py").write_text("")
+    for name in ("pretrain", "predict"):
+        (package / f"{name}.py").write_text(VERB.format(name=name, about=f"What {name} does."))
+    (package / "corpus" / "__main__.py").write_text(VERB.format(name="corpus", about="What corpus does."))
+    (path / "pytest.py").write_text(VERB.format(name="pytest", about=""))  # stands in for the real one
+    (path / "requirements.txt").write_text("# nothing to install\n")
+    return path
+
+
+def bash(command: str, *, cwd: pathlib.Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    unset = ("PYTHONPATH", "BERT_JAX_DEVICE", "BERT_JAX_PYTHON")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"BERT_JAX_PYTHON": sys.executable, "BERT_JAX_DEVICE": "cpu", "PIP_NO_INDEX": "1"} | variables
+    environment = {name: value for name, value in environment.items() if value}
+    return subprocess.run(["bash", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def script(checkout: pathlib.Path, name: str, *arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
+    quoted = " ".join(f"'{argument}'" for argument in arguments)
+    return bash(f"'{checkout}/tpu_scripts/{name}.sh' {quoted}", cwd=checkout.parent, **options)
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A checkout already set up; the tests that use it only run verbs."""
+    checkout = make_checkout(tmp_path_factory.mktemp("scripts") / "with a space")
+    first = script(checkout, "run", "pretrain", "first start")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == f"pretrain|{checkout.parent}|first start\n"
+    stages = [line.split(" ... ")[0] for line in first.stderr.splitlines() if " ... " in line]
+    assert stages == ["making .venv", "installing pinned packages (cpu; the first time takes a minute or more)"]
+    return checkout
+
+
+def test_a_second_start_runs_the_verb_and_nothing_else(ready: pathlib.Path):
+    again = script(ready, "run", "corpus", "--output=a b", "x")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout == f"corpus|{ready.parent}|--output=a b|x\n"  # in the caller's directory, arguments as they were
+
+
+def test_alone_it_runs_the_quickstart_in_order(ready: pathlib.Path):
+    done = script(ready, "run")
+    assert done.returncode == 0
+    steps = [line.split("|") for line in done.stdout.splitlines()]
+    assert [step[0] for step in steps] == ["corpus", "pretrain", "predict"]
+    assert {step[1] for step in steps} == {str(ready)}
+    assert "--config=experiments/pretrain/quickstart.py" in steps[1]
+    assert sum("[MASK]" in argument for argument in steps[2]) == 3
+    for name in ("curves.png", "results.json", "model/"):
+        assert f"{ready}/runs/quickstart/{name}" in done.stderr
+
+
+def test_the_quickstart_stops_at_the_first_step_that_fails(tmp_path: pathlib.Path, ready: pathlib.Path):
+    checkout = tmp_path / "broken"
+    shutil.copytree(ready, checkout, symlinks=True, ignore=shutil.ignore_patterns(".venv*"))
+    (checkout / "bert_jax" / "pretrain.py").write_text('"""Fails."""\nimport sys\nif __name__ == "__main__":\n    sys.exit(7)\n')
+    done = script(checkout, "run")
+    assert done.returncode == 7
+    assert "predict" not in done.stdout
+    assert "Done" not in done.stderr
+
+
+def test_the_code_is_that_of_the_script_not_of_the_current_directory(tmp_path: pathlib.Path, ready: pathlib.Path):
+    other = make_checkout(tmp_path / "other")
+    (other / "bert_jax" / "pretrain.py").write_text("raise SystemExit('the wrong checkout')")
+    done = bash(f"'{ready}/tpu_scripts/run.sh' pretrain", cwd=other)
+    assert done.stdout == f"pretrain|{other}\n"
+
+
+def test_help_lists_every_verb_with_its_first_line():
+    shown = bash(f"'{REPOSITORY}/tpu_scripts/run.sh' --help")
+    assert shown.returncode == 0
+    assert "  pretrain    Pretrains a BERT" in shown.stdout
+    assert "tpu_scripts/run.sh VERB" in shown.stdout
+    verbs = shown.stdout.partition("Verbs:\n")[2].splitlines()
+    assert not {line.split()[0] for line in verbs} & {"launch", "terminal", "hosts", "config"}
+
+
+def test_an_unknown_verb_names_the_nearest_and_installs_nothing(tmp_path: pathlib.Path):
+    checkout = make_checkout(tmp_path / "checkout")
+    done = script(checkout, "run", "pretrian")
+    assert done.returncode == 2
+    assert "unknown verb 'pretrian': did you mean 'pretrain'?" in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_a_half_made_or_moved_environment_is_made_anew(tmp_path: pathlib.Path):
+    checkout = make_checkout(tmp_path / "checkout")
+    (checkout / ".venv" / "bin").mkdir(parents=True)  # as a kill within the installation leaves it
+    (checkout / ".venv" / "debris").write_text("")
+    assert "making .venv" in script(checkout, "run", "pretrain").stderr
+    assert not (checkout / ".venv" / "debris").exists()
+    moved = checkout.rename(tmp_path / "moved")
+    done = script(moved, "run", "pretrain")
+    assert done.returncode == 0
+    assert "making .venv" in done.stderr
+
+
+def test_changed_requirements_are_installed_and_a_failure_shows_the_log_and_is_recoverable(tmp_path: pathlib.Path):
+    checkout = make_checkout(tmp_path / "checkout")
+    requirements = checkout / "requirements.txt"
+    requirements.write_text('no-such-package==1.0 ; extra == "test"\n')
+    assert script(checkout, "run", "pretrain").returncode == 0  # a line of another extra is not installed
+    failed = script(checkout, "test", "tests/a.py", "-k", "x y")
+    assert failed.returncode == 1
+    assert "no-such-package==1.0" in failed.stderr
+    assert f"everything it said is in {checkout}/.venv-setup/install.log" in failed.stderr
+    assert "pytest" not in failed.stdout
+    requirements.write_text("# mended\n")
+    mended = script(checkout, "test", "tests/a.py", "-k", "x y")
+    assert mended.returncode == 0
+    assert mended.stdout.endswith("|tests/a.py|-k|x y\n")
+    assert script(checkout, "run", "pretrain").stderr == ""  # the extra stays installed
+
+
+def test_two_starts_at_once_set_up_once(tmp_path: pathlib.Path):
+    checkout = make_checkout(tmp_path / "checkout")
+    start = f"'{checkout}/tpu_scripts/run.sh' pretrain"
+    done = bash(f"{start} & first=$!; {start}; second=$?; wait $first && exit $second", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.count("pretrain|") == 2
+    assert done.stderr.count("making .venv") == 1
+    assert done.stderr.count("another start is setting up") == 1
+
+
+def sourced(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return bash(f"set -euo pipefail; source '{REPOSITORY}/tpu_scripts/set_up.sh'; {command}", **variables)
+
+
+@pytest.mark.parametrize(
+    ("driver", "device"),
+    [
+        ("580.65.06, 9.0", "cuda13"),
+        ("570.12, 9.0", "cuda12"),
+        ("590.1, 7.0", "cuda12"),
+        ("600.1, 12.0", "cuda13"),
+        ("failed", "cpu"),
+    ],
+)
+def test_the_driver_and_the_card_choose_the_cuda_version(tmp_path: pathlib.Path, driver: str, device: str):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{driver}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    found = sourced("find_device", BERT_JAX_DEVICE="", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert found.stdout == f"{device}\n"
+
+
+def test_the_device_can_be_named_and_a_wrong_one_is_an_error():
+    assert sourced("find_device", BERT_JAX_DEVICE="tpu").stdout == "tpu\n"
+    wrong = sourced("set_up", BERT_JAX_DEVICE="gpu")
+    assert wrong.returncode == 1
+    assert "BERT_JAX_DEVICE=gpu: wanted cpu, tpu, cuda13 or cuda12" in wrong.stderr
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda13", "cuda12"])
+def test_an_accelerator_adds_the_same_jax_with_its_plugin(device: str):
+    lines = sourced(f"requirements all {device}").stdout.split()
+    (plain,) = [line for line in lines if line.startswith("jax==")]
+    assert f"jax[{device}]==" + plain.removeprefix("jax==") in lines
+    assert not [line for line in lines if line.startswith(("pytest", "uv=="))]
+
+
+def test_every_requirement_is_pinned_and_neither_tensorflow_nor_torch_is_one():
+    lines = sourced("requirements all test tpu cuda13 cuda12 python").stdout.split()
+    assert len(lines) > 50
+    assert [line for line in lines if "==" not in line] == []
+    names = {line.partition("==")[0].partition("[")[0].lower() for line in lines}
+    assert not names & {"tensorflow", "tensorflow-cpu", "torch", "transformers"}
+
+
+def old_machine(tmp_path: pathlib.Path) -> str:
+    """A PATH with the usual tools and a python3 that is 3.10, as on a Cloud TPU VM."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "sed", "grep", "tail", "cat", "rm", "mkdir", "uname", "dirname", "flock", "mv", "sleep"):
+        if path := shutil.which(tool):
+            (tools / tool).symlink_to(path)
+    (tools / "python3").write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.12 && exit 0\necho no pip for you >&2; exit 1\n'
+    )
+    (tools / "python3").chmod(0o755)
+    return str(tools)
+
+
+def without_system_pythons(checkout: pathlib.Path) -> pathlib.Path:
+    """The checkout with a find_python that sees PATH alone: this machine may well have a Python in /usr/local/bin."""
+    file = checkout / "tpu_scripts" / "set_up.sh"
+    text = file.read_text()
+    assert "/usr/local/bin/python3.1[1-4] /opt/python*/bin/python3" in text
+    file.write_text(text.replace("/usr/local/bin/python3.1[1-4] /opt/python*/bin/python3", ""))
+    return checkout
+
+
+def test_a_machine_with_an_old_python_gets_one_through_uv(tmp_path: pathlib.Path):
+    path = old_machine(tmp_path)
+    uv = pathlib.Path(path) / "uv"
+    uv.write_text(f'#!/bin/sh\necho "uv $*" >>"{tmp_path}/asked"\n[ "$2" = find ] && echo "{sys.executable}"; exit 0\n')
+    uv.chmod(0o755)
+    checkout = without_system_pythons(make_checkout(tmp_path / "checkout"))
+    done = script(checkout, "run", "pretrain", PATH=path, HOME=str(tmp_path), BERT_JAX_PYTHON="")
+    assert done.returncode == 0, done.stderr
+    assert "no Python 3.11 to 3.14 with venv here (python3 is Python 3.10.12): fetching one with uv" in done.stderr
+    assert (tmp_path / "asked").read_text().splitlines() == ["uv python install 3.12", "uv python find >=3.11,<3.15"]
+
+
+def test_where_no_python_can_be_had_the_remedy_is_named(tmp_path: pathlib.Path):
+    checkout = without_system_pythons(make_checkout(tmp_path / "checkout"))
+    done = script(checkout, "run", "pretrain", PATH=old_machine(tmp_path), HOME=str(tmp_path), BERT_JAX_PYTHON="")
+    assert done.returncode == 1
+    assert "uv could not fetch one" in done.stderr
+    assert "no pip for you" in done.stderr  # the end of the log
+    assert "BERT_JAX_PYTHON=/path/to/python" in done.stderr
+    wrong = script(checkout, "run", "pretrain", BERT_JAX_PYTHON="/no/such/python")
+    assert "BERT_JAX_PYTHON=/no/such/python is no Python 3.11 to 3.14" in wrong.stderr
