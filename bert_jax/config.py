@@ -210,7 +210,11 @@ def _section(kind: type[Section], values: Any, where: str) -> Section:
             arguments[name] = _section(type(default), value, f"{where}.{name}")
         else:
             arguments[name] = _typed(f"{where}.{name}", value, 0 if default is dataclasses.MISSING else default)
-    missing = [name for name, field in fields.items() if field.default is dataclasses.MISSING and name not in arguments]
+    missing = [
+        name
+        for name, field in fields.items()
+        if field.default is field.default_factory is dataclasses.MISSING and name not in arguments
+    ]
     if missing:
         raise UserError(f"{where} needs {' and '.join(missing)}")
     return kind(**arguments)

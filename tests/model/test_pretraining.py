@@ -12,17 +12,21 @@ from bert_jax.model.layers import affine, dropout, gelu, random_words
 from bert_jax.model.pretraining import abstract_parameters, count_parameters
 from bert_jax.model.settings import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.terminal import UserError
-from bert_jax.training.steps import forward, gradients
-from tests.random_rows import TINY, largest_difference, random_batch, random_parameters
+from bert_jax.training.steps import forward
+from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("base", 109_482_240), ("large", 335_141_888), ("tiny", 4_385_920), ("mini", 11_170_560)])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("base", 109_482_240), ("large", 335_141_888), ("tiny", 4_385_920), ("mini", 11_170_560)]
+)
 def test_encoder_with_pooler_has_the_published_number_of_parameters(name, parameters):
     assert count_parameters(ModelConfig(**published(name))) == parameters
 
 
 def test_the_table_holds_the_24_miniatures_base_and_large():
-    assert {(n, d) for n in MINIATURE_LAYERS for d in MINIATURE_WIDTHS} | {(12, 768), (24, 1024)} == set(published_sizes().values())
+    assert {(n, d) for n in MINIATURE_LAYERS for d in MINIATURE_WIDTHS} | {(12, 768), (24, 1024)} == set(
+        published_sizes().values()
+    )
     assert len(MINIATURE_LAYERS) * len(MINIATURE_WIDTHS) == 24
     assert published("L-4_H-256_A-4") == published("mini")
     with pytest.raises(UserError, match="did you mean 'small'"):
@@ -33,7 +37,10 @@ def test_parameters_begin_truncated_at_two_deviations_with_zero_biases():
     from bert_jax.model.pretraining import initial_parameters
 
     config = ModelConfig(**published("tiny"), vocab_size=5000)
-    params = jax.tree.map(np.asarray, jax.tree.map(lambda x: x.value, initial_parameters(config, jax.random.key(0)), is_leaf=lambda x: hasattr(x, "value")))
+    params = jax.tree.map(
+        np.asarray,
+        jax.tree.map(lambda x: x.value, initial_parameters(config, jax.random.key(0)), is_leaf=lambda x: hasattr(x, "value")),
+    )
     words = params["embeddings"]["word_embeddings"]["embedding"]
     assert np.abs(words).max() <= 0.04 + 1e-7
     assert words.std() == pytest.approx(0.02 * 0.8796, rel=0.01)  # the deviation of a normal cut at 2, not rescaled
@@ -43,12 +50,14 @@ def test_parameters_begin_truncated_at_two_deviations_with_zero_biases():
     assert not np.allclose(kernels[0], kernels[1]), "layers must not begin alike"
 
 
-@pytest.mark.parametrize("change", [{"scan_unroll": 1}, {"rematerialisation": "dots"}, {"rematerialisation": "full", "scan_unroll": 1}])
+@pytest.mark.parametrize(
+    "change", [{"scan_unroll": 1}, {"rematerialisation": "dots"}, {"rematerialisation": "full", "scan_unroll": 1}]
+)
 def test_how_the_layers_are_compiled_changes_no_gradient(change):
     config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)
     params, batch = random_parameters(), random_batch()
-    plain, _ = gradients(config, params, batch, 0, jnp.int32(5), 1)
-    other, _ = gradients(dataclasses.replace(config, **change), params, batch, 0, jnp.int32(5), 1)
+    plain, _ = gradients_of(config, params, batch, 0, jnp.int32(5), 1)
+    other, _ = gradients_of(dataclasses.replace(config, **change), params, batch, 0, jnp.int32(5), 1)
     assert largest_difference(plain, other) < 1e-5
 
 
@@ -56,9 +65,9 @@ def test_padded_vocabulary_rows_never_win_and_never_learn():
     padded = dataclasses.replace(TINY, vocab_size=61, vocab_multiple=16)
     assert padded.padded_vocab_size == 64
     params, batch = random_parameters(padded), random_batch(config=padded)
-    logits = forward(padded, params, batch, None)["mlm_logits"]
+    logits = outputs_of(padded, params, batch, None)["mlm_logits"]
     assert (np.asarray(logits).argmax(-1) < 61).all()
-    grads, _ = gradients(padded, params, batch, 0, jnp.int32(0), 1)
+    grads, _ = gradients_of(padded, params, batch, 0, jnp.int32(0), 1)
     assert not np.asarray(grads["embeddings"]["word_embeddings"]["embedding"])[61:].any()
     assert not np.asarray(grads["mlm_head"]["bias"])[61:].any()
 
@@ -67,7 +76,7 @@ def test_padding_reaches_no_real_token():
     params, batch = random_parameters(), random_batch()
     other = batch | {"input_ids": jnp.where(batch["sequence_ids"] == 0, 63, batch["input_ids"])}
     real = np.asarray(batch["sequence_ids"]) == 1
-    a, b = (np.asarray(forward(TINY, params, x, None)["last"]) for x in (batch, other))
+    a, b = (np.asarray(outputs_of(TINY, params, x, None)["last"]) for x in (batch, other))
     assert (a[real] == b[real]).all()
     assert (a[~real] != b[~real]).any()
 
@@ -85,12 +94,17 @@ def packed(batch):
 
 def test_a_packed_row_gives_each_example_the_logits_and_gradients_of_a_row_of_its_own():
     params, batch = random_parameters(), random_batch()
-    apart, together = (forward(TINY, params, x, None) for x in (batch, packed(batch)))
+    apart, together = (outputs_of(TINY, params, x, None) for x in (batch, packed(batch)))
     valid = np.asarray(batch["masked_targets"]) >= 0
-    assert largest_difference(np.asarray(apart["mlm_logits"])[valid], np.asarray(together["mlm_logits"]).reshape(apart["mlm_logits"].shape)[valid]) < 1e-5
+    assert (
+        largest_difference(
+            np.asarray(apart["mlm_logits"])[valid], np.asarray(together["mlm_logits"]).reshape(apart["mlm_logits"].shape)[valid]
+        )
+        < 1e-5
+    )
     assert largest_difference(apart["nsp_logits"], together["nsp_logits"].reshape(apart["nsp_logits"].shape)) < 1e-5
-    a, _ = gradients(TINY, params, batch, 0, jnp.int32(0), 1)
-    b, _ = gradients(TINY, params, packed(batch), 0, jnp.int32(0), 1)
+    a, _ = gradients_of(TINY, params, batch, 0, jnp.int32(0), 1)
+    b, _ = gradients_of(TINY, params, packed(batch), 0, jnp.int32(0), 1)
     assert largest_difference(a, b) < 1e-5
 
 
@@ -98,13 +112,18 @@ def test_changing_one_packed_example_leaves_its_neighbour_bit_for_bit():
     params, rows = random_parameters(), packed(random_batch())
     changed = rows | {"input_ids": jnp.where(rows["sequence_ids"] == 2, 7, rows["input_ids"])}
     first = np.asarray(rows["sequence_ids"]) == 1
-    a, b = (np.asarray(forward(TINY, params, x, None)["last"]) for x in (rows, changed))
+    a, b = (np.asarray(outputs_of(TINY, params, x, None)["last"]) for x in (rows, changed))
     assert (a[first] == b[first]).all()
 
 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
-    [("input_ids", 64, "another vocabulary"), ("input_ids", -1, "another vocabulary"), ("position_ids", 32, "max_position"), ("token_type_ids", 2, "token types")],
+    [
+        ("input_ids", 64, "another vocabulary"),
+        ("input_ids", -1, "another vocabulary"),
+        ("position_ids", 32, "max_position"),
+        ("token_type_ids", 2, "token types"),
+    ],
 )
 def test_an_id_outside_its_table_is_an_error_that_names_it_not_a_nan(name, value, says):
     batch = random_batch()
@@ -117,7 +136,12 @@ def test_an_id_outside_its_table_is_an_error_that_names_it_not_a_nan(name, value
 
 @pytest.mark.parametrize(
     ("field", "value", "says"),
-    [("num_heads", 3, "nearest number of heads"), ("activation", "gelus", "did you mean 'gelu'"), ("hidden_dropout", 1.0, "hidden_dropout=1.0"), ("vocab_size", 0, "vocab_size=0")],
+    [
+        ("num_heads", 3, "nearest number of heads"),
+        ("activation", "gelus", "did you mean 'gelu'"),
+        ("hidden_dropout", 1.0, "hidden_dropout=1.0"),
+        ("vocab_size", 0, "vocab_size=0"),
+    ],
 )
 def test_an_impossible_model_is_an_error_naming_the_key(field, value, says):
     with pytest.raises(UserError, match=says):
@@ -126,8 +150,8 @@ def test_an_impossible_model_is_an_error_naming_the_key(field, value, says):
 
 def test_bfloat16_stays_near_float32_and_keeps_float32_parameters_and_logits():
     params, batch = random_parameters(scale=1.0), random_batch()
-    exact = forward(TINY, params, batch, None)
-    rough = forward(dataclasses.replace(TINY, dtype="bfloat16"), params, batch, None)
+    exact = outputs_of(TINY, params, batch, None)
+    rough = outputs_of(dataclasses.replace(TINY, dtype="bfloat16"), params, batch, None)
     assert rough["mlm_logits"].dtype == jnp.float32
     assert rough["last"].dtype == jnp.bfloat16
     assert largest_difference(exact["mlm_logits"], rough["mlm_logits"]) < 0.05
@@ -157,7 +181,9 @@ def test_dropout_masks_are_independent_between_neighbours_on_every_axis(axis):
 
 
 def test_dropout_masks_of_consecutive_seeds_are_independent():
-    dropped = [(np.asarray(random_words(jnp.uint32(seed), (256, 256))) < 0.1 * 2**32).astype(np.float64) - 0.1 for seed in range(6)]
+    dropped = [
+        (np.asarray(random_words(jnp.uint32(seed), (256, 256))) < 0.1 * 2**32).astype(np.float64) - 0.1 for seed in range(6)
+    ]
     for i in range(6):
         for j in range(i):
             assert abs((dropped[i] * dropped[j]).mean() / 0.09) < 5 / 256
@@ -172,7 +198,9 @@ def test_every_bit_of_the_random_words_is_fair():
 def test_gelu_and_its_gradient_are_exact():
     x = jnp.linspace(-6, 6, 241)
     assert largest_difference(jax.nn.gelu(x, approximate=False), gelu(x)) < 1e-6
-    assert largest_difference(jax.vmap(jax.grad(lambda x: jax.nn.gelu(x, approximate=False)))(x), jax.vmap(jax.grad(gelu))(x)) < 1e-6
+    assert (
+        largest_difference(jax.vmap(jax.grad(lambda x: jax.nn.gelu(x, approximate=False)))(x), jax.vmap(jax.grad(gelu))(x)) < 1e-6
+    )
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(5, 9), (9, 5)])

@@ -73,7 +73,9 @@ def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
 
 
 def test_biases_and_layer_norms_are_not_decayed():
-    flags = {"/".join(k.key for k in path): flag for path, flag in jax.tree_util.tree_leaves_with_path(decayed(random_parameters()))}
+    flags = {
+        "/".join(k.key for k in path): flag for path, flag in jax.tree_util.tree_leaves_with_path(decayed(random_parameters()))
+    }
     assert flags["encoder/layers/attention/query/kernel"]
     assert flags["embeddings/word_embeddings/embedding"]
     assert not any(flag for name, flag in flags.items() if name.endswith(("bias", "scale")))

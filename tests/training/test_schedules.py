@@ -17,7 +17,9 @@ def original(step: int, peak: float, warmup: int, total: int, power: float) -> f
 def test_the_rate_is_the_originals_at_every_step(power):
     schedule = Warmup(start=0, steps=1000, warmup_steps=100, peak=1e-4, power=power)
     ours = [float(warmup_then_decay(schedule, jnp.int32(step))) for step in range(0, 1001, 7)]
-    np.testing.assert_allclose(ours, [original(step, 1e-4, 100, 1000, power) for step in range(0, 1001, 7)], rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(
+        ours, [original(step, 1e-4, 100, 1000, power) for step in range(0, 1001, 7)], rtol=1e-5, atol=1e-12
+    )
 
 
 def test_the_first_step_has_rate_zero_and_the_end_of_the_warmup_jumps_down():
@@ -32,7 +34,9 @@ def test_no_warmup_starts_at_the_peak():
 
 
 def test_each_schedule_of_an_experiment_counts_from_its_own_start():
-    rate = piecewise([Warmup(start=0, steps=100, warmup_steps=10, peak=1.0), Warmup(start=100, steps=50, warmup_steps=5, peak=2.0)])
+    rate = piecewise(
+        [Warmup(start=0, steps=100, warmup_steps=10, peak=1.0), Warmup(start=100, steps=50, warmup_steps=5, peak=2.0)]
+    )
     assert float(rate(jnp.int32(99))) == pytest.approx(0.01)
     assert float(rate(jnp.int32(100))) == 0.0
     assert float(rate(jnp.int32(104))) == pytest.approx(1.6)
@@ -40,4 +44,6 @@ def test_each_schedule_of_an_experiment_counts_from_its_own_start():
 
 
 def test_the_decay_ends_at_the_end_rate():
-    assert float(warmup_then_decay(Warmup(start=0, steps=10, warmup_steps=0, peak=1.0, end=0.1), jnp.int32(10))) == pytest.approx(0.1)
+    assert float(warmup_then_decay(Warmup(start=0, steps=10, warmup_steps=0, peak=1.0, end=0.1), jnp.int32(10))) == pytest.approx(
+        0.1
+    )

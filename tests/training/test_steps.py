@@ -10,8 +10,8 @@ import pytest
 
 from bert_jax.training.losses import cross_entropy, pretraining_loss
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.steps import dropout_seed, eval_step, forward, gradients, new_state, train_step
-from tests.random_rows import TINY, largest_difference, random_batch, random_parameters
+from bert_jax.training.steps import dropout_seed, eval_step, new_state, train_step
+from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
 
 
 @functools.cache
@@ -19,7 +19,12 @@ def step_function(accumulation: int = 1, rate: float = 1e-3, clip: float = 1.0, 
     config = dataclasses.replace(TINY, hidden_dropout=dropout, attention_dropout=dropout)
     optimizer = make_optimizer(OptimizerConfig(), random_parameters())
     step = functools.partial(
-        train_step, config=config, optimizer=optimizer, learning_rate=lambda _: jnp.float32(rate), clip_norm=clip, seed=3,
+        train_step,
+        config=config,
+        optimizer=optimizer,
+        learning_rate=lambda _: jnp.float32(rate),
+        clip_norm=clip,
+        seed=3,
         accumulation=accumulation,
     )
     return jax.jit(step), optimizer
@@ -60,16 +65,16 @@ def test_twenty_steps_on_one_batch_learn_it():
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_accumulated_gradients_equal_the_large_batchs(parts):
     params, batch = random_parameters(), random_batch()
-    whole, sums = gradients(TINY, params, batch, 0, jnp.int32(0), 1)
-    summed, sums_of_parts = gradients(TINY, params, batch, 0, jnp.int32(0), parts)
+    whole, sums = gradients_of(TINY, params, batch, 0, jnp.int32(0), 1)
+    summed, sums_of_parts = gradients_of(TINY, params, batch, 0, jnp.int32(0), parts)
     assert largest_difference(whole, summed) < 1e-5
     assert largest_difference(sums, sums_of_parts) < 1e-5
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():
     batch, params = random_batch(), random_parameters()
-    grads, _ = gradients(TINY, params, batch, 0, jnp.int32(0), 1)
-    norm = float(np.sqrt(sum(float((g.astype(jnp.float64) ** 2).sum()) for g in jax.tree.leaves(grads))))
+    grads, _ = gradients_of(TINY, params, batch, 0, jnp.int32(0), 1)
+    norm = float(np.sqrt(sum((np.asarray(g, np.float64) ** 2).sum() for g in jax.tree.leaves(grads))))
     step, optimizer = step_function(clip=norm / 10)
     state, sums = step(fresh(optimizer), batch)
     assert float(sums["grad_norm"]) == pytest.approx(norm, rel=1e-4)
@@ -86,7 +91,11 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_counters():
     assert float(sums["skipped"]) == 1.0
     assert float(sums["mlm_loss"]) == 0.0, "a skipped step must not poison the sums of its window"
     assert (int(after.step), int(after.skipped), int(after.skipped_in_a_row)) == (2, 1, 1)
-    same = jax.tree.map(lambda a, b: bool(np.array_equal(a, b, equal_nan=True)), (broken.params, broken.opt_state), (after.params, after.opt_state))
+    same = jax.tree.map(
+        lambda a, b: bool(np.array_equal(a, b, equal_nan=True)),
+        (broken.params, broken.opt_state),
+        (after.params, after.opt_state),
+    )
     assert all(jax.tree.leaves(same))
     mended = after.replace(params=state.params)
     assert int(step(mended, random_batch(2))[0].skipped_in_a_row) == 0
@@ -103,7 +112,9 @@ def test_an_infinite_gradient_norm_with_a_finite_loss_is_skipped_too():
 
 
 def test_dropout_differs_between_steps_and_microbatches_and_repeats_for_the_same():
-    seeds = {int(dropout_seed(seed, jnp.int32(step), jnp.int32(part))) for seed in range(4) for step in range(50) for part in range(4)}
+    seeds = {
+        int(dropout_seed(seed, jnp.int32(step), jnp.int32(part))) for seed in range(4) for step in range(50) for part in range(4)
+    }
     assert len(seeds) == 4 * 50 * 4
     step, optimizer = step_function(dropout=0.1)
     first, _ = step(fresh(optimizer), random_batch())
@@ -121,5 +132,5 @@ def test_evaluation_of_a_padded_batch_counts_only_its_real_rows():
 
 def test_evaluation_has_no_dropout():
     config = dataclasses.replace(TINY, hidden_dropout=0.5, attention_dropout=0.5)
-    a, b = (forward(c, random_parameters(), random_batch(), None)["mlm_logits"] for c in (TINY, config))
+    a, b = (outputs_of(c, random_parameters(), random_batch(), None)["mlm_logits"] for c in (TINY, config))
     assert bool((a == b).all())
