@@ -1,0 +1,181 @@
+"""The shape of the project, as the design states it: who may import whom, what lies where, what every name explains."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = REPOSITORY / "bert_jax"
+
+# In the order in which data flows: a folder imports only from folders before it.
+FOLDERS = (
+    "corpus",
+    "examples",
+    "sharding",
+    "batches",
+    "model",
+    "training",
+    "checkpoints",
+    "tasks",
+    "metrics",
+    "interop",
+    "analysis",
+)
+FOUNDATION = "terminal"  # the one root module that folders may import
+TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
+DOTFILES = {".ci", ".gitignore", ".ruff.toml", ".pytest.ini", ".mypy.ini"}
+ONLY_IN = {"jax": None, "flax": None, "optax": None, "grain": {"batches"}, "orbax": {"checkpoints"}}
+WITHOUT_JAX = {"corpus", "examples"}
+LINES = 400
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name(path: pathlib.Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def tracked() -> list[str]:
+    """Files under version control, new ones that are not ignored included."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [file for file in listed.stdout.splitlines() if (REPOSITORY / file).exists()]
+
+
+def imports(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted module) of every import in a file, those inside functions included, relative ones resolved."""
+    package = path.relative_to(REPOSITORY).with_suffix("").parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            # `from bert_jax import launch` imports bert_jax.launch: the names count as modules of their own
+            yield from ((node.lineno, f"{module}.{alias.name}" if module == "bert_jax" else module) for alias in node.names)
+
+
+def folder(path: pathlib.Path) -> str | None:
+    """The folder of bert_jax that a file lies in, None for a root module."""
+    inside = path.relative_to(PACKAGE).parts
+    return inside[0] if len(inside) > 1 else None
+
+
+def test_the_import_reader_sees_every_form(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(globals(), "REPOSITORY", tmp_path)
+    (tmp_path / "bert_jax" / "model").mkdir(parents=True)
+    file = tmp_path / "bert_jax" / "model" / "x.py"
+    file.write_text(
+        "import jax.numpy as jnp\nfrom bert_jax import launch\ndef f():\n    from ..training import steps\n    from . import y\n"
+    )
+    assert list(imports(file)) == [(1, "jax.numpy"), (2, "bert_jax.launch"), (4, "bert_jax.training"), (5, "bert_jax.model")]
+
+
+def test_every_folder_has_its_place_in_the_order():
+    here = {path.name for path in PACKAGE.iterdir() if path.is_dir() and list(path.glob("*.py"))}
+    assert here <= set(FOLDERS)
+
+
+def test_folders_import_only_what_stands_before_them():
+    wrong = []
+    for path in MODULES:
+        own = folder(path)
+        if own is None:
+            continue
+        allowed = {FOUNDATION, *FOLDERS[: FOLDERS.index(own) + 1]}
+        for line, module in imports(path):
+            parts = module.split(".")
+            if parts[0] == "bert_jax" and (len(parts) == 1 or parts[1] not in allowed):
+                wrong.append(f"{name(path)}:{line} imports {module}")
+    assert wrong == []
+
+
+def test_the_foundation_imports_nothing_of_the_project():
+    assert [module for _, module in imports(PACKAGE / f"{FOUNDATION}.py") if module.startswith("bert_jax")] == []
+
+
+def test_each_library_stays_in_its_home():
+    wrong = []
+    for path in MODULES:
+        own = folder(path)
+        for line, module in imports(path):
+            library = module.split(".")[0]
+            homes = ONLY_IN.get(library)
+            if (library in ONLY_IN and own in WITHOUT_JAX) or (homes is not None and own not in homes):
+                wrong.append(f"{name(path)}:{line} imports {module}")
+    assert wrong == []
+
+
+def test_nothing_needs_tensorflow_or_torch():
+    foreign = {"tensorflow", "torch", "transformers", "tensorflow_text"}
+    assert [name(path) for path in MODULES for _, module in imports(path) if module.split(".")[0] in foreign] == []
+
+
+def test_the_top_level_is_exactly_what_was_agreed():
+    top = {file.split("/")[0] for file in tracked()}
+    assert top - TOP_LEVEL - DOTFILES == set()
+
+
+def test_no_drawer_without_a_subject():
+    drawers = re.compile(r"(^|_)(utils?|commons?|helpers?|misc)(_|$)")
+    assert [file for file in tracked() if any(drawers.search(part) for part in file.removesuffix(".py").split("/"))] == []
+
+
+def test_no_file_is_longer_than_one_can_hold_in_mind():
+    lengths = {file: len((REPOSITORY / file).read_text().splitlines()) for file in tracked() if file.endswith((".py", ".sh"))}
+    assert {file: lines for file, lines in lengths.items() if lines > LINES} == {}
+
+
+def test_no_file_knows_the_machine_it_was_written_on():
+    machine = re.compile(r"/work/|/root/|/tmp/w\b|/opt/pypi|file:///")
+    own = name(pathlib.Path(__file__))
+    found = []
+    for file in tracked():
+        path = REPOSITORY / file
+        if file == own or path.suffix in {".npz", ".npy", ".png"}:
+            continue
+        found += [
+            f"{file}:{i}" for i, line in enumerate(path.read_text(errors="replace").splitlines(), 1) if machine.search(line)
+        ]
+    assert found == []
+
+
+def undocumented(tree: ast.Module) -> Iterator[str]:
+    if not ast.get_docstring(tree):
+        yield "the module"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            if not ast.get_docstring(node):
+                yield node.name
+
+
+def test_every_module_public_function_and_class_says_what_it_is():
+    silent = [
+        f"{name(path)}: {what}"
+        for path in MODULES
+        if path.read_text().strip()
+        for what in undocumented(ast.parse(path.read_text()))
+    ]
+    # `main` is the verb, which its module's docstring explains
+    assert [line for line in silent if not line.endswith(": main")] == []
+
+
+def test_experiments_hold_settings_only():
+    wrong = []
+    for path in sorted((REPOSITORY / "experiments").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        if not ast.get_docstring(tree):
+            wrong.append(f"{name(path)} has no docstring")
+        wrong += [f"{name(path)} defines class {node.name}" for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        wrong += [
+            f"{name(path)}:{line} imports {module}" for line, module in imports(path) if module.split(".")[0] in {"jax", "flax"}
+        ]
+    assert wrong == []
