@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn
 
 from bert_jax.corpus import files, sources, training
-from bert_jax.corpus.build import BuildConfig, build_corpus, save_tokenizer
+from bert_jax.corpus.build import BuildConfig, build_corpus, settle_tokenizer
 from bert_jax.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.corpus.layouts import LAYOUTS
 from bert_jax.corpus.report import format_report
@@ -21,6 +21,8 @@ from bert_jax.corpus.workers import available_cores
 from bert_jax.terminal import UserError, nearest, run_verb
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
+
+_RECIPE_FILE = ".vocabulary.json"  # how the vocabulary was made, so that a later run with other flags is not answered with it
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,32 +47,106 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     text = parser.add_argument_group("text")
-    text.add_argument("--source", action="append", required=True, metavar="SOURCE", help="embedded | text:GLOB | jsonl:GLOB | tfds:NAME[:SPLIT][@FEATURE]; .gz files too; may be repeated")
-    text.add_argument("--text-field", default="text", metavar="NAME", help="the field of a JSON record that holds its text (default: text)")
-    text.add_argument("--layout", default="auto", choices=["auto", *LAYOUTS], help="what line breaks mean in text: files (default: auto, found out for each file and told in the report)")
+    text.add_argument(
+        "--source",
+        action="append",
+        required=True,
+        metavar="SOURCE",
+        help="embedded | text:GLOB | jsonl:GLOB | tfds:NAME[:SPLIT][@FEATURE]; .gz files too; may be repeated",
+    )
+    text.add_argument(
+        "--text-field", default="text", metavar="NAME", help="the field of a JSON record that holds its text (default: text)"
+    )
+    text.add_argument(
+        "--layout",
+        default="auto",
+        choices=["auto", *LAYOUTS],
+        help="what line breaks mean in text: files (default: auto, found out for each file and told in the report)",
+    )
     text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help="what bytes that are not UTF-8 do")
-    text.add_argument("--on-bad-records", default="error", choices=["error", "skip"], help="what lines that are not JSON, or have no text, do")
-    text.add_argument("--tfds-directory", metavar="DIR", help="where prepared data sets are (default: that of tfds; for embedded, the cache directory)")
+    text.add_argument(
+        "--on-bad-records", default="error", choices=["error", "skip"], help="what lines that are not JSON, or have no text, do"
+    )
+    text.add_argument(
+        "--tfds-directory",
+        metavar="DIR",
+        help="where prepared data sets are (default: that of tfds; for embedded, the cache directory)",
+    )
     vocabulary = parser.add_argument_group("vocabulary")
     vocabulary.add_argument("--vocab", metavar="PATH", help="a vocab.txt, a spiece.model, or a directory with one of them")
     vocabulary.add_argument("--train-vocab", choices=list(_TRAINERS), help="make a new vocabulary from the sources instead")
-    vocabulary.add_argument("--vocab-size", type=_count, default=30522, metavar="N", help="pieces of a new vocabulary, the special ones included (default: 30522, the original's)")
-    vocabulary.add_argument("--vocab-megabytes", type=_count, default=200, metavar="N", help="text a new vocabulary is made from, taken evenly over the sources (default: 200)")
+    vocabulary.add_argument(
+        "--vocab-size",
+        type=_count,
+        default=30522,
+        metavar="N",
+        help="pieces of a new vocabulary, the special ones included (default: 30522, the original's)",
+    )
+    vocabulary.add_argument(
+        "--vocab-megabytes",
+        type=_count,
+        default=200,
+        metavar="N",
+        help="text a new vocabulary is made from, taken evenly over the sources (default: 200)",
+    )
     vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
     casing = vocabulary.add_mutually_exclusive_group()
-    casing.add_argument("--lowercase", action="store_true", default=None, help="lower-case text and strip accents; needed only where the vocabulary does not tell (default for a new one)")
+    casing.add_argument(
+        "--lowercase",
+        action="store_true",
+        default=None,
+        help="lower-case text and strip accents; needed only where the vocabulary does not tell (default for a new one)",
+    )
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
-    vocabulary.add_argument("--max-word-characters", type=_count, metavar="N", help="longer words are unknown (default: 200 as the original; transformers has 100)")
+    vocabulary.add_argument(
+        "--max-word-characters",
+        type=_count,
+        metavar="N",
+        help="longer words are unknown (default: 200 as the original; transformers has 100)",
+    )
     cleaning = parser.add_argument_group("cleaning")
-    cleaning.add_argument("--keep", action="append", default=[], metavar="RULE", help="switch a cleaning rule off; may be repeated")
-    cleaning.add_argument("--max-sentence-characters", type=_count, default=CleaningConfig.max_sentence_characters, metavar="N", help="(default: %(default)s)")
-    cleaning.add_argument("--min-document-characters", type=_count, default=CleaningConfig.min_document_characters, metavar="N", help="(default: %(default)s)")
+    cleaning.add_argument(
+        "--keep", action="append", default=[], metavar="RULE", help="switch a cleaning rule off; may be repeated"
+    )
+    cleaning.add_argument(
+        "--max-sentence-characters",
+        type=_count,
+        default=CleaningConfig.max_sentence_characters,
+        metavar="N",
+        help="(default: %(default)s)",
+    )
+    cleaning.add_argument(
+        "--min-document-characters",
+        type=_count,
+        default=CleaningConfig.min_document_characters,
+        metavar="N",
+        help="(default: %(default)s)",
+    )
     output = parser.add_argument_group("output")
     output.add_argument("--output", required=True, type=pathlib.Path, metavar="DIR", help="the corpus directory")
-    output.add_argument("--heldout-fraction", type=_fraction, default=0.01, metavar="F", help="documents kept for evaluation, chosen by their content (default: 0.01)")
-    output.add_argument("--shards", type=_count, metavar="N", help="pieces that are written, and done again after a stop, on their own (default: by the amount of text)")
-    output.add_argument("--shard", type=_host, default=(0, 1), metavar="I/N", help="build only this host's part, I from 0; the last host to finish completes the corpus")
-    output.add_argument("--workers", type=_count, default=available_cores(), metavar="N", help="processes (default: all cores, here %(default)s)")
+    output.add_argument(
+        "--heldout-fraction",
+        type=_fraction,
+        default=0.01,
+        metavar="F",
+        help="documents kept for evaluation, chosen by their content (default: 0.01)",
+    )
+    output.add_argument(
+        "--shards",
+        type=_count,
+        metavar="N",
+        help="pieces that are written, and done again after a stop, on their own (default: by the amount of text)",
+    )
+    output.add_argument(
+        "--shard",
+        type=_host,
+        default=(0, 1),
+        metavar="I/N",
+        help="build only this host's part, I from 0; the last host to finish completes the corpus",
+    )
+    output.add_argument(
+        "--workers", type=_count, default=available_cores(), metavar="N", help="processes (default: all cores, here %(default)s)"
+    )
     return parser
 
 
@@ -105,7 +181,9 @@ def main() -> None:
     config = BuildConfig(
         sources=tuple(map(sources.parse_source, flags.source)),
         text=TextConfig(
-            options=sources.ReadOptions(flags.text_field, flags.layout, flags.on_bad_bytes, flags.on_bad_records, flags.tfds_directory),
+            options=sources.ReadOptions(
+                flags.text_field, flags.layout, flags.on_bad_bytes, flags.on_bad_records, flags.tfds_directory
+            ),
             cleaning=CleaningConfig(frozenset(flags.keep), flags.max_sentence_characters, flags.min_document_characters),
             heldout_fraction=flags.heldout_fraction,
         ),
@@ -131,15 +209,27 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
             raise UserError("--vocab-only makes a new vocabulary: give --train-vocab instead of --vocab")
         return load_tokenizer(flags.vocab, lowercase=flags.lowercase, max_word_characters=flags.max_word_characters)
     if flags.shard != (0, 1):
-        raise UserError(f"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab={flags.output / TOKENIZER}")
-    directory = flags.output / TOKENIZER
+        raise UserError(
+            f"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab={flags.output / TOKENIZER}"
+        )
+    recipe = {"kind": flags.train_vocab, "size": flags.vocab_size, "lowercase": flags.lowercase is not False}
+    recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
+    path, directory = flags.output / _RECIPE_FILE, flags.output / TOKENIZER
+    if path.is_file() or (directory / CONFIG_FILE).is_file():
+        before = files.read_json(path) if path.is_file() else "elsewhere"
+        if before != recipe:
+            raise UserError(
+                f"{directory} holds a vocabulary made otherwise: {before}, now {recipe}; choose another --output, or remove it"
+            )
     if not (directory / CONFIG_FILE).is_file():
-        lowercase = flags.lowercase is not False
         items = sources.find_items(config.sources, config.text.options)
-        documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
         flags.output.mkdir(parents=True, exist_ok=True)
-        save_tokenizer(_TRAINERS[flags.train_vocab](documents, flags.vocab_size, lowercase=lowercase), directory)
-    return load_tokenizer(directory, max_word_characters=flags.max_word_characters)
+        files.write_json(path, recipe)
+        documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
+        settle_tokenizer(
+            _TRAINERS[flags.train_vocab](documents, flags.vocab_size, recipe["lowercase"], flags.max_word_characters), directory
+        )
+    return load_tokenizer(directory)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Builds a store: the shards of this host over all cores, and, by whoever finds them all finished, the manifest and the report.
 
-What makes it restartable: a shard is renamed into place when whole; the settings are written first and must be the same on every later
-run; the manifest is written last. A lock keeps two processes from building the same part at once, and dies with its owner.
+What makes it restartable: a shard is renamed into place when whole; the settings are written first and must be the same on
+every later run; the manifest is written last. A lock keeps two processes from building the same part at once, and dies with its
+owner.
 """
 
 from __future__ import annotations
@@ -46,7 +47,13 @@ class Work:
 
 
 def build_corpus(
-    config: BuildConfig, tokenizer: Tokenizer, directory: pathlib.Path, *, workers: int, host: tuple[int, int] = (0, 1), command: str = ""
+    config: BuildConfig,
+    tokenizer: Tokenizer,
+    directory: pathlib.Path,
+    *,
+    workers: int,
+    host: tuple[int, int] = (0, 1),
+    command: str = "",
 ) -> dict[str, Any] | None:
     """Builds the shards k of host i of n with k % n == i. Returns the report, or None while shards of other hosts are missing."""
     with files.disk_errors(directory):
@@ -56,8 +63,7 @@ def build_corpus(
         shards = sources.usual_shards(items, config.shards)
         directory.mkdir(parents=True, exist_ok=True)
         settle_settings(directory, _settings(config, items, shards, tokenizer), command)
-        if not (directory / store.TOKENIZER / CONFIG_FILE).is_file():
-            save_tokenizer(tokenizer, directory / store.TOKENIZER)
+        settle_tokenizer(tokenizer, directory / store.TOKENIZER)
         with _lock(directory / f".build-{host[0]}-of-{host[1]}.lock", wait=False):
             spans = sources.cut(items, shards)
             mine = range(host[0], shards, host[1])
@@ -69,7 +75,9 @@ def build_corpus(
                 _write_shards(work, workers, found=len(mine) - len(work))
         missing = shards - len(store.finished_shards(directory, shards))
         if missing:
-            print(f"{shards - missing} of {shards} shards are done; {missing} belong to other hosts, the last of which completes the corpus")
+            print(
+                f"{shards - missing} of {shards} shards are done; {missing} belong to other hosts, the last of which completes the corpus"
+            )
             return None
         with _lock(directory / ".finish.lock", wait=True):
             if not (directory / store.MANIFEST).is_file():
@@ -77,17 +85,27 @@ def build_corpus(
         return files.read_json(directory / REPORT)
 
 
-def save_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
-    """Puts the tokenizer's directory in place whole. Another host may have been first; theirs is the same."""
-    part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
-    files.remove_tree(part)
-    tokenizer.save(part)
-    try:
-        part.rename(directory)
-    except OSError:
-        if not (directory / CONFIG_FILE).is_file():
-            raise
+def settle_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
+    """Puts the tokenizer's files in place, whole; where there are some already (another host's, or an earlier run's), they must
+    be the same.
+    """
+    if not (directory / CONFIG_FILE).is_file():
+        part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
         files.remove_tree(part)
+        tokenizer.save(part)
+        try:
+            part.rename(directory)
+            return
+        except OSError:
+            files.remove_tree(part)
+            if not (directory / CONFIG_FILE).is_file():
+                raise
+    there = load_tokenizer(directory)
+    if (there.vocabulary, there.max_word_characters) != (tokenizer.vocabulary, tokenizer.max_word_characters):
+        raise UserError(
+            f"{directory} holds another vocabulary ({there.size:,} pieces) than the one given ({tokenizer.size:,} pieces); "
+            "choose another --output, or remove it"
+        )
 
 
 def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -100,6 +118,7 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
         "sources": [str(source) for source in config.sources],
         "files": [[item.path, item.unit, item.length, item.layout] for item in items],
         "vocabulary": dataclasses.asdict(tokenizer.vocabulary),
+        "max_word_characters": tokenizer.max_word_characters,
         **text["options"],
         **text["cleaning"],
         "heldout_fraction": config.text.heldout_fraction,
@@ -110,16 +129,22 @@ def settle_settings(directory: pathlib.Path, settings: dict[str, Any], command: 
     """Writes the settings of a new store; of one that is begun, insists that they are the same."""
     path = directory / store.SETTINGS
     if not path.is_file():
-        foreign = [entry.name for entry in directory.iterdir() if not entry.name.startswith(".") and entry.name != store.TOKENIZER]
+        foreign = [
+            entry.name for entry in directory.iterdir() if not entry.name.startswith(".") and entry.name != store.TOKENIZER
+        ]
         if foreign:
-            raise UserError(f"{directory} holds other things ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output")
+            raise UserError(
+                f"{directory} holds other things ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output"
+            )
         files.write_json(path, settings | {"command": command})
         return
     before = files.read_json(path)
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed:
         differences = "; ".join(f"{key} was {_short(before.get(key))}, is {_short(settings[key])}" for key in changed)
-        raise UserError(f"{directory} was begun with other settings: {differences}. Choose another --output, or remove that directory")
+        raise UserError(
+            f"{directory} was begun with other settings: {differences}. Choose another --output, or remove that directory"
+        )
 
 
 def _short(value: Any) -> str:
@@ -139,7 +164,9 @@ def _lock(path: pathlib.Path, *, wait: bool) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            raise UserError(f"another process is building {path.parent}; wait for it, or give every host its own --shard=i/n") from error
+            raise UserError(
+                f"another process is building {path.parent}; wait for it, or give every host its own --shard=i/n"
+            ) from error
         yield
 
 
@@ -192,7 +219,9 @@ def _finish(
         dropped = _sum(content["dropped"] for content in contents)
         read = _sum(content["read"] for content in contents).get("documents", 0)
         why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
-        raise UserError(f"the corpus is empty: {read:,} documents were read and none was kept ({why or 'the sources hold no text'}); see --keep")
+        raise UserError(
+            f"the corpus is empty: {read:,} documents were read and none was kept ({why or 'the sources hold no text'}); see --keep"
+        )
     every = survey.sampling(sentences)
     jobs = [_SurveyWork(path, tokenizer.size, tokenizer.unk_id, every) for path in paths]
     few = sum(content["splits"][split]["tokens"] for content in contents for split in SPLITS) < _TOKENS_WORTH_PROCESSES
@@ -220,7 +249,9 @@ def _finish(
         "read": _sum(content["read"] for content in contents),
         "dropped": _sum(content["dropped"] for content in contents),
         "heldout_fraction": config.text.heldout_fraction,
-        "shards": [{"name": path.name, "splits": c["splits"], "files": c["files"]} for path, c in zip(paths, contents, strict=True)],
+        "shards": [
+            {"name": path.name, "splits": c["splits"], "files": c["files"]} for path, c in zip(paths, contents, strict=True)
+        ],
     }
     numbers = report.corpus_report(manifest, surveys, tokenizer, every)
     files.write_json(directory / REPORT, numbers)

@@ -41,7 +41,8 @@ class CleaningConfig:
 
 
 def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningConfig, counts: Counter[str]) -> list[str]:
-    """The sentences of one document; none when the document is dropped. `counts` gains one per thing dropped, under the rule's name.
+    """The sentences of one document; none when the document is dropped. `counts` gains one per thing dropped, under the rule's
+    name.
 
     `lines`: paragraphs of running prose, or one sentence each when `is_sentence`.
     """
@@ -77,7 +78,9 @@ def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningC
 
 
 def _is_markup(line: str) -> bool:
-    """A line that opens with markup; one that opens with a tag yet holds prose (`<p>Some words ...`) is judged by what the tags leave."""
+    """A line that opens with markup; one that opens with a tag yet holds prose (`<p>Some words ...`) is judged by what the tags
+    leave.
+    """
     if line[0] not in "<{|}[h" or not _MARKUP.match(line):
         return False
     return line[0] != "<" or len(_TAG.sub("", line).split()) < 5

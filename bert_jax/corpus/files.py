@@ -84,9 +84,13 @@ def disk_errors(directory: pathlib.Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"no space left for {directory}; finished shards are intact: make room and run the same command again") from error
+            raise UserError(
+                f"no space left for {directory}; finished shards are intact: make room and run the same command again"
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG, errno.EIO):
-            raise UserError(f"{error.filename or directory} cannot be written: {error.strerror}; choose another --output") from error
+            raise UserError(
+                f"{error.filename or directory} cannot be written: {error.strerror}; choose another --output"
+            ) from error
         raise
 
 

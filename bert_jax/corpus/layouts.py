@@ -20,7 +20,9 @@ _WRAP_COLUMNS = (45, 120)  # median and greatest length of a line that was wrapp
 
 
 def is_wrapped(lines: list[str]) -> bool:
-    """Whether line breaks inside paragraphs are only wrapping: such lines are alike in length and mostly end without punctuation."""
+    """Whether line breaks inside paragraphs are only wrapping: such lines are alike in length and mostly end without
+    punctuation.
+    """
     inner = [line.strip() for line, following in zip(lines, lines[1:], strict=False) if line.strip() and following.strip()]
     if len(inner) < 4 or max(map(len, inner)) > _WRAP_COLUMNS[1] or statistics.median(map(len, inner)) < _WRAP_COLUMNS[0]:
         return False

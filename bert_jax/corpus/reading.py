@@ -10,7 +10,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO
 
 from bert_jax.corpus import records
 from bert_jax.corpus.layouts import is_wrapped, unwrap
@@ -57,12 +57,16 @@ def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
                 for place, data in _raw_documents(raw, item, span.start, span.stop):
                     yield from _document(item, place, data, (place - span.start) / (span.stop - span.start), options, counts)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{item.path} is not a whole gzip file ({error}); fetch it again, or unpack what there is with zcat") from error
+        raise UserError(
+            f"{item.path} is not a whole gzip file ({error}); fetch it again, or unpack what there is with zcat"
+        ) from error
     except OSError as error:
         raise UserError(f"{item.path} cannot be read: {error.strerror or error}") from error
 
 
-def _document(item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+def _document(
+    item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]
+) -> Iterator[Document]:
     """The document in `data`, which begins at byte `place`; none when it is a bad record that may be skipped."""
     text: str | None = _decode(item, place, data, options, counts)
     if item.kind == "jsonl":
@@ -119,7 +123,7 @@ def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts
     raise UserError(f"{item.path}: the record at byte {place:,} is bad: {problem}; mend it, or pass --on-bad-records=skip")
 
 
-def _raw_documents(file: BinaryIO, item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
     """(first byte, bytes) of every document of a file that the span [start, stop) owns."""
     if item.kind == "jsonl" or item.layout == "lines":
         return _line_documents(file, start, stop)
@@ -128,7 +132,7 @@ def _raw_documents(file: BinaryIO, item: Item, start: int, stop: float) -> Itera
     return _blank_separated_documents(file, start, stop)
 
 
-def _lines(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+def _lines(file: IO[bytes], start: int) -> Iterator[tuple[int, bytes]]:
     """(first byte, line with its line end) of every line that begins at `start` or later."""
     place = start
     if start:
@@ -141,7 +145,7 @@ def _lines(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
         place += len(line)
 
 
-def _line_documents(file: BinaryIO, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+def _line_documents(file: IO[bytes], start: int, stop: float) -> Iterator[tuple[int, bytes]]:
     for place, line in _lines(file, start):
         if place >= stop:
             return
@@ -149,7 +153,7 @@ def _line_documents(file: BinaryIO, start: int, stop: float) -> Iterator[tuple[i
             yield place, line
 
 
-def _blank_separated_documents(file: BinaryIO, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+def _blank_separated_documents(file: IO[bytes], start: int, stop: float) -> Iterator[tuple[int, bytes]]:
     """A document is owned by the span in which the blank line before it begins. One longer than `_PIECE` is cut at a line."""
     owned, first, size = start == 0, 0, 0
     held: list[bytes] = []
@@ -175,11 +179,11 @@ def _blank_separated_documents(file: BinaryIO, start: int, stop: float) -> Itera
         yield first, b"".join(held)
 
 
-def _piece_documents(file: BinaryIO, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
+def _piece_documents(file: IO[bytes], start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
     """A file without document ends, cut at the first paragraph (or line) that begins after each multiple of `_PIECE`.
 
-    A piece is owned by the span that holds the multiple, so cuts do not depend on the spans. A paragraph counts as after the multiple
-    when the blank line before it begins there, which a reader that enters at the multiple can see.
+    A piece is owned by the span that holds the multiple, so cuts do not depend on the spans. A paragraph counts as after the
+    multiple when the blank line before it begins there, which a reader that enters at the multiple can see.
     """
     due = -(-start // _PIECE) * _PIECE
     begun, first, blank = due == 0, 0, -1

@@ -1,4 +1,6 @@
-"""TensorFlow Datasets as a source of text, without TensorFlow: a data set by its catalogue name, or our own embedded one, read by record number."""
+"""TensorFlow Datasets as a source of text, without TensorFlow: a data set by its catalogue name, or our own embedded one, read
+by record number.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def parse_name(name: str) -> tuple[str, str, str]:
     """`NAME[:SPLIT][@FEATURE]` -> (name, split or "train", feature or "")."""
     match = re.fullmatch(r"([^:@\s]+)(?::([^@\s]+))?(?:@(\S+))?", name)
     if not match:
-        raise UserError(f"tfds:{name} is not NAME, NAME:SPLIT or NAME:SPLIT@FEATURE, for example tfds:wikipedia/20230601.en:train@text")
+        raise UserError(
+            f"tfds:{name} is not NAME, NAME:SPLIT or NAME:SPLIT@FEATURE, for example tfds:wikipedia/20230601.en:train@text"
+        )
     return match[1], match[2] or "train", match[3] or ""
 
 
@@ -62,7 +66,11 @@ def _tfds() -> Any:
 def cache_directory() -> pathlib.Path:
     """Where the embedded corpus is kept: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
     stated = os.environ.get("BERT_JAX_CACHE")
-    return pathlib.Path(stated) if stated else pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax"
+    return (
+        pathlib.Path(stated)
+        if stated
+        else pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax"
+    )
 
 
 def _embedded_builder(directory: str | None) -> Any:
@@ -119,10 +127,14 @@ def _text_feature(builder: Any, feature: str) -> str:
     features = builder.info.features
     texts = [name for name in features if isinstance(features[name], _tfds().features.Text)]
     if feature and feature not in texts:
-        raise UserError(f"tfds:{builder.name} has no text feature {feature!r}; {nearest(feature, texts) if texts else 'it has none'}")
+        raise UserError(
+            f"tfds:{builder.name} has no text feature {feature!r}; {nearest(feature, texts) if texts else 'it has none'}"
+        )
     if feature or "text" in texts or len(texts) == 1:
         return feature or ("text" if "text" in texts else texts[0])
-    raise UserError(f"tfds:{builder.name} has {len(texts)} text features ({', '.join(texts)}); choose with tfds:{builder.name}@FEATURE")
+    raise UserError(
+        f"tfds:{builder.name} has {len(texts)} text features ({', '.join(texts)}); choose with tfds:{builder.name}@FEATURE"
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -63,7 +63,9 @@ def _warnings(report: dict[str, Any]) -> list[str]:
             "what it cannot spell cannot be learnt. Train one with --train-vocab=wordpiece, or check --lowercase/--cased."
         )
     if train["documents"] == 1:
-        found.append("there is one document only: a random next segment must come from another document, so sentence pairs cannot be made.")
+        found.append(
+            "there is one document only: a random next segment must come from another document, so sentence pairs cannot be made."
+        )
     elif report["one_sentence_documents"] > documents / 2:
         found.append(
             f"{report['one_sentence_documents']:,} of {documents:,} documents have a single sentence, which gives no next segment; "

@@ -124,10 +124,14 @@ def write_shard(
             if sentences:
                 heldout = is_heldout(sentences, config.heldout_fraction)
                 writers["heldout" if heldout else "train"].add(sentences, tokenizer)
-            progress((before + min(1.0, document.fraction) * span.weight) / total, writers["train"].tokens + writers["heldout"].tokens)
+            progress(
+                (before + min(1.0, document.fraction) * span.weight) / total, writers["train"].tokens + writers["heldout"].tokens
+            )
         before += span.weight
     splits = {split: writer.close() for split, writer in writers.items()}
-    finish_shard(part, store / shard_name(index, shards), tokenizer.size, {"splits": splits, "dropped": dict(counts), "read": dict(read)})
+    finish_shard(
+        part, store / shard_name(index, shards), tokenizer.size, {"splits": splits, "dropped": dict(counts), "read": dict(read)}
+    )
 
 
 def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: dict) -> None:

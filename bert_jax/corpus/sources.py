@@ -5,9 +5,10 @@
     jsonl:GLOB                    one JSON object a line, .gz too; its field --text-field is the document
     tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` unless said otherwise
 
-A file is cut by bytes: a shard owns the documents that begin in its range, so one big file keeps all cores busy. A gzip file cannot be entered
-in the middle: it is cut by document number, and the reader of each part decompresses the whole file. A data set is cut by
-records. The cut depends on the sources and the number of shards only, so neither workers nor hosts change the result.
+A file is cut by bytes: a shard owns the documents that begin in its range, so one big file keeps all cores busy. A gzip file
+cannot be entered in the middle: it is cut by document number, and the reader of each part decompresses the whole file. A data
+set is cut by records. The cut depends on the sources and the number of shards only, so neither workers nor hosts change the
+result.
 """
 
 from __future__ import annotations
@@ -77,16 +78,22 @@ class Span:
 def parse_source(text: str) -> Source:
     kind, colon, name = text.partition(":")
     if kind not in KINDS:
-        raise UserError(f"--source={text}: no source {kind!r}; {nearest(kind, KINDS)} (embedded, text:GLOB, jsonl:GLOB, tfds:NAME)")
+        raise UserError(
+            f"--source={text}: no source {kind!r}; {nearest(kind, KINDS)} (embedded, text:GLOB, jsonl:GLOB, tfds:NAME)"
+        )
     if (kind == "embedded") == bool(name) or (kind != "embedded" and not colon):
-        raise UserError(f"--source={text}: " + ("embedded takes no name" if name else f"write {kind}:{'NAME' if kind == 'tfds' else 'GLOB'}"))
+        raise UserError(
+            f"--source={text}: " + ("embedded takes no name" if name else f"write {kind}:{'NAME' if kind == 'tfds' else 'GLOB'}")
+        )
     if kind == "tfds":
         records.parse_name(name)
     return Source(kind, name)
 
 
 def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
-    """Every file and data set of `sources`, in order; the files of a glob in the order of their names. Empty files are left out."""
+    """Every file and data set of `sources`, in order; the files of a glob in the order of their names. Empty files are left
+    out.
+    """
     items: list[Item] = []
     for source in sources:
         if source.kind in ("embedded", "tfds"):
@@ -97,7 +104,9 @@ def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
             continue
         paths = sorted(path for path in glob.glob(source.name, recursive=True) if pathlib.Path(path).is_file())
         if not paths:
-            raise UserError(f"--source={source}: no file matches {source.name} (in {pathlib.Path.cwd()}); quote the pattern, ** matches folders")
+            raise UserError(
+                f"--source={source}: no file matches {source.name} (in {pathlib.Path.cwd()}); quote the pattern, ** matches folders"
+            )
         items += [_file_item(source.kind, path, options) for path in paths if pathlib.Path(path).stat().st_size]
     return items
 
@@ -131,7 +140,9 @@ def _head(path: str) -> str:
 
 
 def usual_shards(items: Sequence[Item], stated: int | None) -> int:
-    """The number of shards: as stated; else 64 if that leaves each 1 to 64 MiB of text. It does not look at this machine's cores."""
+    """The number of shards: as stated; else 64 if that leaves each 1 to 64 MiB of text. It does not look at this machine's
+    cores.
+    """
     if stated:
         return stated
     total = sum(item.weight for item in items)

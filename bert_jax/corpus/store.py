@@ -1,7 +1,8 @@
-"""The finished corpus as the rest of the project reads it: token ids in memory-mapped shards, and offsets of sentences and documents.
+"""The finished corpus as the rest of the project reads it: token ids in memory-mapped shards, and offsets of sentences and
+documents.
 
-    corpus = open_corpus("DIR")                       # split="heldout" for the held-out documents
-    corpus.tokens[corpus.sentence_offsets[5] : corpus.sentence_offsets[6]]      # the ids of sentence 5
+corpus = open_corpus("DIR")                       # split="heldout" for the held-out documents
+corpus.tokens[corpus.sentence_offsets[5] : corpus.sentence_offsets[6]]      # the ids of sentence 5
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ MANIFEST, SETTINGS, TOKENIZER = "manifest.json", "settings.json", "tokenizer"
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """Shards of ids seen as one flat array: shard s holds the positions [bounds[s], bounds[s + 1]). No sentence crosses a shard."""
+    """Shards of ids seen as one flat array: shard s holds the positions [bounds[s], bounds[s + 1]). No sentence crosses a
+    shard.
+    """
 
     shards: tuple[np.ndarray, ...]  # unsigned, 1-d, memory-mapped
     bounds: np.ndarray  # int64 [shards + 1]
@@ -101,7 +104,11 @@ def open_corpus(directory: pathlib.Path | str, split: str = "train", *, verify: 
 
 
 def corpus_from_arrays(
-    tokens: np.ndarray, sentence_offsets: np.ndarray, document_offsets: np.ndarray, vocabulary: VocabularyInfo, split: str = "train"
+    tokens: np.ndarray,
+    sentence_offsets: np.ndarray,
+    document_offsets: np.ndarray,
+    vocabulary: VocabularyInfo,
+    split: str = "train",
 ) -> Corpus:
     """A corpus in memory, of one shard, for tests and demonstrations."""
     tokens = np.asarray(tokens)
@@ -139,7 +146,9 @@ def _read_manifest(directory: pathlib.Path) -> dict[str, Any]:
         )
     manifest = files.read_json(directory / MANIFEST)
     if manifest.get("format") != FORMAT:
-        raise UserError(f"corpus {directory} has format {manifest.get('format')}, this version reads format {FORMAT}; build it again")
+        raise UserError(
+            f"corpus {directory} has format {manifest.get('format')}, this version reads format {FORMAT}; build it again"
+        )
     return manifest
 
 

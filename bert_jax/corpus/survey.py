@@ -1,8 +1,8 @@
 """What a finished store holds, counted from its arrays: lengths, unknown tokens, repeated sentences and documents.
 
-Equal sentences are found by a 64-bit polynomial hash of their ids, all at once in numpy (about 60 million tokens/s on one core). Above
-`_EXACT_SENTENCES` only the sentences whose hash falls in a fixed residue class are compared: all copies of a sentence share a
-class, so the rate stays unbiased and memory bounded.
+Equal sentences are found by a 64-bit polynomial hash of their ids, all at once in numpy (about 60 million tokens/s on one
+core). Above `_EXACT_SENTENCES` only the sentences whose hash falls in a fixed residue class are compared: all copies of a
+sentence share a class, so the rate stays unbiased and memory bounded.
 """
 
 from __future__ import annotations
@@ -106,8 +106,12 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
             writer = files.ArrayWriter(part / f"{split}.{name}.npy", dtype)
             writer.append(values)
             writer.close()
-        content["splits"][split] = {name: max(0, len(values) - (name != "tokens")) for name, values in zip(ARRAYS, kept, strict=True)}
-    content["dropped"]["duplicate-documents"] = content["dropped"].get("duplicate-documents", 0) + sum(int(d.sum()) for d in dropped.values())
+        content["splits"][split] = {
+            name: max(0, len(values) - (name != "tokens")) for name, values in zip(ARRAYS, kept, strict=True)
+        }
+    content["dropped"]["duplicate-documents"] = content["dropped"].get("duplicate-documents", 0) + sum(
+        int(d.sum()) for d in dropped.values()
+    )
     old = store / f"{temporary_name(index, shards)}.old"
     final.rename(old)
     finish_shard(part, final, vocabulary_size, content)
@@ -125,7 +129,9 @@ def _length_histogram(lengths: np.ndarray) -> np.ndarray:
 
 def _sentence_hashes(tokens: np.ndarray, offsets: np.ndarray, vocabulary_size: int) -> np.ndarray:
     """uint64 [S], in chunks of sentences so that memory stays bounded."""
-    values = np.random.default_rng(0).integers(0, 2**64, vocabulary_size, dtype=np.uint64)  # one random number an id, the same everywhere
+    values = np.random.default_rng(0).integers(
+        0, 2**64, vocabulary_size, dtype=np.uint64
+    )  # one random number an id, the same everywhere
     parts, start = [np.zeros(0, np.uint64)], 0
     while start < len(offsets) - 1:
         stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + _CHUNK_TOKENS, side="right")) - 1)

@@ -1,4 +1,6 @@
-"""One tokenizer interface over WordPiece and SentencePiece, and the vocabulary's identity that travels with every corpus and model."""
+"""One tokenizer interface over WordPiece and SentencePiece, and the vocabulary's identity that travels with every corpus and
+model.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from bert_jax.corpus import files
 from bert_jax.corpus.unigram import SentencePiece
 from bert_jax.corpus.wordpiece import MAX_WORD_CHARACTERS, WordPiece
 from bert_jax.terminal import UserError
 
-VOCAB_FILE, MODEL_FILE, CONFIG_FILE = "vocab.txt", "spiece.model", "tokenizer_config.json"
+VOCAB_FILE, CONFIG_FILE = "vocab.txt", "tokenizer_config.json"
+_MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 _SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
 
 
@@ -40,7 +44,9 @@ class VocabularyInfo:
 
 
 class Tokenizer:
-    """Text <-> ids. Nothing here adds [CLS] or [SEP]; text never yields a special id but for [UNK], save in `encode_with_specials`."""
+    """Text <-> ids. Nothing here adds [CLS] or [SEP]; text never yields a special id but for [UNK], save in
+    `encode_with_specials`.
+    """
 
     def __init__(self, model: WordPiece | SentencePiece):
         self._model = model
@@ -93,12 +99,19 @@ class Tokenizer:
         return self.vocabulary.special_ids
 
     @property
+    def max_word_characters(self) -> int | None:
+        """Longer words are unknown; None where the model has no such limit."""
+        return self._model.max_word_characters
+
+    @property
     def pieces(self) -> list[str]:
         """The vocabulary: `pieces[i]` is the piece with id i."""
         return self._model.pieces
 
     def append(self, text: str, out: array) -> None:
-        """Appends the ids of `text` to `out` (an `array` of an unsigned type): the corpus writer's path, without a list per sentence."""
+        """Appends the ids of `text` to `out` (an `array` of an unsigned type): the corpus writer's path, without a list per
+        sentence.
+        """
         self._model.append(text, out)
 
     def encode(self, text: str) -> list[int]:
@@ -114,7 +127,9 @@ class Tokenizer:
         return self._model.encode_with_offsets(text)
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """As `encode`, but a special token written out, such as "[MASK]", is that token. For people's prompts, never for corpora."""
+        """As `encode`, but a special token written out, such as "[MASK]", is that token. For people's prompts, never for
+        corpora.
+        """
         ids: list[int] = []
         start = 0
         for match in self._special_pattern.finditer(text):
@@ -139,13 +154,12 @@ class Tokenizer:
         names = {f"{role}_token": self._model.pieces[getattr(self, f"{role}_id")] for role in _SPECIAL_NAMES}
         config: dict[str, object] = {"do_lower_case": self.vocabulary.lowercase, **names}
         if isinstance(self._model, WordPiece):
-            limit = self._model.max_word_characters
-            config |= {"tokenizer_class": "BertTokenizer", "max_input_chars_per_word": limit}
+            config |= {"tokenizer_class": "BertTokenizer", "max_input_chars_per_word": self.max_word_characters}
             (directory / VOCAB_FILE).write_bytes(_content(self._model))
             _rust_tokenizer(self).save(str(directory / "tokenizer.json"))
         else:
             config["tokenizer_class"] = "AlbertTokenizer"
-            (directory / MODEL_FILE).write_bytes(self._model.model)
+            (directory / _MODEL_FILES[0]).write_bytes(self._model.model)
         (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
         (directory / "special_tokens_map.json").write_text(json.dumps(names, indent=2) + "\n")
 
@@ -155,62 +169,63 @@ def load_tokenizer(
 ) -> Tokenizer:
     """A vocab.txt, a spiece.model, or a directory with either (a published model, `tokenizer/` of a corpus).
 
-    Casing: `lowercase` if given; else `do_lower_case` of the directory's tokenizer_config.json; else inferred from the vocabulary, and an
-    error where that is not certain. A statement that the vocabulary contradicts is an error too: it would cost every capitalised word.
+    Casing: `do_lower_case` of the directory's tokenizer_config.json; else `lowercase`; else inferred from the vocabulary, and
+    an error where that is not certain. A `lowercase` that contradicts the directory or the vocabulary is an error too: it would
+    cost every capitalised word.
     """
     path = pathlib.Path(path)
     config: dict = {}
     if path.is_dir():
-        if (path / CONFIG_FILE).is_file():
-            config = _read_config(path / CONFIG_FILE)
-        found = [path / name for name in (VOCAB_FILE, MODEL_FILE, "tokenizer.model") if (path / name).is_file()]
+        config = files.read_json(path / CONFIG_FILE) if (path / CONFIG_FILE).is_file() else {}
+        found = [path / name for name in (VOCAB_FILE, *_MODEL_FILES) if (path / name).is_file()]
         if not found:
-            raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILE}")
+            raise UserError(f"{path} holds neither {VOCAB_FILE} nor {_MODEL_FILES[0]}")
         path = found[0]
     if not path.is_file():
-        raise UserError(f"vocabulary {path} does not exist; give a vocab.txt, a spiece.model, or a directory with one of them")
-    stated = lowercase if lowercase is not None else config.get("do_lower_case")
+        raise UserError(
+            f"vocabulary {path} does not exist; give a {VOCAB_FILE}, a {_MODEL_FILES[0]}, or a directory with one of them"
+        )
+    model: WordPiece | SentencePiece
     if path.suffix == ".model":
         try:
-            model = SentencePiece(path, lowercase=bool(stated))
+            model = SentencePiece(path.read_bytes())
         except RuntimeError as error:
-            raise UserError(f"{path} is not a SentencePiece model: {error}") from error
-        return Tokenizer(SentencePiece(path, lowercase=settle_casing(path, model.pieces, stated, folds=model.folds)))
-    pieces = _read_vocabulary(path)
-    limit = max_word_characters or config.get("max_input_chars_per_word") or MAX_WORD_CHARACTERS
-    if "[UNK]" not in pieces:
-        raise UserError(f"{path} has no [UNK] among its {len(pieces):,} lines; a BERT vocabulary has {_names_of_specials()}")
-    return Tokenizer(WordPiece(pieces, lowercase=settle_casing(path, pieces, stated), max_word_characters=limit))
+            raise UserError(f"{path} is not a SentencePiece model ({error})") from error
+    else:
+        limit = max_word_characters or config.get("max_input_chars_per_word") or MAX_WORD_CHARACTERS
+        model = WordPiece(_read_vocabulary(path), max_word_characters=limit)
+    model.lowercase = _casing(path, model, lowercase, config.get("do_lower_case"))
+    return Tokenizer(model)
 
 
-def settle_casing(path: pathlib.Path, pieces: Sequence[str], stated: bool | None, *, folds: bool = False) -> bool:
-    """Whether text is lower-cased: what was stated, checked against the vocabulary; else what the vocabulary makes certain.
-
-    Certain: a model that folds case itself; capitals in a hundredth of the pieces (lower-cased text could never use them); or the whole
-    Latin alphabet without one capital (cased text would lose every capitalised word to [UNK]).
-    """
-    words = [piece for piece in pieces if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))]
-    capitals = sum(piece != piece.lower() for piece in words)
-    alphabet = {piece.removeprefix("##").removeprefix("\u2581") for piece in words} >= set("abcdefghijklmnopqrstuvwxyz")
-    certain: bool | None = None
-    if folds or (not capitals and alphabet):
-        certain = True
-    elif capitals * 100 >= len(words):
-        certain = False
+def _casing(path: pathlib.Path, model: WordPiece | SentencePiece, stated: bool | None, recorded: bool | None) -> bool:
+    """Whether text is lower-cased: as recorded beside the vocabulary, as stated, or as the vocabulary makes certain."""
+    certain, why = (
+        infer_casing(model) if recorded is None else (recorded, f"{CONFIG_FILE} beside it says do_lower_case={recorded}")
+    )
     if stated is None and certain is None:
-        raise UserError(f"{path}: its {len(words):,} pieces, {capitals:,} with capitals, do not show its casing; say --lowercase or --cased")
+        raise UserError(f"{path}: {why}, which does not show its casing; say --lowercase or --cased")
     if stated is not None and certain is not None and stated != certain:
-        why = f"{capitals:,} of its {len(words):,} pieces have capitals" if not certain else "it has no capitals"
         said, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")
         raise UserError(f"{said} does not fit the vocabulary {path}: {why}; use {other}, or another vocabulary")
     return bool(certain if stated is None else stated)
 
 
-def _read_config(path: pathlib.Path) -> dict:
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
+def infer_casing(model: WordPiece | SentencePiece) -> tuple[bool | None, str]:
+    """(lower-cased or not, None where it is not certain; the reason).
+
+    Certain: a model that folds case itself; capitals in a hundredth of the pieces or more (lower-cased text could never use
+    them); or the whole Latin alphabet without one capital (cased text would lose every capitalised word to [UNK]).
+    """
+    if model.folds:
+        return True, "it folds case itself"
+    words = [piece for piece in model.pieces if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))]
+    capitals = sum(piece != piece.lower() for piece in words)
+    if capitals * 100 >= len(words) > 0:
+        return False, f"{capitals:,} of its {len(words):,} pieces have capitals"
+    if not capitals and {piece.lstrip("#\u2581") for piece in words} >= set("abcdefghijklmnopqrstuvwxyz"):
+        return True, "it has the small letters and no capital"
+    return None, f"{capitals:,} of its {len(words):,} pieces have capitals"
 
 
 def _read_vocabulary(path: pathlib.Path) -> list[str]:
@@ -239,7 +254,7 @@ def _rust_tokenizer(tokenizer: Tokenizer):
 
     info, pieces = tokenizer.vocabulary, tokenizer.pieces
     ids = {piece: i for i, piece in enumerate(pieces)}
-    limit = tokenizer._model.max_word_characters
+    limit = tokenizer.max_word_characters
     rust = Rust(models.WordPiece(ids, unk_token=pieces[info.unk_id], max_input_chars_per_word=limit))
     rust.add_special_tokens([pieces[i] for i in sorted(info.special_ids)])
     rust.normalizer = normalizers.BertNormalizer(lowercase=info.lowercase)

@@ -1,10 +1,10 @@
-"""A new vocabulary from the corpus itself, the same for the same text: WordPiece by the Rust `tokenizers`, SentencePiece by its own library."""
+"""A new vocabulary from the corpus itself, the same for the same text: WordPiece by the Rust `tokenizers`, SentencePiece by its
+own library.
+"""
 
 from __future__ import annotations
 
 import io
-import pathlib
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,9 +12,9 @@ from bert_jax.corpus.cleaning import clean_document
 from bert_jax.corpus.reading import read_span
 from bert_jax.corpus.shard import TextConfig, is_heldout
 from bert_jax.corpus.sources import Item, cut
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.corpus.unigram import SentencePiece
-from bert_jax.corpus.wordpiece import CONTINUATION, WordPiece, basic_words
+from bert_jax.corpus.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
 from bert_jax.terminal import Progress, UserError
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0-4
@@ -43,8 +43,12 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
     progress.close()
 
 
-def train_wordpiece(documents: Iterable[list[str]], size: int, *, lowercase: bool) -> Tokenizer:
-    """A WordPiece vocabulary of `size` pieces (fewer when the text has no more), as the Rust library's trainer makes it: by byte-pair merges."""
+def train_wordpiece(
+    documents: Iterable[list[str]], size: int, lowercase: bool, max_word_characters: int | None = None
+) -> Tokenizer:
+    """A WordPiece vocabulary of `size` pieces (fewer when the text has no more), as the Rust library's trainer makes it: by
+    byte-pair merges.
+    """
     from tokenizers import Tokenizer as Rust
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -58,17 +62,24 @@ def train_wordpiece(documents: Iterable[list[str]], size: int, *, lowercase: boo
     alphabet = sorted(sorted(characters, key=lambda c: (-characters[c], c))[:_ALPHABET])
     letters = [*alphabet, *(CONTINUATION + c for c in alphabet)]
     if size < len(SPECIALS) + len(letters):
-        raise UserError(f"--vocab-size={size:,} is less than the {len(SPECIALS) + len(letters):,} pieces that the text's characters alone need")
+        raise UserError(
+            f"--vocab-size={size:,} is less than the {len(SPECIALS) + len(letters):,} pieces that the text's characters alone need"
+        )
     # The library numbers letters as it meets them, in the random order of a hash table, and breaks ties by number. Announced as
     # special tokens they have numbers beforehand, so the same text gives the same vocabulary.
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=[*SPECIALS, *letters], limit_alphabet=len(alphabet), initial_alphabet=alphabet, show_progress=False
+        vocab_size=size,
+        special_tokens=[*SPECIALS, *letters],
+        limit_alphabet=len(alphabet),
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     rust = Rust(models.WordPiece(unk_token="[UNK]"))
     rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     rust.train_from_iterator((f"{word} " * words[word] for word in sorted(words)), trainer)
     ids = rust.get_vocab()
-    return Tokenizer(WordPiece(sorted(ids, key=ids.__getitem__), lowercase=lowercase))
+    pieces = sorted(ids, key=ids.__getitem__)
+    return Tokenizer(WordPiece(pieces, lowercase=lowercase, max_word_characters=max_word_characters or MAX_WORD_CHARACTERS))
 
 
 def _count_words(documents: Iterable[list[str]], lowercase: bool) -> Counter[str]:
@@ -84,10 +95,14 @@ def _count_words(documents: Iterable[list[str]], lowercase: bool) -> Counter[str
     return words
 
 
-def train_sentencepiece(documents: Iterable[list[str]], size: int, *, lowercase: bool) -> Tokenizer:
+def train_sentencepiece(
+    documents: Iterable[list[str]], size: int, lowercase: bool, max_word_characters: int | None = None
+) -> Tokenizer:
     """A unigram SentencePiece model with ALBERT's layout of special pieces. Its own normalisation folds case when `lowercase`."""
     import sentencepiece
 
+    if max_word_characters:
+        raise UserError("--max-word-characters is a limit of WordPiece; SentencePiece has none")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -104,7 +119,4 @@ def train_sentencepiece(documents: Iterable[list[str]], size: int, *, lowercase:
         )  # fmt: skip
     except RuntimeError as error:
         raise UserError(f"SentencePiece cannot make {size:,} pieces from this text: {error}") from error
-    with tempfile.TemporaryDirectory() as directory:
-        path = pathlib.Path(directory) / "spiece.model"
-        path.write_bytes(model.getvalue())
-        return load_tokenizer(path, lowercase=lowercase)
+    return Tokenizer(SentencePiece(model.getvalue(), lowercase=lowercase))

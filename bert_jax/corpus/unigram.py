@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import unicodedata
 from array import array
 from collections.abc import Sequence
@@ -13,21 +12,23 @@ WORD_START = "\u2581"
 
 
 class SentencePiece:
-    """Text to piece ids. A model that does not fold case itself is given lower-cased text without accents when `lowercase`, as ALBERT's was."""
+    """Text to piece ids. A model that does not fold case itself is given lower-cased text without accents when `lowercase`, as
+    ALBERT's was.
+    """
 
     kind = "sentencepiece"
+    max_word_characters = None
 
-    def __init__(self, path: pathlib.Path, *, lowercase: bool):
-        self.model = path.read_bytes()
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
-        self.lowercase = lowercase
+    def __init__(self, model: bytes, *, lowercase: bool = False):
+        self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
+        self.lowercase = lowercase
         #: whether the model's own normalisation lower-cases: then it needs no help and no flag
         self.folds = "A" not in self._processor.normalize("A")
-        self._prepares = lowercase and not self.folds
 
     def _prepared(self, text: str) -> str:
-        if not self._prepares:
+        if self.folds or not self.lowercase:
             return text
         return "".join(c for c in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(c))
 
@@ -36,8 +37,10 @@ class SentencePiece:
         out.extend(self._processor.encode(self._prepared(text), out_type=int))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids, and for each the characters [start, end) of `text`; folding outside the model keeps no offsets, so it is done by character."""
-        places = [i for i, c in enumerate(text) for _ in self._prepared(c)] if self._prepares else list(range(len(text)))
+        """Ids, and for each the characters [start, end) of `text`; folding outside the model keeps no offsets, so it is done by
+        character.
+        """
+        places = [i for i, c in enumerate(text) for _ in self._prepared(c)]
         encoded = self._processor.encode(self._prepared(text), return_type="offset_mapping")
         spans = [(places[start], places[end - 1] + 1) if end > start else (0, 0) for start, end in encoded["offsets"]]
         return encoded["ids"], spans

@@ -1,13 +1,14 @@
 """WordPiece with the original BERT's text rules (google-research/bert, tokenization.py), exact and fast.
 
-The rules, in their order: drop NUL, U+FFFD and the categories Cc and Cf; put spaces around CJK ideographs; split at white space; when
-lower-casing, lower each token, decompose it (NFD) and drop the combining marks (Mn); split off every punctuation character, where all ASCII
-that is not a letter or digit counts as punctuation; then match the longest piece first, `##` marking a piece inside a word, and a word
-that cannot be spelt, or is longer than `max_word_characters`, becoming the unknown token.
+The rules, in their order: drop NUL, U+FFFD and the categories Cc and Cf; put spaces around CJK ideographs; split at white
+space; when lower-casing, lower each token, decompose it (NFD) and drop the combining marks (Mn); split off every punctuation
+character, where all ASCII that is not a letter or digit counts as punctuation; then match the longest piece first, `##` marking
+a piece inside a word, and a word that cannot be spelt, or is longer than `max_word_characters`, becoming the unknown token.
 
-All of it is local to a stretch between white space, so one dictionary from stretch to ids does nearly all the work: on English Wikipedia
-3.5-4 million tokens/s on one core once warm, where the Rust `tokenizers` gives 0.55 million. It is also why the rules are ours to keep:
-`BertNormalizer` of the Rust library lower-cases letter by letter (a final sigma stays medial) and drops private-use and unassigned characters.
+All of it is local to a stretch between white space, so one dictionary from stretch to ids does nearly all the work: on English
+Wikipedia 3.5-4 million tokens/s on one core once warm, where the Rust `tokenizers` gives 0.55 million. It is also why the rules
+are ours to keep: `BertNormalizer` of the Rust library lower-cases letter by letter (a final sigma stays medial) and drops
+private-use and unassigned characters.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from itertools import chain
 
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 200  # the original's; transformers uses 100
+_Place = tuple[int, int]  # characters [start, end) of a text
 _CACHED_STRETCHES = 1 << 19  # about 100 MB of a worker's memory at most; then the cache starts again
 
 # What `str.split` takes for white space although the original drops it as a control character, joining its neighbours.
@@ -75,11 +77,14 @@ def basic_words(text: str, lowercase: bool) -> list[str]:
 
 
 class WordPiece:
-    """Text to piece ids for one vocabulary. `pieces[i]` is the piece with id i; a repeated piece has its last id, as in the original."""
+    """Text to piece ids for one vocabulary. `pieces[i]` is the piece with id i; a repeated piece has its last id, as in the
+    original.
+    """
 
     kind = "wordpiece"
+    folds = False  # whether the pieces come with a normalisation of their own, as SentencePiece's do
 
-    def __init__(self, pieces: Sequence[str], *, lowercase: bool, max_word_characters: int = MAX_WORD_CHARACTERS, unknown: str = "[UNK]"):
+    def __init__(self, pieces: Sequence[str], *, lowercase: bool = False, max_word_characters: int = MAX_WORD_CHARACTERS):
         self.pieces = list(pieces)
         self.lowercase = lowercase
         self.max_word_characters = max_word_characters
@@ -87,7 +92,7 @@ class WordPiece:
         self._starts = ids
         self._continuations = {piece[2:]: i for piece, i in ids.items() if piece.startswith(CONTINUATION)}
         self._longest = max(map(len, self.pieces), default=0)
-        self._unknown = ids[unknown]
+        self._unknown = ids.get("[UNK]", -1)  # `Tokenizer` refuses a vocabulary without it
         self._stretches = _Cache(self._encode_stretch)
         self._words = _Cache(self.encode_word)
 
@@ -156,13 +161,10 @@ class _Cache(dict):
         return value
 
 
-_Place = tuple[int, int]
-
-
 def _words_with_places(text: str, lowercase: bool) -> list[tuple[str, list[_Place]]]:
     """`basic_words`, and for every character of a word the span [start, end) of `text` that it came from."""
     tokens: list[tuple[str, list[_Place]]] = []
-    token, places = "", []
+    token, places = "", list[_Place]()
 
     def close() -> None:
         nonlocal token, places
@@ -200,8 +202,8 @@ def _words_with_places(text: str, lowercase: bool) -> list[tuple[str, list[_Plac
 def _folded_with_places(token: str, places: list[_Place]) -> tuple[str, list[_Place]]:
     """`_fold`, with places. A dropped combining mark lengthens the span of the character before it.
 
-    Lowering and decomposing keep the order of what each character becomes, but for the canonical reordering of marks; so the places are
-    gathered character by character and the text is taken from the whole token.
+    Lowering and decomposing keep the order of what each character becomes, but for the canonical reordering of marks; so the
+    places are gathered character by character and the text is taken from the whole token.
     """
     spans: list[_Place] = []
     for character, place in zip(token, places, strict=True):

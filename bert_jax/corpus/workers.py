@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -65,8 +65,8 @@ def run_jobs(
 ) -> list[Any]:
     """`[function(job, report) for job in jobs]` on `workers` processes; with one worker, or one job, in this process.
 
-    `tick(fractions, tokens, finished)` is called now and then. `function` and `jobs` must pickle: processes are spawned, because a
-    fork would copy locks that other threads hold.
+    `tick(fractions, tokens, finished)` is called now and then. `function` and `jobs` must pickle: processes are spawned,
+    because a fork would copy locks that other threads hold.
     """
     board = _Board(len(jobs))
     if workers == 1 or len(jobs) == 1:

@@ -1,5 +1,6 @@
-"""tfds builder of the embedded corpus: the Python reference (`pydoc_data.topics`) and the docstrings of the standard library and of packages
-that the project requires anyway. One document a module or topic. No download, no TensorFlow; about five seconds, once for an installation."""
+"""tfds builder of the embedded corpus: the Python reference (`pydoc_data.topics`) and the docstrings of the standard library
+and of packages that the project requires anyway. One document a module or topic. No download, no TensorFlow; about five
+seconds, once for an installation."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ PACKAGES = {
     "PIL": "pillow", "huggingface_hub": "huggingface_hub", "requests": "requests", "rich": "rich", "fsspec": "fsspec", "pip": "pip",
     "pyparsing": "pyparsing", "packaging": "packaging", "dateutil": "python-dateutil", "click": "click", "hypothesis": "hypothesis", "_pytest": "pytest",
 }  # fmt: skip
-_PASSED_OVER = frozenset({"test", "tests", "testing", "site-packages", "_vendor", "vendored", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
+_PASSED_OVER = frozenset(
+    {"test", "tests", "testing", "site-packages", "_vendor", "vendored", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
+)
 _MIN_CHARACTERS = 300  # of a document
 _REVISION = 1  # of the extraction: raise it when the same sources give other text
 

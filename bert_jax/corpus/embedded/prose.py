@@ -13,9 +13,24 @@ from collections.abc import Iterator
 # Sections of numpy's docstring style whose content is a list of names, or that holds code
 _DROPPED_SECTIONS = frozenset({"see also", "references", "methods", "examples", "example", "signature", "call signatures"})
 _ENTRY_SECTIONS = frozenset(
-    {"parameters", "other parameters", "returns", "yields", "receives", "raises", "warns", "attributes", "args", "arguments", "keyword args", "kwargs"}
+    {
+        "parameters",
+        "other parameters",
+        "returns",
+        "yields",
+        "receives",
+        "raises",
+        "warns",
+        "attributes",
+        "args",
+        "arguments",
+        "keyword args",
+        "kwargs",
+    }
 )
-_GOOGLE_SECTION = re.compile(r"(Args|Arguments|Kwargs|Keyword Args|Returns|Yields|Raises|Attributes|Note|Notes|Examples?|References|See Also|Usage):\s*\Z")
+_GOOGLE_SECTION = re.compile(
+    r"(Args|Arguments|Kwargs|Keyword Args|Returns|Yields|Raises|Attributes|Note|Notes|Examples?|References|See Also|Usage):\s*\Z"
+)
 _UNDERLINE = re.compile(r"([=\-~^*#+\"'`])\1{2,}\s*\Z")
 _KEPT_DIRECTIVE = re.compile(r"\.\.\s+(?:note|warning|tip|important|caution|attention|hint|admonition)::\s*")
 _ENTRY = re.compile(r"\*{0,2}[`\w.]+(?:,\s*\*{0,2}\w+)*(?:\s*\([^)]*\))?\s*:\s+")
@@ -127,10 +142,11 @@ def _opening(line: str, indent: int, section: str) -> tuple[bool, str]:
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """The triple-quoted strings of a source text that begin their line: docstrings, and texts handed to such as numpy's `add_newdoc`.
+    """The triple-quoted strings of a source text that begin their line: docstrings, and texts handed to such as numpy's
+    `add_newdoc`.
 
-    Found by pairing quotes, which takes a fortieth of the time of a parser (0.4 s instead of 16 s for 70 MB); what a quote in a comment or a
-    one-line string misleads is not prose and falls out later.
+    Found by pairing quotes, which takes a fortieth of the time of a parser (0.4 s instead of 16 s for 70 MB); what a quote in a
+    comment or a one-line string misleads is not prose and falls out later.
     """
     place = 0
     while opening := _TRIPLE_QUOTE.search(source, place):

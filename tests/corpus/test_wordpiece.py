@@ -1,0 +1,146 @@
+"""WordPiece against the published rules (written out in `reference_wordpiece`) and against transformers' tokens (golden)."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import pathlib
+import random
+import unicodedata
+
+import pytest
+
+from bert_jax.corpus import wordpiece
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.corpus.wordpiece import WordPiece
+from tests.corpus import reference_wordpiece
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "tokenizer_golden.json"
+VOCABULARIES = ("tiny uncased", "tiny cased", "uncased", "cased")
+
+
+@pytest.fixture(params=VOCABULARIES)
+def named(request, tiny_vocabulary, tiny_cased_vocabulary) -> tuple[str, Tokenizer]:
+    if request.param == "tiny uncased":
+        return request.param, load_tokenizer(tiny_vocabulary)
+    if request.param == "tiny cased":
+        return request.param, load_tokenizer(tiny_cased_vocabulary)
+    published = request.getfixturevalue("shared_data") / "vocab" / f"bert-base-{request.param}-vocab.txt"
+    return request.param, load_tokenizer(published)
+
+
+def reference(tokenizer: Tokenizer):
+    return functools.partial(
+        reference_wordpiece.tokenize, vocabulary=set(tokenizer.pieces), lowercase=tokenizer.vocabulary.lowercase
+    )
+
+
+def test_tokens_equal_the_published_rules_on_hostile_strings(named, hostile_strings):
+    _, tokenizer = named
+    expected = reference(tokenizer)
+    for text in hostile_strings:
+        assert tokenizer.tokens(tokenizer.encode(text)) == expected(text), ascii(text)
+
+
+def test_tokens_equal_the_published_rules_when_hostile_strings_are_run_together(named, hostile_strings):
+    _, tokenizer = named
+    expected = reference(tokenizer)
+    draw = random.Random(0)
+    for glue in ("", " ", "\u00ad", "\x1f", "a"):
+        text = glue.join(draw.choices(hostile_strings, k=60))
+        assert tokenizer.tokens(tokenizer.encode(text)) == expected(text)
+
+
+def test_tokens_equal_the_published_rules_on_every_kind_of_character(tiny):
+    expected = reference(tiny)
+    codes = [*range(0x3100), *range(0x3100, 0xD800, 41), *range(0xE000, 0x10000, 7), *range(0x10000, 0x110000, 1999)]
+    for code in codes:
+        text = f"a{chr(code)}b {chr(code)} {chr(code)}c"
+        assert tiny.tokens(tiny.encode(text)) == expected(text), hex(code)
+
+
+def explained(text: str, lowercase: bool) -> bool:
+    """Whether transformers departs from the original on this text for a reason that is known.
+
+    It drops private-use and unassigned characters, which the original keeps (and then mostly cannot spell), and it composes
+    (NFC) cased text, which the original leaves alone.
+    """
+    composed = not lowercase and unicodedata.normalize("NFC", text) != text
+    return composed or any(unicodedata.category(c) in ("Co", "Cn") for c in text)
+
+
+def test_tokens_equal_those_of_transformers_but_for_its_two_departures_from_the_original(named, hostile_strings):
+    name, tokenizer = named
+    golden = json.loads(GOLDEN.read_text("utf-8"))
+    assert golden["strings"] == len(hostile_strings)
+    departures = 0
+    for text, expected in zip(hostile_strings, golden[name], strict=True):
+        tokens = " ".join(tokenizer.tokens(tokenizer.encode(text)))
+        if tokens != expected:
+            assert explained(text, tokenizer.vocabulary.lowercase), ascii(text)
+            departures += 1
+    assert departures <= 15
+
+
+def test_accents_are_stripped_only_when_lower_casing(tiny, tiny_cased_vocabulary):
+    cased = load_tokenizer(tiny_cased_vocabulary)
+    assert tiny.tokens(tiny.encode("É é")) == ["e", "e"]
+    assert cased.tokens(cased.encode("É é")) == ["É", "é"]
+
+
+def test_ideographs_stand_alone_and_hangul_does_not(tiny_cased_vocabulary):
+    cased = load_tokenizer(tiny_cased_vocabulary)
+    assert cased.tokens(cased.encode("a中文b")) == ["a", "中", "文", "b"]
+    assert cased.tokens(cased.encode("국한")) == ["[UNK]"]
+
+
+def test_a_capital_sigma_is_lowered_by_its_place_in_the_word(tiny):
+    assert tiny.tokens(tiny.encode("ΟΔΟΣ ΣΑ")) == ["ο", "##δ", "##ο", "##ς", "σ", "##α"]
+
+
+@pytest.mark.parametrize(("length", "limit", "known"), [(200, 200, True), (201, 200, False), (100, 100, True), (101, 100, False)])
+def test_a_word_longer_than_the_limit_is_unknown(tiny_vocabulary, length, limit, known):
+    tokenizer = load_tokenizer(tiny_vocabulary, max_word_characters=limit)
+    assert tokenizer.encode("a" * length).count(tokenizer.unk_id) == (0 if known else 1)
+
+
+def test_the_limit_on_words_is_the_originals_unless_stated(tiny):
+    assert tiny.max_word_characters == 200
+
+
+def test_text_never_yields_a_special_token_but_unknown(named, hostile_strings):
+    _, tokenizer = named
+    forbidden = tokenizer.special_ids - {tokenizer.unk_id}
+    for text in [*hostile_strings, "[CLS][SEP] [MASK]. [PAD]", "[PAD]" * 50, "\u00ad[\u00adMASK]"]:
+        assert forbidden.isdisjoint(tokenizer.encode(text)), ascii(text)
+
+
+def test_a_full_cache_changes_nothing(monkeypatch, tiny_vocabulary, hostile_strings):
+    pieces = tiny_vocabulary.read_text("utf-8").split("\n")[:-1]
+    expected = [Tokenizer(WordPiece(pieces, lowercase=True)).encode(text) for text in hostile_strings]
+    monkeypatch.setattr(wordpiece, "_CACHED_STRETCHES", 3)
+    small = Tokenizer(WordPiece(pieces, lowercase=True))
+    assert [small.encode(text) for text in hostile_strings] == expected
+
+
+def test_offsets_come_with_the_same_ids(named, hostile_strings):
+    _, tokenizer = named
+    for text in hostile_strings:
+        ids, spans = tokenizer.encode_with_offsets(text)
+        assert ids == tokenizer.encode(text), ascii(text)
+        assert len(spans) == len(ids)
+        assert all(0 <= start < end <= len(text) for start, end in spans), ascii(text)
+        assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in itertools.pairwise(spans)), ascii(text)
+
+
+def test_offsets_cut_out_the_characters_of_each_piece(tiny):
+    text = "Héllo,\u00ad unaffable  DÖR\u200bL\u0301S! 中文"
+    ids, spans = tiny.encode_with_offsets(text)
+    pieces = ["Héllo", ",", "un", "aff", "able", "D", "Ö", "R", "L\u0301", "S", "!", "中", "文"]
+    assert [text[start:end] for start, end in spans] == pieces
+    assert tiny.tokens(ids)[:9] == ["hello", ",", "un", "##aff", "##able", "d", "##o", "##r", "##l"]
+
+
+def test_an_accent_written_apart_belongs_to_the_letter_before_it(tiny):
+    assert tiny.encode_with_offsets("e\u0301x")[1] == [(0, 2), (2, 3)]
