@@ -49,16 +49,20 @@ unknown() {
 quickstart() {
     local start=$SECONDS model=runs/quickstart
     cd "$root"
-    say "" "1/3  a corpus: tokenising the English text that Python and its packages carry, with a vocabulary trained on it"
+    say ""
+    say "1/3  a corpus: tokenising the English text that Python and its packages carry, with a vocabulary trained on it"
     "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --lowercase --output=runs/embedded_corpus
-    say "" "2/3  pretraining a small BERT on it (experiments/pretrain/quickstart.py)"
+    say ""
+    say "2/3  pretraining a small BERT on it (experiments/pretrain/quickstart.py)"
     "${python[@]}" bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir="$model"
-    say "" "3/3  what it has learned: the most probable words for [MASK]"
+    say ""
+    say "3/3  what it has learned: the most probable words for [MASK]"
     "${python[@]}" bert_jax.predict fill-mask --model="$model" \
         "The function returns a [MASK] of strings." \
         "If the [MASK] is not found, an error is raised." \
         "The [MASK] of the array must be a positive integer."
-    say "" "Done in $(((SECONDS - start) / 60))m$(printf '%02d' $(((SECONDS - start) % 60)))s. Look at"
+    say ""
+    say "Done in $(((SECONDS - start) / 60))m$(printf '%02d' $(((SECONDS - start) % 60)))s. Look at"
     say "  $root/$model/curves.png      how it learned"
     say "  $root/$model/results.json    the final numbers"
     say "  $root/$model/model/          the model: transformers.BertForPreTraining.from_pretrained loads it"

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from bert_jax.metrics.writer import read_metrics
 
 TRAIN, HELDOUT, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
-SMOOTHED = 20  # training points averaged for the line drawn over the raw ones: single batches scatter
+SMOOTHED = 1 / 20  # share of the training points averaged for the line drawn over the raw ones: single batches scatter
 
 
 def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, phases: Sequence[tuple[int, str]] = ()) -> bool:
@@ -65,24 +65,28 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
     return (sums[here + reach + 1] - sums[here - reach]) / (2 * reach + 1)
 
 
+def _percent(share: float, position: int | None = None) -> str:
+    return f"{100 * share:.3g} %"
+
+
 def _loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
     axes.set_title("MLM loss (nats per predicted token)")
-    _both(axes, records, "mlm_loss", "{:.3f}")
-    _level(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.2f}")
+    _both(axes, records, "mlm_loss", "{:.3f}".format)
+    _level(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.3f}".format)
 
 
 def _accuracy(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
     axes.set_title("MLM accuracy")
-    _both(axes, records, "mlm_accuracy", "{:.1%}")
-    _level(axes, records, "heldout/unigram_accuracy", "word frequency alone", "{:.1%}")
+    _both(axes, records, "mlm_accuracy", _percent)
+    _level(axes, records, "heldout/unigram_accuracy", "word frequency alone", _percent)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
 
 
 def _next_sentence(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
     axes.set_title("NSP accuracy")
-    _both(axes, records, "nsp_accuracy", "{:.1%}")
-    axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+    _both(axes, records, "nsp_accuracy", _percent)
+    axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
 
 
 def _learning_rate(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
@@ -92,25 +96,21 @@ def _learning_rate(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
     axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:.1e}"))
 
 
-def _both(axes: Axes, records: Sequence[Mapping[str, Any]], name: str, form: str) -> None:
+def _both(axes: Axes, records: Sequence[Mapping[str, Any]], name: str, show: Callable[[float], str]) -> None:
     """Training as a pale raw line under its running mean, held-out as dots joined by a dark line, its last value written out."""
     steps, values = series(records, f"train/{name}")
     if steps.size:
         axes.plot(steps, values, color=TRAIN, linewidth=0.7, alpha=0.6)
-        axes.plot(steps, smooth(values, SMOOTHED), color=TRAIN, linewidth=2.0, label="training")
+        axes.plot(steps, smooth(values, int(SMOOTHED * len(values))), color=TRAIN, linewidth=2.0, label="training")
     steps, values = series(records, f"heldout/{name}")
     if steps.size:
-        axes.plot(
-            steps, values, color=HELDOUT, linewidth=1.8, marker="o", markersize=3.5, label=f"held out, {form.format(values[-1])}"
-        )
+        axes.plot(steps, values, color=HELDOUT, linewidth=1.8, marker="o", markersize=3.5, label=f"held out, {show(values[-1])}")
 
 
-def _level(axes: Axes, records: Sequence[Mapping[str, Any]], name: str, label: str, form: str) -> None:
+def _level(axes: Axes, records: Sequence[Mapping[str, Any]], name: str, label: str, show: Callable[[float], str]) -> None:
     _, values = series(records, name)
     if values.size:
-        axes.axhline(
-            values[-1], color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=f"{label}, {form.format(values[-1])}"
-        )
+        axes.axhline(values[-1], color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=f"{label}, {show(values[-1])}")
 
 
 def _dress(axes: Axes, last: int, phases: Sequence[tuple[int, str]]) -> None:
