@@ -110,7 +110,7 @@ def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts
         text = record[options.text_field]
         if isinstance(text, str):
             return text
-        problem = f"its field {options.text_field!r} is {type(text).__name__}, not text"
+        problem = f"its field {options.text_field!r} is {json.dumps(text)[:40]}, not text"
     except ValueError as error:
         problem = f"not JSON ({error}): {line[:60]!r}"
     except KeyError:

@@ -1,0 +1,108 @@
+"""Naming sources, finding files, cutting them into shards."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+
+import pytest
+
+from bert_jax.corpus import sources
+from bert_jax.corpus.sources import Item, ReadOptions, Source, cut, find_items, parse_source, usual_shards
+from bert_jax.terminal import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("embedded", Source("embedded")),
+        ("text:a/*.txt", Source("text", "a/*.txt")),
+        ("jsonl:c:/odd:name.jsonl.gz", Source("jsonl", "c:/odd:name.jsonl.gz")),
+        ("tfds:wikipedia/20230601.en:train[:1%]@text", Source("tfds", "wikipedia/20230601.en:train[:1%]@text")),
+    ],
+)
+def test_sources_are_parsed(text, source):
+    assert parse_source(text) == source
+    assert str(source) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("embeded", "did you mean 'embedded'"),
+        ("json:a.jsonl", "did you mean 'jsonl'"),
+        ("text", "write text:GLOB"),
+        ("text:", "write text:GLOB"),
+        ("tfds", "write tfds:NAME"),
+        ("embedded:x", "embedded takes no name"),
+        ("tfds:a b", "is not NAME"),
+    ],
+)
+def test_a_source_that_is_none_is_refused_with_what_was_meant(text, message):
+    with pytest.raises(UserError, match=message):
+        parse_source(text)
+
+
+def test_a_pattern_without_files_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "folder.txt").mkdir()
+    with pytest.raises(UserError, match=r"no file matches .*/\*\.txt"):
+        find_items([Source("text", f"{tmp_path}/*.txt")], ReadOptions())
+
+
+def test_files_are_found_in_the_order_of_their_names_and_empty_ones_left_out(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("Some text.\n")
+    (tmp_path / "empty.txt").touch()
+    items = find_items([Source("text", f"{tmp_path}/**/*.txt")], ReadOptions())
+    assert [item.path.removeprefix(f"{tmp_path}/") for item in items] == ["a.txt", "b.txt", "sub/c.txt"]
+
+
+def test_gzip_files_are_recognised_and_weighed(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"One sentence here.\nAnother one.\n\nNext document.\n" * 100))
+    (item,) = find_items([Source("text", f"{tmp_path}/a.txt.gz")], ReadOptions())
+    assert (item.unit, item.length, item.layout) == ("parts", 1, "sentences")
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 16, 100])
+def test_shards_cover_every_item_once_in_order_and_evenly(shards):
+    items = [
+        Item("text", "a", "bytes", 1000, 1000.0),
+        Item("jsonl", "b", "parts", 4, 3000.0),
+        Item("tfds", "c", "records", 77, 500.0),
+        Item("text", "d", "bytes", 1, 1.0),
+    ]
+    spans = cut(items, shards)
+    assert len(spans) == shards
+    flat = [span for shard in spans for span in shard]
+    assert [item for k, item in enumerate(span.item for span in flat) if k == 0 or flat[k - 1].item != item] == items
+    for item in items:
+        own = [(span.start, span.stop) for span in flat if span.item == item]
+        assert own[0][0] == 0
+        assert own[-1][1] == item.length
+        assert all(a[1] == b[0] and a[0] < a[1] for a, b in itertools.pairwise(own))
+    weights = [sum(span.weight for span in shard) for shard in spans]
+    assert sum(weights) == pytest.approx(4501)
+    assert max(weights) <= 4501 / shards + 750  # no finer than a part of the gzip file
+
+
+@pytest.mark.parametrize(("megabytes", "shards"), [(0.01, 1), (5, 5), (500, 64), (8_000, 120)])
+def test_the_number_of_shards_follows_the_amount_of_text(megabytes, shards):
+    size = int(megabytes * (1 << 20))
+    assert usual_shards([Item("text", "a", "bytes", size, size)], None) == pytest.approx(shards, abs=5)
+    assert usual_shards([Item("text", "a", "bytes", size, size)], 7) == 7
+
+
+def test_there_are_no_more_shards_than_parts_to_read():
+    assert usual_shards([Item("jsonl", "a.gz", "parts", 3, 1e9)], None) == 3
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("text")
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(sources, "open", refuse, raising=False)
+    with pytest.raises(UserError, match=r"a\.txt cannot be read: Permission denied"):
+        find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions())
