@@ -1,0 +1,42 @@
+"""BERT-Large as the paper trained it.
+
+24 layers, 1024 wide, 335.1 M parameters, 256 rows a step, a million steps.
+
+    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \\
+        --output=runs/wikipedia_corpus
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_large.py --workdir=runs/bert_large
+
+Hardware: TPU v5e-64. Duration: about 4.5 hours if 40 % of the chips' peak is reached (8.2e+19 model FLOPs): an estimate, not
+yet a measurement. Expect: held-out MLM perplexity 3.23 (paper, Table 6); GLUE test average 82.1 after fine-tuning (Table 1).
+
+Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows
+of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rate schedule; Adam without bias correction.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.model.settings import published
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        {
+            "corpus": {"directory": "runs/wikipedia_corpus"},
+            "model": {**published("large"), "dtype": "bfloat16", "vocab_multiple": 128},
+            "optimizer": {"name": "bert_adam"},
+            "phases": [
+                {
+                    "steps": 900_000,
+                    "length": 128,
+                    "batch_size": 256,
+                    "max_predictions": 20,
+                    "learning_rate": 1e-4,
+                    "warmup_steps": 10_000,
+                },
+                {"steps": 100_000, "length": 512, "batch_size": 256, "max_predictions": 77, "continue_schedule": True},
+            ],
+            "evaluation": {"every": 10_000, "rows": 10_000, "batch_size": 256},
+            "checkpoints": {"every": 2_000, "keep": 3},
+            "log_every": 100,
+        }
+    )

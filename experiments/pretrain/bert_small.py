@@ -1,0 +1,42 @@
+"""BERT-Small, a published miniature, on the recipe of BERT-Base.
+
+4 layers, 512 wide, 28.8 M parameters, 256 rows a step, a million steps.
+
+    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \\
+        --output=runs/wikipedia_corpus
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_small.py --workdir=runs/bert_small
+
+Hardware: TPU v5e-1. Duration: about 14 hours if 40 % of the chips' peak is reached (4.1e+18 model FLOPs): an estimate, not
+yet a measurement. Expect: GLUE test score 71.2 after fine-tuning (published miniature, arXiv:1908.08962).
+
+Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows
+of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rate schedule; Adam without bias correction.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.model.settings import published
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        {
+            "corpus": {"directory": "runs/wikipedia_corpus"},
+            "model": {**published("small"), "dtype": "bfloat16", "vocab_multiple": 128},
+            "optimizer": {"name": "bert_adam"},
+            "phases": [
+                {
+                    "steps": 900_000,
+                    "length": 128,
+                    "batch_size": 256,
+                    "max_predictions": 20,
+                    "learning_rate": 1e-4,
+                    "warmup_steps": 10_000,
+                },
+                {"steps": 100_000, "length": 512, "batch_size": 256, "max_predictions": 77, "continue_schedule": True},
+            ],
+            "evaluation": {"every": 10_000, "rows": 10_000, "batch_size": 256},
+            "checkpoints": {"every": 2_000, "keep": 3},
+            "log_every": 100,
+        }
+    )
