@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -12,37 +13,57 @@ from bert_jax.terminal import UserError
 
 
 def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, jax.Array]:
-    """The global arrays of which `batch` holds this process's rows (see `process_shard`), rows laid over the mesh axes of `batch_axes`."""
+    """Global arrays, their rows laid over the mesh axes `batch_axes`, from this process's part of the batch (`process_shard`)."""
     _, count = process_shard(mesh, batch_axes)
+    rows = len(next(iter(batch.values()))) * count
+    check_batch_size(rows, mesh, batch_axes)
     sharding = NamedSharding(mesh, batch_axes)
-    check_batch_size(len(next(iter(batch.values()))) * count, mesh, batch_axes)
     return {
-        name: jax.make_array_from_process_local_data(sharding, array, (len(array) * count, *array.shape[1:])) for name, array in batch.items()
+        name: jax.make_array_from_process_local_data(sharding, array, (rows, *array.shape[1:])) for name, array in batch.items()
     }
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, batch_axes: PartitionSpec) -> None:
-    """UserError unless every device holds the same number of rows."""
-    ways = math.prod(mesh.shape[axis] for axis in _axes(batch_axes))
+    """UserError unless every device gets the same number of rows."""
+    ways = _ways(mesh, batch_axes)
     if batch_size % ways:
         near = sorted({max(ways, batch_size // ways * ways), -(-batch_size // ways) * ways})
+        sizes = ", ".join(f"{axis}={mesh.shape[axis]}" for axis in _axes(batch_axes))
         raise UserError(
-            f"batch_size={batch_size} does not divide over the mesh: axes {', '.join(f'{axis}={mesh.shape[axis]}' for axis in _axes(batch_axes))} "
-            f"split it {ways} ways; {' and '.join(map(str, near))} would do"
+            f"batch_size={batch_size} does not divide over the mesh: {sizes} split it {ways} ways; "
+            f"{' and '.join(map(str, near))} would do"
         )
 
 
 def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
-    """(index, count): which part of every batch this process is to hold.
-
-    Hosts that a model axis joins hold the same rows; so this is not always (process_index, process_count).
+    """(index, count): which part of every batch this process is to make. Not always (process_index, process_count): processes
+    that only the tensor axis tells apart hold the same rows.
     """
-    ways = math.prod(mesh.shape[axis] for axis in _axes(batch_axes))
-    pieces = NamedSharding(mesh, batch_axes).addressable_devices_indices_map((ways,))
-    mine = sorted({piece[0].indices(ways)[0] for piece in pieces.values() if piece is not None})
-    if mine != list(range(mine[0], mine[0] + len(mine))) or ways % len(mine) or mine[0] % len(mine):
-        raise UserError(f"the mesh {dict(mesh.shape)} gives process {jax.process_index()} scattered parts of the batch {mine}; order the axes so that each host's devices are neighbours along {batch_axes}")
-    return mine[0] // len(mine), ways // len(mine)
+    ways = _ways(mesh, batch_axes)
+    pieces: dict[int, set[int]] = {}
+    piece_of: dict[Any, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((ways,)))
+    for device, (piece,) in piece_of.items():
+        pieces.setdefault(device.process_index, set()).update(range(ways)[piece])
+    return _part_of(jax.process_index(), pieces)
+
+
+def _part_of(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
+    """(index, count) of `process` among those that hold the `pieces` of a batch.
+
+    A process's pieces need not be neighbours (on a TPU the mesh follows the wiring): its part of the rows then lies scattered in
+    the global array. The rows of the whole batch are the same all the same.
+    """
+    parts = sorted({frozenset(part) for part in pieces.values()}, key=min)
+    if sum(map(len, parts)) != len(frozenset.union(*parts)) or len({len(part) for part in parts}) != 1:
+        raise UserError(
+            f"the mesh gives the processes overlapping or unequal parts of the batch ({sorted(map(sorted, parts))}); "
+            "choose sizes of the axes that divide the devices of one host, or are multiples of them"
+        )
+    return parts.index(frozenset(pieces[process])), len(parts)
+
+
+def _ways(mesh: Mesh, batch_axes: PartitionSpec) -> int:
+    return math.prod(mesh.shape[axis] for axis in _axes(batch_axes))
 
 
 def _axes(batch_axes: PartitionSpec) -> tuple[str, ...]:
@@ -50,4 +71,4 @@ def _axes(batch_axes: PartitionSpec) -> tuple[str, ...]:
     first = batch_axes[0] if len(batch_axes) else None
     if first is None:
         return ()
-    return tuple(first) if isinstance(first, (tuple, list)) else (first,)
+    return tuple(first) if isinstance(first, tuple | list) else (first,)

@@ -27,8 +27,8 @@ def heldout_batches(
 ) -> Iterator[Batch]:
     """The first `max_rows` rows (all, if None) of epoch 0's random order, the same for every batch size and number of hosts.
 
-    The last batch is filled up with empty rows (no token, no target, no NSP label), which count for nothing; every host gets the same number
-    of batches, as a collective needs. The order is random, so fewer rows are a fair sample of the split.
+    The last batch is filled up with empty rows (no token, no target, no NSP label), which count for nothing; every host gets
+    the same number of batches, as a collective needs. The order is random, so fewer rows are a fair sample of the split.
     """
     if max_rows is not None and max_rows < 1:
         raise UserError(f"max_rows={max_rows} leaves nothing to evaluate on; set 1 or more, or None for every row")

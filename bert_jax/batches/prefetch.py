@@ -11,15 +11,17 @@ Made = TypeVar("Made")
 
 
 class prefetch(Iterator[Made], Generic[Made]):
-    """`function(step)` for start <= step < stop, in order, up to `ahead` of them made in advance by `threads` threads, begun at once.
+    """`function(step)` for start <= step < stop, in order, up to `ahead` of them made in advance by `threads` threads, begun at
+    once.
 
-    An exception in `function` comes out at its step. Leave early with `close()`, or use it as a context manager; a program that just ends
-    finishes the batches that were begun, and ends.
+    An exception in `function` comes out at its step. Leave early with `close()`, or use it as a context manager; a program that
+    just ends finishes the batches that were begun, and ends.
     """
 
     def __init__(self, function: Callable[[int], Made], start: int, stop: int, *, threads: int = 2, ahead: int = 4):
         steps: Any = grain.MapDataset.range(start, max(start, stop)).map(function)
-        self._iterator: Any = iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)))
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
+        self._iterator: Any = iter(steps.to_iter_dataset(options, allow_nones=True))
         self._iterator.start_prefetch()
         self._closed = False
 

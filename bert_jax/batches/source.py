@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import pathlib
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -9,7 +11,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from bert_jax.corpus.store import TOKENIZER, Corpus
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.corpus.tokenizer import VocabularyInfo, load_tokenizer
 from bert_jax.examples.assemble import Batch, assemble_rows
 from bert_jax.examples.masking import MaskingTables, masking_tables
 from bert_jax.examples.plan import EpochPlan, plan_epoch
@@ -22,10 +24,11 @@ _PLANS_HELD = 3  # the epoch before, this one and the next: a batch may straddle
 class BatchSource:
     """`source.at(step)` is the batch of that step, whoever asks, in whatever order.
 
-    Rows are numbered through all epochs: step s holds rows [s B, (s + 1) B). Every epoch has `rows_per_epoch` places, the number of rows of
-    epoch 0, so a row's epoch is known without planning the ones before it, and a batch at an epoch's end goes on into the next. The plans
-    of other epochs differ from that number by chance, about its square root (0.1 % at a million rows): a plan with more rows leaves its
-    last ones out, one with fewer repeats its first ones; as the order is random, these are other rows each time.
+    Rows are numbered through all epochs: step s holds rows [s B, (s + 1) B). Every epoch has `rows_per_epoch` places, the
+    number of rows of epoch 0, so a row's epoch is known without planning the ones before it, and a batch at an epoch's end goes
+    on into the next. The plans of other epochs differ from that number by chance, about its square root (0.1 % at a million
+    rows): a plan with more rows leaves its last ones out, one with fewer repeats its first ones; as the order is random, these
+    are other rows each time.
     """
 
     def __init__(self, corpus: Corpus, config: ExampleConfig, batch_size: int, seed: int, *, tables: MaskingTables | None = None):
@@ -38,7 +41,7 @@ class BatchSource:
         self.rows_per_epoch = self.plan(0).num_rows
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """The rows of `step`, or the part of them that host `index` of `count` holds: rows [index B/count, (index + 1) B/count) of the batch."""
+        """The rows of `step`, or of them the part [index B/count, (index + 1) B/count) for the host `index` of `count`."""
         places = step * self.batch_size + shard_rows(self.batch_size, shard)
         epochs, places = np.divmod(places, self.rows_per_epoch)
         parts = []
@@ -80,7 +83,13 @@ class BatchSource:
 
 def tables_of(corpus: Corpus) -> MaskingTables:
     """The masking tables of the corpus's vocabulary, by the tokenizer stored with it."""
-    return masking_tables(corpus.vocabulary, load_tokenizer(corpus.directory / TOKENIZER) if corpus.directory else None)
+    return _tables(corpus.vocabulary, corpus.directory)
+
+
+@functools.lru_cache(maxsize=4)
+def _tables(vocabulary: VocabularyInfo, directory: pathlib.Path | None) -> MaskingTables:
+    """Reading a tokenizer takes longer than a small held-out set, which is evaluated again and again."""
+    return masking_tables(vocabulary, load_tokenizer(directory / TOKENIZER) if directory else None)
 
 
 def shard_rows(batch_size: int, shard: tuple[int, int]) -> np.ndarray:

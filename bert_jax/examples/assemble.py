@@ -1,4 +1,8 @@
-"""Rows of a plan to arrays: gathers the spans of all rows at once and masks them. No loop over rows."""
+"""Rows of a plan to arrays: takes the spans of all examples at once, masks them, and sets them into rows. No loop over rows.
+
+Everything is made for examples first, one a row of [E, L], whether they will be packed or not; so packed and unpacked examples
+cannot differ.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_jax.corpus.store import Corpus
+from bert_jax.corpus.store import Corpus, TokenStore
 from bert_jax.examples.counter import random_bits, rehash
 from bert_jax.examples.masking import UNUSED, MaskingTables, choose, choose_words, replace
 from bert_jax.examples.plan import EpochPlan
 
 Batch = dict[str, np.ndarray]
 
-_BLOCK = 1 << 15  # places at a time (256 rows of 128): temporaries of 256 KB each, which stay in the processor's cache
+_BLOCK = 1 << 17  # places at a time (1,024 rows of 128): temporaries of 512 KB at most, which stay in the processor's cache
 
 
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: np.ndarray, tables: MaskingTables) -> Batch:
@@ -28,136 +32,137 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: np.ndarray, tables: Mas
     cls_positions     int32 [B, P]   columns of the [CLS]s; 0 where unused
     nsp_labels        int32 [B, P]   0 = B follows A, 1 = random; -1 = no example, or pairs="none"
     """
-    config = plan.config
-    by_place = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "position_ids"), config.length)
-    by_mask = dict.fromkeys(("masked_positions", "masked_targets"), config.max_predictions)
-    by_example = dict.fromkeys(("cls_positions", "nsp_labels"), config.packed_examples)
-    batch = {name: np.empty((len(rows), width), np.int32) for name, width in (by_place | by_mask | by_example).items()}
-    step = max(1, _BLOCK // config.length)
+    L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
+    widths = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "position_ids"), L)
+    widths |= {"masked_positions": M, "masked_targets": M, "cls_positions": P, "nsp_labels": P}
+    batch = {name: np.empty((len(rows), width), np.int32) for name, width in widths.items()}
+    step = max(1, _BLOCK // L)
     for first in range(0, len(rows), step):
+        numbers = np.asarray(rows[first : first + step])
+        examples = np.where(numbers[:, np.newaxis] >= 0, plan.rows[numbers], -1)
+        row, slot = np.nonzero(examples >= 0)
+        made = _make_examples(corpus, plan, examples[row, slot], tables)
         block = {name: array[first : first + step] for name, array in batch.items()}
-        layout = _lay_out(plan, np.asarray(rows[first : first + step]))
-        _write_structure(plan, layout, block)
-        _write_tokens(corpus, plan, layout, block["input_ids"])
-        _mask(plan, layout, tables, block)
+        block["input_ids"][...] = corpus.vocabulary.pad_id
+        if P == 1 and len(row) == len(numbers):
+            _set_one_a_row(made, block)
+        else:
+            _set_into_rows(made, row, slot, block)
     return batch
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """Where the E examples of B rows stand, in the order of rows and columns."""
+class _Examples:
+    """E examples, masked, each in a row of its own."""
 
-    row: np.ndarray  # int64 [E]
-    slot: np.ndarray  # int64 [E], which example of its row, from 0
-    column: np.ndarray  # int64 [E], of its [CLS]
-    example: np.ndarray  # int64 [E], number in the plan
-    a: np.ndarray  # int64 [E], tokens of segment A
-    b: np.ndarray  # int64 [E], tokens of segment B, 0 with pairs="none"
     length: np.ndarray  # int64 [E], with the special tokens
-
-    def places(self, row_length: int) -> np.ndarray:
-        """int64 [E], of the [CLS]s in the flattened [B, L]."""
-        return self.row * row_length + self.column
-
-
-def _lay_out(plan: EpochPlan, rows: np.ndarray) -> _Layout:
-    numbers = np.where(rows[:, np.newaxis] >= 0, plan.rows[rows], -1)
-    row, slot = np.nonzero(numbers >= 0)
-    example = numbers[row, slot]
-    a, b = plan.pairs.a_length[example].astype(np.int64), plan.pairs.b_length[example].astype(np.int64)
-    lengths = np.zeros(numbers.shape, np.int64)
-    lengths[row, slot] = length = a + b + plan.config.special_tokens
-    column = (np.cumsum(lengths, axis=1) - lengths)[row, slot]
-    return _Layout(row, slot, column, example, a, b, length)
+    real: np.ndarray  # bool [E, L], not padding
+    in_second: np.ndarray  # bool [E, L], right of the first [SEP]; padding included
+    ids: np.ndarray  # [E, L], masked; anything at padding
+    positions: np.ndarray  # uint16 [E, M], ascending, then UNUSED
+    targets: np.ndarray  # int32 [E, M], -1 where unused
+    labels: np.ndarray  # int [E]
 
 
-def _write_structure(plan: EpochPlan, layout: _Layout, block: Batch) -> None:
-    """All that does not depend on tokens.
+def _make_examples(corpus: Corpus, plan: EpochPlan, examples: np.ndarray, tables: MaskingTables) -> _Examples:
+    """Examples number `examples` (int [E]) of the plan."""
+    config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
+    a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
+    length = a + b + config.special_tokens
+    column = np.arange(config.length, dtype=np.int16)
+    real = column < length[:, np.newaxis].astype(np.int16)
+    in_second = column > (a + 1)[:, np.newaxis].astype(np.int16)
 
-    A row is a run of [CLS] A [SEP] and a run of B [SEP] for each example, then a run of padding: one value for each run, repeated.
-    """
-    B, P = block["nsp_labels"].shape
-    L = plan.config.length
-    first, second = 2 * layout.slot, 2 * layout.slot + 1
-    runs = np.zeros((B, 2 * P + 1), np.int64)
-    runs[layout.row, first], runs[layout.row, second] = layout.a + 2, layout.length - layout.a - 2
-    runs[:, -1] = L - runs.sum(axis=1)
+    # A begins in column 1, B in column a + 2: two windows of the store, so placed, and the special tokens around them.
+    starts = np.concatenate([pairs.a_start[examples], pairs.b_start[examples]])
+    ids, of_b = np.split(_windows(corpus.tokens, starts, np.concatenate([np.ones_like(a), a + 2]), config.length), 2)
+    np.copyto(ids, of_b, where=in_second)
+    first = np.arange(len(examples)) * config.length
+    separators = np.concatenate([first + a + 1, first + length - 1])
+    flat = ids.reshape(-1)
+    flat[first], flat[separators] = vocabulary.cls_id, vocabulary.sep_id
 
-    def repeated(of_first: np.ndarray | int, of_second: np.ndarray | int) -> np.ndarray:
-        """int32 [B, L] from a value for each example's first run and one for its second; 0 at padding."""
-        values = np.zeros(runs.shape, np.int32)
-        values[layout.row, first], values[layout.row, second] = of_first, of_second
-        return np.repeat(values.ravel(), runs.ravel()).reshape(B, L)
-
-    block["token_type_ids"][...] = repeated(0, 1)
-    block["sequence_ids"][...] = repeated(layout.slot + 1, layout.slot + 1)
-    np.subtract(np.arange(L, dtype=np.int32), repeated(layout.column, layout.column), out=block["position_ids"])
-    block["position_ids"] *= block["sequence_ids"] > 0
-
-    block["cls_positions"][...] = 0
-    block["cls_positions"][layout.row, layout.slot] = layout.column
-    block["nsp_labels"][...] = -1
-    if plan.config.pairs != "none":
-        block["nsp_labels"][layout.row, layout.slot] = plan.pairs.random_next[layout.example]
-
-
-def _write_tokens(corpus: Corpus, plan: EpochPlan, layout: _Layout, input_ids: np.ndarray) -> None:
-    vocabulary, place = corpus.vocabulary, layout.places(plan.config.length)
-    flat = np.full(input_ids.size, vocabulary.pad_id, np.int32)
-    flat[place] = vocabulary.cls_id
-    flat[place + layout.a + 1] = flat[place + layout.length - 1] = vocabulary.sep_id
-    starts = np.concatenate([plan.pairs.a_start[layout.example], plan.pairs.b_start[layout.example]])
-    _gather(corpus, starts, np.concatenate([layout.a, layout.b]), np.concatenate([place + 1, place + layout.a + 2]), flat)
-    input_ids[...] = flat.reshape(input_ids.shape)
-
-
-def _gather(corpus: Corpus, starts: np.ndarray, lengths: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-    """out[places[i] : places[i] + lengths[i]] = tokens[starts[i] : starts[i] + lengths[i]] for all i; a span lies in one shard.
-
-    In the order of the store, so that each shard is taken from once and from front to back.
-    """
-    order = np.argsort(starts)
-    starts, lengths, places = starts[order], lengths[order], places[order]
-    ends = np.cumsum(lengths)
-    ramp = np.arange(lengths.sum())
-    source = ramp + np.repeat(starts - (ends - lengths), lengths)
-    target = ramp + np.repeat(places - (ends - lengths), lengths)
-    bounds = np.asarray(corpus.tokens.bounds)
-    cuts = np.searchsorted(source, bounds)
-    for shard in np.flatnonzero(np.diff(cuts)).tolist():
-        part = slice(cuts[shard], cuts[shard + 1])
-        out[target[part]] = corpus.tokens.shards[shard][source[part] - bounds[shard]]
-
-
-def _mask(plan: EpochPlan, layout: _Layout, tables: MaskingTables, block: Batch) -> None:
-    """Chooses and replaces tokens. Example e at position p draws the bits (plan.mask_key, e, p), whatever its row and column."""
-    config, (rows, width) = plan.config, block["masked_positions"].shape
-    flat, place = block["input_ids"].ravel(), layout.places(config.length)  # ravel makes no copy: the block is contiguous
-    position = np.arange(layout.length.max(initial=1))
-    bits = random_bits(random_bits(plan.mask_key, layout.example)[:, np.newaxis], position)
-    candidates = position < layout.length[:, np.newaxis] - 1
-    candidates[:, 0] = False
-    candidates[np.arange(len(place)), layout.a + 1] = False
-    counts = config.predictions(layout.length)
+    # Random bits are a function of (plan.mask_key, example, position), whatever the row.
+    key = random_bits(plan.mask_key, examples)[:, np.newaxis]
+    candidates = real.copy()
+    candidates.reshape(-1)[first] = candidates.reshape(-1)[separators] = False
+    candidates &= ids != vocabulary.unk_id  # the only special token that text contains; the original predicts it like a word
+    counts = np.minimum(config.predictions(length), np.count_nonzero(candidates, axis=1))
     if config.whole_word:
         assert tables.continuation is not None, "whole-word masking needs the vocabulary's continuation table"
-        tokens = flat[np.minimum(place[:, np.newaxis] + position, flat.size - 1)]
-        begins = ~tables.continuation[tokens] | ~candidates
-        begins[:, 1:] |= ~candidates[:, :-1]
-        positions = choose_words(bits, candidates, begins, counts, width)
+        positions = choose_words(key, candidates, tables.continuation[ids], counts, config.max_predictions)
     else:
-        positions = choose(bits, candidates, counts, width)
+        positions = choose(key, candidates, counts, config.max_predictions)
+    used = positions != UNUSED
+    places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones point at the [CLS], and put it back
+    originals = flat[places]
+    flat[places] = np.where(used, replace(originals, random_bits(rehash(key), positions), config, tables), originals)
+    targets = np.where(used, originals, np.int32(-1)).astype(np.int32)
+    labels = pairs.random_next[examples] if config.pairs != "none" else np.full(len(examples), -1)
+    return _Examples(length, real, in_second, ids, positions, targets, labels)
 
-    # From examples to rows: each example's masks come after those of the examples before it.
-    example, order = np.nonzero(positions != UNUSED)
-    chosen = positions[example, order].astype(np.int64)
-    counted = np.zeros(block["nsp_labels"].shape, np.int64)
-    counted[layout.row, layout.slot] = np.bincount(example, minlength=len(place))
-    before = (np.cumsum(counted, axis=1) - counted)[layout.row, layout.slot]
-    slots = (layout.row * width + before)[example] + order
-    where = place[example] + chosen
-    targets, columns = np.full(rows * width, -1, np.int32), np.zeros(rows * width, np.int32)
-    targets[slots] = originals = flat[where]
-    columns[slots] = layout.column[example] + chosen
-    block["masked_targets"][...], block["masked_positions"][...] = targets.reshape(rows, width), columns.reshape(rows, width)
-    flat[where] = replace(originals, rehash(bits[example, chosen]), config, tables)
+
+def _windows(tokens: TokenStore, starts: np.ndarray, columns: np.ndarray, length: int) -> np.ndarray:
+    """[E, length] of the store's type: in row i a window of the store, with its position `starts[i]` in column `columns[i]`.
+
+    Whole windows are copied, without an index for each token: five times as fast. What lies beyond the ends of the shard that
+    holds `starts[i]` is arbitrary.
+    """
+    out = np.empty((len(starts), length), tokens.dtype)
+    shard_of = (np.searchsorted(tokens.bounds, starts, side="right") - 1).astype(np.uint16)
+    wanted = starts - columns - tokens.bounds[shard_of]
+    begins = np.clip(wanted, 0, np.maximum(np.diff(tokens.bounds) - length, 0)[shard_of])
+    order = np.argsort(shard_of, kind="stable")
+    cuts = np.searchsorted(shard_of[order], np.arange(len(tokens.shards) + 1))
+    for shard in np.flatnonzero(np.diff(cuts)).tolist():
+        here = order[cuts[shard] : cuts[shard + 1]]
+        held = tokens.shards[shard]
+        if len(held) < length:
+            held = np.pad(held, (0, length - len(held)))
+        windows = np.ndarray((len(held) - length + 1, length), held.dtype, held, strides=held.strides * 2)
+        out[here] = windows[begins[here]]
+    moved = np.flatnonzero(wanted != begins)  # a window that would pass an end of its shard was taken inside it
+    columns_in = np.clip(np.arange(length) + (wanted - begins)[moved, np.newaxis], 0, length - 1)
+    out[moved] = np.take_along_axis(out[moved], columns_in, axis=1)
+    return out
+
+
+def _set_one_a_row(made: _Examples, block: Batch) -> None:
+    """As `_set_into_rows` where every row holds just one example: without moving anything, which is three times as fast."""
+    np.copyto(block["input_ids"], made.ids, where=made.real, casting="same_kind")
+    np.logical_and(made.in_second, made.real, out=block["token_type_ids"], casting="unsafe")
+    block["sequence_ids"][...] = made.real
+    np.multiply(np.arange(made.ids.shape[1], dtype=np.int32), made.real, out=block["position_ids"])
+    block["masked_positions"][...] = np.where(made.positions != UNUSED, made.positions, 0)
+    block["masked_targets"][...] = made.targets
+    block["cls_positions"][...] = 0
+    block["nsp_labels"][...] = made.labels[:, np.newaxis]
+
+
+def _set_into_rows(made: _Examples, row: np.ndarray, slot: np.ndarray, block: Batch) -> None:
+    """Sets example i into row `row[i]` as its number `slot[i]`, right after those before it; rows and slots ascend."""
+    (rows, L), P = block["input_ids"].shape, block["nsp_labels"].shape[1]
+    column = _sums_before(made.length, row, slot, (rows, P))
+    for name in ("sequence_ids", "token_type_ids", "position_ids", "masked_positions", "cls_positions"):
+        block[name][...] = 0
+    block["masked_targets"][...] = block["nsp_labels"][...] = -1
+    block["cls_positions"][row, slot], block["nsp_labels"][row, slot] = column, made.labels
+
+    # Read along the rows, the tokens of all examples are those of all rows, padding left out on both sides.
+    filled = np.arange(L) < np.bincount(row, made.length, minlength=rows)[:, np.newaxis]
+    block["input_ids"][filled] = made.ids[made.real]
+    block["token_type_ids"][filled] = made.in_second[made.real]
+    block["sequence_ids"][filled] = np.repeat(slot + 1, made.length)
+    block["position_ids"][filled] = np.broadcast_to(np.arange(L), made.real.shape)[made.real]
+
+    example, order = np.nonzero(made.positions != UNUSED)
+    slots = order + _sums_before(np.bincount(example, minlength=len(row)), row, slot, (rows, P))[example]
+    block["masked_positions"][row[example], slots] = made.positions[example, order] + column[example]
+    block["masked_targets"][row[example], slots] = made.targets[example, order]
+
+
+def _sums_before(values: np.ndarray, row: np.ndarray, slot: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """int64 [E], for each example the sum of `values` over the examples before it in its row."""
+    table = np.zeros(shape, np.int64)
+    table[row, slot] = values
+    return (np.cumsum(table, axis=1) - table)[row, slot]

@@ -1,13 +1,13 @@
 """Sentences to chunks: which run of sentences each example is made from, for a whole epoch, from the sentence lengths alone.
 
 The original (create_pretraining_data.py, `create_instances_from_document`) walks each document: it collects sentences until the
-target length is reached or the document ends, gives a random number of them to A, and takes the rest as B, or, for a random next
+target length is reached or the document ends, gives a random number of them to A, and takes the rest as B or, for a random next
 segment, puts the rest back for the next chunk. So where a chunk starts depends on the coin of the one before.
 
-Here the walk is turned inside out. For *every* sentence we compute, vectorised, the chunk that would start there and where the next
-would start; all its random numbers are functions of the sentence's number. What is left to do in order is to follow the
-`following` pointers from the first sentence of the corpus (the last chunk of a document points at the next document), one list
-look-up a chunk: 60 ns, the same for one document of a million sentences as for a million documents of one.
+Here the walk is turned inside out. For *every* sentence we compute, vectorised, the chunk that would start there and where the
+next one would; all its random numbers are functions of the sentence's number. Which of these chunks the walk visits is then
+found by pointer jumping, in a number of rounds that is the logarithm of the longest walk: one document of a million sentences
+costs hardly more than many small ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from bert_jax.examples.counter import below, chance, key_of, lower, random_bits
 from bert_jax.examples.settings import ExampleConfig
 
-_BLOCK = 1 << 16  # sentences at a time: temporaries of a few MB, which stay in the processor's cache
+_BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB each, which stay in the processor's cache
 _TARGETS, _SPLITS = 1, 2  # purposes of random numbers
 
 
@@ -45,7 +45,10 @@ def walk(sentence_offsets: np.ndarray, document_offsets: np.ndarray, config: Exa
     for first in range(0, sentences, _BLOCK):
         last = min(first + _BLOCK, sentences)
         candidates, following, usable = _candidates(sentence_offsets, document_offsets, first, last, config, key)
-        visited, cursor = _follow(following, first, cursor, last)
+        begins = document_offsets[np.searchsorted(document_offsets, first) : np.searchsorted(document_offsets, last)]
+        visited = _visited(following - first, np.append(begins, min(cursor, last)) - first)
+        if len(visited):
+            cursor = int(following[visited[-1]])  # where the walk enters the next block, in the midst of a document
         chosen = visited[usable[visited]]
         yield Chunks(**{name: values[chosen] for name, values in vars(candidates).items()})
 
@@ -53,13 +56,12 @@ def walk(sentence_offsets: np.ndarray, document_offsets: np.ndarray, config: Exa
 def _candidates(
     sentence_offsets: np.ndarray, document_offsets: np.ndarray, first: int, last: int, config: ExampleConfig, key: int
 ) -> tuple[Chunks, np.ndarray, np.ndarray]:
-    """For each sentence in [first, last): the chunk that would start there, the start of the next one, whether the chunk is usable."""
+    """For each sentence in [first, last): the chunk that would start there, where the next would, and whether it can be used."""
     start = np.arange(first, last)
-    document, document_end = _documents(document_offsets, first, last)
-    target = _targets(document, config, key)
+    document, document_end, target = _documents(document_offsets, first, last, config, key)
 
-    # The sentence that reaches the target is the chunk's last. No chunk is longer than max_tokens sentences, since each has a token or
-    # more, so the search needs little beyond `last`.
+    # The sentence that reaches the target is the chunk's last. No chunk is longer than max_tokens sentences, since each has a
+    # token or more, so the search needs little beyond `last`.
     window = sentence_offsets[first : last + config.max_tokens + 2]
     tokens = window - window[0]
     begin = tokens[: last - first]
@@ -69,9 +71,9 @@ def _candidates(
     count = end - start
 
     if config.pairs == "none":
-        cut = (tokens[end - first] - begin > config.max_tokens) & (count > 1)  # the last sentence does not fit: it also begins the next chunk
+        cut = (tokens[end - first] - begin > config.max_tokens) & (count > 1)  # what does not fit of the last sentence
         split, random_next, usable = end, np.zeros(len(start), bool), np.ones(len(start), bool)
-        following = end - cut
+        following = end - cut  # is not lost: that sentence also begins the next chunk
     else:
         bits = random_bits(key_of(key, _SPLITS), start)
         split = start + 1 + below(count - 1, bits)
@@ -81,27 +83,36 @@ def _candidates(
     return Chunks(start, split, end, document, random_next, target), following, usable
 
 
-def _documents(document_offsets: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [last - first] twice: the document of each sentence in [first, last), and that document's end."""
+def _documents(
+    document_offsets: np.ndarray, first: int, last: int, config: ExampleConfig, key: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """int64 [last - first] each, for every sentence: its document, that document's end, and its target length.
+
+    The target is that of a full row or, with `short_probability`, uniform in [2, full]: one draw a document, as in the original.
+    """
     d0 = int(np.searchsorted(document_offsets, first, side="right")) - 1
     d1 = int(np.searchsorted(document_offsets, last, side="left"))
-    sizes = np.diff(np.clip(document_offsets[d0 : d1 + 1], first, last))
-    return np.repeat(np.arange(d0, d1), sizes), np.repeat(document_offsets[d0 + 1 : d1 + 1], sizes)
-
-
-def _targets(document: np.ndarray, config: ExampleConfig, key: int) -> np.ndarray:
-    """int64, the target length: that of a full row, or with `short_probability` uniform in [2, full]; one draw a document, as in the original."""
-    bits = random_bits(key_of(key, _TARGETS), document)
+    documents = np.arange(d0, d1)
+    bits = random_bits(key_of(key, _TARGETS), documents)
     full = config.max_tokens
-    short = 2 + below(full - 1, lower(bits))
-    return np.where(chance(config.short_probability, bits), np.minimum(short, full), full)
+    targets = np.where(chance(config.short_probability, bits), np.minimum(2 + below(full - 1, lower(bits)), full), full)
+    sizes = np.diff(np.clip(document_offsets[d0 : d1 + 1], first, last))
+    return np.repeat(documents, sizes), np.repeat(document_offsets[d0 + 1 : d1 + 1], sizes), np.repeat(targets, sizes)
 
 
-def _follow(following: np.ndarray, first: int, cursor: int, last: int) -> tuple[np.ndarray, int]:
-    """The sentences (relative to `first`) at which the walk stops from `cursor` until `last`, and where it goes on."""
-    pointers, place, stop = (following - first).tolist(), cursor - first, last - first
-    visited = []
-    while place < stop:
-        visited.append(place)
-        place = pointers[place]
-    return np.array(visited, np.int64), first + place
+def _visited(following: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """int64, ascending: all places that are reached from `starts` by following the pointers; one beyond the end leads nowhere.
+
+    Pointer jumping (Wyllie 1979): after round k everything within 2**k steps is reached, and `jump` takes 2**k steps at once.
+    """
+    size = len(following)
+    jump = np.append(np.minimum(following, size), size)
+    reached = np.zeros(size + 1, bool)
+    reached[starts] = True
+    here, before = np.flatnonzero(reached), -1
+    while len(here) > before:
+        before = len(here)
+        reached[jump[here]] = True
+        jump = jump[jump]
+        here = np.flatnonzero(reached)
+    return np.flatnonzero(reached[:size])

@@ -26,11 +26,8 @@ def key_of(*parts: int) -> np.uint64:
 
 
 def random_bits(key: np.uint64 | np.ndarray, counter: np.ndarray) -> np.ndarray:
-    """uint64, 64 random bits for each `counter` (integers >= 0) of the stream `key`; `key` may differ by element (uint64)."""
-    bits = counter.astype(np.uint64)
-    bits *= np.uint64(_GOLDEN)
-    bits = np.add(bits, key, out=bits) if bits.ndim >= np.ndim(key) else bits + key
-    return _scramble(bits)
+    """uint64, 64 random bits for each `counter` (integers >= 0) of the stream `key`; the two are broadcast together."""
+    return _scramble(counter.astype(np.uint64) * np.uint64(_GOLDEN) + key)
 
 
 def rehash(bits: np.ndarray) -> np.ndarray:
@@ -44,6 +41,13 @@ def below(limit: int | np.ndarray, bits: np.ndarray) -> np.ndarray:
     Fixed-point multiplication: some values are likelier than others by limit / 2**32 relative (0.2 % at ten million documents).
     """
     return ((bits >> np.uint64(32)) * np.asarray(limit, np.uint64) >> np.uint64(32)).astype(np.int64)
+
+
+def halves(key: np.ndarray, count: int) -> np.ndarray:
+    """uint32 [..., count], 32 random bits each for the counters 0..count-1 of the streams `key` (uint64 [..., 1]), two from one
+    hash.
+    """
+    return random_bits(key, np.arange((count + 1) // 2)).view(np.uint32)[..., :count]
 
 
 def lower(bits: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Examples to rows: one a row, or several short ones together.
 
 Best-fit decreasing on the histogram of lengths (Krell et al. 2021, "Efficient sequence packing without cross-contamination",
-there called longest-pack-first histogram packing). Examples of one length are alike, so packs are too: the work grows with the number of
-lengths, not of examples, and the plan of ten million examples packs in the time of sorting them.
+there called longest-pack-first histogram packing). Examples of one length are alike, so packs are too: the work grows with the
+number of lengths, not of examples, and the plan of ten million examples packs in the time of sorting them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def rows_of(lengths: np.ndarray, row_length: int, most: int, key: int) -> np.nda
 
 
 def packs_of(histogram: np.ndarray, row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
-    """(lengths, how often) of every kind of row, for `histogram[l]` examples of length l: from the longest, each goes where it leaves least room."""
+    """(lengths, how often) of every kind of row, for `histogram[l]` examples of length l: from the longest, each goes where it
+    leaves least room.
+    """
     finished: list[tuple[tuple[int, ...], int]] = []
     open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)]  # by the room they have
     open_packs[row_length] = [((), int(histogram.sum()))]  # as many empty rows as can be needed
@@ -65,6 +67,7 @@ def packs_of(histogram: np.ndarray, row_length: int, most: int) -> list[tuple[tu
 
 
 def _shuffled(count: int, key: np.uint64, dtype: type) -> np.ndarray:
-    order = np.arange(count, dtype=dtype)
+    """[count], a random permutation."""
+    order: np.ndarray = np.arange(count, dtype=dtype)
     np.random.Generator(np.random.Philox(key=int(key))).shuffle(order)
     return order

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.terminal import UserError, nearest
 
 PAIRS = ("original", "paper", "none")
-_LONGEST = 2**15  # lengths are held in 16 bits
+_LONGEST = 2**15 - 1  # lengths and columns are held in 16 bits
 _MOST_PACKED = 64
 
 
@@ -33,8 +33,8 @@ class ExampleConfig:
         if self.pairs not in PAIRS:
             raise UserError(f"pairs={self.pairs!r} is not a way to make pairs; {nearest(str(self.pairs), PAIRS)}")
         shortest = self.special_tokens + (1 if self.pairs == "none" else 2)
-        _check_range("length", self.length, shortest, _LONGEST, f"pairs={self.pairs!r} puts {self.special_tokens} special tokens in a row")
-        _check_range("max_predictions", self.max_predictions, 1, self.length - self.special_tokens, f"length={self.length} leaves that many places")
+        _check_range("length", self.length, shortest, _LONGEST, f"{self.special_tokens} of them are special tokens")
+        _check_range("max_predictions", self.max_predictions, 1, self.max_tokens, f"length={self.length} leaves that many places")
         _check_range("packed_examples", self.packed_examples, 1, _MOST_PACKED)
         _check_range("duplicates", self.duplicates, 0, 10_000)
         for name in ("masked_fraction", "mask_probability", "random_probability", "short_probability"):
@@ -48,8 +48,8 @@ class ExampleConfig:
             )
         if self.packed_examples > 1 and (needed := _most_predictions(self)) > self.max_predictions:
             raise UserError(
-                f"max_predictions={self.max_predictions} is too small for packed_examples={self.packed_examples} at length={self.length}: "
-                f"the masks of one row can number {needed}; set max_predictions={needed} or packed_examples=1"
+                f"max_predictions={self.max_predictions} is too small for packed_examples={self.packed_examples} "
+                f"at length={self.length}: one row can have {needed} masks; set max_predictions={needed} or packed_examples=1"
             )
 
     @property
@@ -63,7 +63,7 @@ class ExampleConfig:
         return self.length - self.special_tokens
 
     def predictions(self, lengths: np.ndarray) -> np.ndarray:
-        """int64, how many tokens are masked in examples of `lengths` (special tokens included): the original's formula, rounding half to even."""
+        """int64, masks for examples of `lengths`, which count the special tokens: the original's formula (half to even)."""
         wanted = np.maximum(1, np.rint(self.masked_fraction * lengths)).astype(np.int64)
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
 
@@ -72,8 +72,8 @@ class ExampleConfig:
 def _most_predictions(config: ExampleConfig) -> int:
     """The most masks that examples packed in one row can have together, each counted as if it stood alone.
 
-    most[n]: in n places; one round of the recursion for each example in the row. Rounding up makes several short examples need more
-    than one long one: 21 for four at length 128, against 19 for one; 80 for eight at length 512, against 77.
+    most[n]: in n places; one round of the recursion for each example in the row. Rounding up makes several short examples need
+    more than one long one: 21 for four at length 128, against 19 for one; 80 for eight at length 512, against 77.
     """
     lengths = np.arange(config.length + 1)
     shortest = config.special_tokens + (1 if config.pairs == "none" else 2)

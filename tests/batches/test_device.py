@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from bert_jax.batches.device import check_batch_size, process_shard, to_device
+from bert_jax.batches.device import _part_of, check_batch_size, process_shard, to_device
 from bert_jax.terminal import UserError
 
-BATCH = {"input_ids": np.arange(16 * 4, dtype=np.int32).reshape(16, 4), "nsp_labels": np.arange(16, dtype=np.int32).reshape(16, 1)}
+BATCH = {"input_ids": np.arange(64, dtype=np.int32).reshape(16, 4), "nsp_labels": np.arange(16, dtype=np.int32).reshape(16, 1)}
 
 
 def mesh_of(**axes: int) -> jax.sharding.Mesh:
@@ -30,9 +30,29 @@ def test_a_batch_that_does_not_divide_over_the_mesh_is_an_error_that_names_sizes
     mesh = mesh_of(data=4, fsdp=2)
     with pytest.raises(UserError, match=r"batch_size=20 .* data=4, fsdp=2 split it 8 ways; 16 and 24 would do"):
         check_batch_size(20, mesh, PartitionSpec(("data", "fsdp")))
-    with pytest.raises(UserError, match="batch_size=6 .*; 8 would do"):
+    with pytest.raises(UserError, match=r"batch_size=6 .*; 8 would do"):
         to_device({"input_ids": np.zeros((6, 3), np.int32)}, mesh, PartitionSpec(("data", "fsdp")))
 
 
 def test_one_process_holds_the_whole_batch():
     assert process_shard(mesh_of(data=4, fsdp=2), PartitionSpec(("data", "fsdp"))) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "parts"),
+    [
+        ({0: {0, 1}, 1: {2, 3}}, [(0, 2), (1, 2)]),
+        ({0: {2, 3}, 1: {0, 1}}, [(1, 2), (0, 2)]),
+        ({0: {0, 2}, 1: {1, 3}}, [(0, 2), (1, 2)]),  # scattered, as the wiring of a TPU may have it
+        ({0: {0}, 1: {0}, 2: {1}, 3: {1}}, [(0, 2), (0, 2), (1, 2), (1, 2)]),  # two hosts to a tensor group
+        ({0: {0}, 1: {0}}, [(0, 1), (0, 1)]),
+    ],
+)
+def test_processes_with_the_same_devices_rows_make_the_same_part_and_others_another(pieces, parts):
+    assert [_part_of(process, pieces) for process in pieces] == parts
+
+
+@pytest.mark.parametrize("pieces", [{0: {0, 1}, 1: {1, 2}}, {0: {0}, 1: {1, 2}}])
+def test_a_mesh_that_cuts_the_batch_unevenly_over_hosts_is_an_error(pieces):
+    with pytest.raises(UserError, match="overlapping or unequal parts"):
+        _part_of(0, pieces)

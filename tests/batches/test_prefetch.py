@@ -12,7 +12,8 @@ from bert_jax.terminal import UserError
 
 
 def test_batches_come_in_order_from_start_to_stop():
-    assert [int(batch["step"]) for batch in prefetch(lambda step: {"step": np.int64(step)}, 3, 50, threads=4, ahead=8)] == list(range(3, 50))
+    batches = prefetch(lambda step: {"step": np.int64(step)}, 3, 50, threads=4, ahead=8)
+    assert [batch["step"] for batch in batches] == list(range(3, 50))
 
 
 def test_nothing_to_do_is_nothing():

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import threading
 
 import numpy as np
 import pytest
 
 from bert_jax.batches import source as source_module
-from bert_jax.batches.source import BatchSource
+from bert_jax.batches.source import BatchSource, tables_of
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.examples.assemble import assemble_rows
 from bert_jax.examples.masking import masking_tables
 from bert_jax.examples.plan import plan_epoch
@@ -124,3 +126,13 @@ def test_a_batch_that_does_not_divide_over_the_hosts_is_an_error_that_names_size
 def test_a_batch_without_rows_is_an_error():
     with pytest.raises(UserError, match="batch_size=0"):
         BatchSource(CORPUS, CONFIG, 0, seed=0)
+
+
+def test_the_tables_come_from_the_tokenizer_stored_with_the_corpus(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused5]", *"abcdefghijklmnopqrstuvwxyz", "##s"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
+    tokenizer.save(tmp_path / "tokenizer")
+    tables = tables_of(dataclasses.replace(CORPUS, vocabulary=tokenizer.vocabulary, directory=tmp_path))
+    assert tables.legal_ids.tolist() == list(range(6, 33))
+    assert np.flatnonzero(tables.continuation).tolist() == [32]

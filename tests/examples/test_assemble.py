@@ -15,7 +15,7 @@ from bert_jax.examples.settings import ExampleConfig
 from tests.examples.corpora import FIRST, corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(3000, seed=5), shards=5)
-TABLES = MaskingTables(mask_id=103, legal_ids=np.arange(200, 900, dtype=np.int32))  # apart from the corpus's ids, to be told from kept ones
+TABLES = MaskingTables(mask_id=103, legal_ids=np.arange(200, 900, dtype=np.int32))  # none is an id of the corpus
 
 
 def settings(**changes) -> ExampleConfig:
@@ -123,6 +123,19 @@ def test_special_tokens_and_padding_are_never_masked(changes):
     assert (targets >= FIRST).all()
     assert (batch["sequence_ids"][masked_places(batch)] > 0).all()
     assert (batch["masked_positions"][batch["masked_targets"] < 0] == 0).all()
+
+
+def test_the_unknown_token_is_never_masked_even_where_there_is_little_else():
+    corpus = corpus_of(random_documents(200, seed=2))
+    unknown = np.random.default_rng(0).random(corpus.num_tokens) < 0.9
+    tokens = np.where(unknown, 100, corpus.tokens.shards[0])
+    corpus = dataclasses.replace(corpus, tokens=dataclasses.replace(corpus.tokens, shards=(tokens,)))
+    _, batch = all_rows(settings(), corpus)
+    targets = batch["masked_targets"]
+    assert (targets != 100).all()
+    known = ((originals(batch) >= FIRST).sum(axis=1))
+    assert ((targets >= 0).sum(axis=1) <= known).all()
+    assert (targets >= 0).any(axis=1).sum() == (known > 0).sum()
 
 
 def test_fifteen_percent_are_chosen_of_which_80_10_10_are_mask_random_and_kept():

@@ -12,7 +12,7 @@ from bert_jax.terminal import UserError
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": 4}, r"length=4 is not between 5 and .*3 special tokens"),
+        ({"length": 4}, r"length=4 is not between 5 and .*3 of them are special"),
         ({"length": 100_000}, r"length=100000 is not between"),
         ({"max_predictions": 0}, r"max_predictions=0 is not between 1 and 125"),
         ({"max_predictions": 126}, r"max_predictions=126 .*length=128"),

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.examples.counter import key_of, random_bits
+from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.examples.counter import halves, key_of, random_bits
 from bert_jax.examples.masking import UNUSED, MaskingTables, choose, choose_words, masking_tables, replace
 from bert_jax.examples.settings import ExampleConfig
 from tests.examples.corpora import vocabulary
 
 
-def bits_of(examples: int, places: int, key: int = 1) -> np.ndarray:
-    return random_bits(random_bits(key_of(key), np.arange(examples))[:, np.newaxis], np.arange(places))
+def keys_of(examples: int) -> np.ndarray:
+    return random_bits(key_of(1), np.arange(examples))[:, np.newaxis]
 
 
 def random_candidates(examples: int, places: int) -> np.ndarray:
@@ -23,7 +24,7 @@ def random_candidates(examples: int, places: int) -> np.ndarray:
 def test_exactly_the_wanted_number_is_chosen_among_the_candidates_in_ascending_order():
     candidates = random_candidates(500, 40)
     counts = np.minimum(np.arange(500) % 13, candidates.sum(axis=1))
-    positions = choose(bits_of(500, 40), candidates, counts, 12)
+    positions = choose(keys_of(500), candidates, counts, 12)
     assert positions.shape == (500, 12)
     used = positions != UNUSED
     assert (used.sum(axis=1) == counts).all()
@@ -35,7 +36,7 @@ def test_exactly_the_wanted_number_is_chosen_among_the_candidates_in_ascending_o
 def test_every_candidate_is_chosen_equally_often_and_pairs_as_often_as_without_replacement():
     candidates = np.ones((40_000, 20), bool)
     candidates[:, [0, 7, 19]] = False
-    positions = choose(bits_of(40_000, 20), candidates, np.full(40_000, 4), 6)[:, :4]
+    positions = choose(keys_of(40_000), candidates, np.full(40_000, 4), 6)[:, :4]
     chosen = np.zeros((40_000, 20), bool)
     np.put_along_axis(chosen, positions.astype(int), True, axis=1)
     assert (chosen.sum(axis=0)[[0, 7, 19]] == 0).all()
@@ -46,45 +47,43 @@ def test_every_candidate_is_chosen_equally_often_and_pairs_as_often_as_without_r
     assert np.abs(together - 4 * 3 / 17 / 16).max() < 5 * np.sqrt(4 * 3 / 17 / 16 / 40_000)
 
 
-def test_a_row_shorter_than_its_number_of_predictions_is_filled_up():
-    positions = choose(bits_of(1, 5), np.array([[False, True, True, True, False]]), np.array([2]), 8)
-    assert positions.shape == (1, 8)
-    assert (positions[0, 2:] == UNUSED).all()
+def test_no_candidate_no_mask():
+    assert (choose(keys_of(1), np.zeros((1, 9), bool), np.array([0]), 4) == UNUSED).all()
 
 
-def greedy_words(bits, candidates, begins, count):
+def greedy_words(bits, candidates, continues, count):
     """The original's loop over words in random order, for one example."""
-    words, word = {}, 0
+    words = []
     for position in range(len(bits)):
-        word = position if begins[position] else word
-        if candidates[position]:
-            words.setdefault(word, []).append(position)
+        if candidates[position] and continues[position] and candidates[position - 1]:
+            words[-1].append(position)
+        elif candidates[position]:
+            words.append([position])
     chosen = []
-    for head in sorted(words, key=lambda head: (int(bits[head]) >> 30, head)):
+    for word in sorted(words, key=lambda word: (int(bits[word[0]]), word[0])):
         if len(chosen) >= count:
             break
-        if len(chosen) + len(words[head]) <= count:
-            chosen += words[head]
+        if len(chosen) + len(word) <= count:
+            chosen += word
     return sorted(chosen)
 
 
 def test_whole_words_are_chosen_as_by_the_originals_loop():
     rng = np.random.default_rng(0)
-    candidates = random_candidates(400, 60)
-    begins = (rng.random((400, 60)) < rng.uniform(0.2, 1, (400, 1))) | ~candidates
-    begins[:, 1:] |= ~candidates[:, :-1]
+    candidates = random_candidates(400, 61)
+    continues = rng.random((400, 61)) < rng.uniform(0, 0.8, (400, 1))
     counts = np.minimum(np.arange(400) % 12 + 1, candidates.sum(axis=1))
-    bits = bits_of(400, 60)
-    positions = choose_words(bits, candidates, begins, counts, 12)
+    positions = choose_words(keys_of(400), candidates, continues, counts, 12)
+    bits = halves(keys_of(400), 61)
     for example in range(400):
-        expected = greedy_words(bits[example], candidates[example], begins[example], counts[example])
+        expected = greedy_words(bits[example], candidates[example], continues[example], counts[example])
         assert positions[example].tolist() == expected + [int(UNUSED)] * (12 - len(expected))
 
 
 def test_whole_word_masking_of_single_pieces_is_plain_masking_in_distribution():
     candidates = np.ones((20_000, 12), bool)
     candidates[:, 0] = False
-    positions = choose_words(bits_of(20_000, 12), candidates, np.ones_like(candidates), np.full(20_000, 3), 3)
+    positions = choose_words(keys_of(20_000), candidates, np.zeros_like(candidates), np.full(20_000, 3), 3)
     assert stats.chisquare(np.bincount(positions.ravel(), minlength=12)[1:]).pvalue > 1e-4
 
 
@@ -120,3 +119,20 @@ def test_the_number_of_masks_is_the_originals_formula():
     lengths = np.arange(5, 129)
     expected = [min(20, max(1, round(0.15 * length)), length - 3) for length in lengths.tolist()]
     assert CONFIG.predictions(lengths).tolist() == expected
+
+
+def test_placeholders_are_no_legal_replacements_and_pieces_continue_words(tmp_path):
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, "##s", "[unused12]", "unused"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
+    tables = masking_tables(tokenizer.vocabulary, tokenizer)
+    assert [words[i] for i in tables.legal_ids] == [*letters, "##s", "unused"]
+    assert [words[i] for i in np.flatnonzero(tables.continuation)] == ["##s"]
+
+
+def test_the_published_vocabulary_has_29523_legal_replacements(shared_data):
+    tokenizer = load_tokenizer(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+    tables = masking_tables(tokenizer.vocabulary, tokenizer)
+    assert len(tables.legal_ids) == 30_522 - 5 - 994
+    assert tables.continuation.sum() == sum(piece.startswith("##") for piece in tokenizer.pieces)
