@@ -37,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m bert_jax.corpus",
-        description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus with a report. "
+        description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus, with a report.\n"
         "Run again after a stop, it goes on with the shards that are missing.",
         epilog="layouts of text files:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in LAYOUTS.items())

@@ -75,9 +75,7 @@ def build_corpus(
                 _write_shards(work, workers, found=len(mine) - len(work))
         missing = shards - len(store.finished_shards(directory, shards))
         if missing:
-            print(
-                f"{shards - missing} of {shards} shards are done; {missing} belong to other hosts, the last of which completes the corpus"
-            )
+            print(f"{shards - missing} of {shards} shards are done; {missing} belong to other hosts; the last one ends the work")
             return None
         with _lock(directory / ".finish.lock", wait=True):
             if not (directory / store.MANIFEST).is_file():
@@ -220,7 +218,7 @@ def _finish(
         read = _sum(content["read"] for content in contents).get("documents", 0)
         why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
         raise UserError(
-            f"the corpus is empty: {read:,} documents were read and none was kept ({why or 'the sources hold no text'}); see --keep"
+            f"the corpus is empty: {read:,} documents were read, none was kept ({why or 'the sources hold no text'}); see --keep"
         )
     every = survey.sampling(sentences)
     jobs = [_SurveyWork(path, tokenizer.size, tokenizer.unk_id, every) for path in paths]

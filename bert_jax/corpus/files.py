@@ -18,15 +18,15 @@ from bert_jax.terminal import UserError
 
 
 class ArrayWriter:
-    """A one-dimensional .npy file written piece by piece; its length is filled in by `close`."""
+    """A one-dimensional .npy file written piece by piece; its length is filled in at the end of the `with` block."""
 
     def __init__(self, path: pathlib.Path, dtype: np.dtype):
         self.length = 0
         self._dtype = dtype
         self._file = path.open("wb")
-        self._header()
+        self._write_header()
 
-    def _header(self) -> None:
+    def _write_header(self) -> None:
         self._file.seek(0)
         # numpy pads a header for the largest possible first dimension, so the rewritten one has the same size
         description = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self.length,)}
@@ -36,11 +36,22 @@ class ArrayWriter:
         self._file.write(np.ascontiguousarray(values, self._dtype).data)
         self.length += len(values)
 
-    def close(self) -> None:
-        self._header()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._write_header()
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+
+
+def write_array(path: pathlib.Path, values: np.ndarray, dtype: np.dtype) -> None:
+    with ArrayWriter(path, dtype) as writer:
+        writer.append(values)
 
 
 def map_array(path: pathlib.Path) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 
@@ -23,7 +24,7 @@ def is_wrapped(lines: list[str]) -> bool:
     """Whether line breaks inside paragraphs are only wrapping: such lines are alike in length and mostly end without
     punctuation.
     """
-    inner = [line.strip() for line, following in zip(lines, lines[1:], strict=False) if line.strip() and following.strip()]
+    inner = [line.strip() for line, following in itertools.pairwise(lines) if line.strip() and following.strip()]
     if len(inner) < 4 or max(map(len, inner)) > _WRAP_COLUMNS[1] or statistics.median(map(len, inner)) < _WRAP_COLUMNS[0]:
         return False
     return sum(bool(_ENDS.search(line)) for line in inner) < len(inner) / 2

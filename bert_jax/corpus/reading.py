@@ -7,10 +7,11 @@ import gzip
 import json
 import math
 import os
+import pathlib
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import IO
+from typing import BinaryIO
 
 from bert_jax.corpus import records
 from bert_jax.corpus.layouts import is_wrapped, unwrap
@@ -19,6 +20,7 @@ from bert_jax.terminal import UserError, nearest
 
 _PIECE = 1 << 20  # a text file without document ends is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20
+_File = BinaryIO | gzip.GzipFile
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -38,15 +40,14 @@ def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterato
 
 def _read_records(span: Span, options: ReadOptions) -> Iterator[Document]:
     text_set = records.open_text_set(span.item.path, options.tfds_directory)
-    for i in range(span.start, span.stop):
-        text = text_set.records[i][text_set.feature].decode("utf-8", "replace")
-        yield Document(_paragraphs(text), False, (i + 1 - span.start) / (span.stop - span.start))
+    for number, text in enumerate(text_set.texts(span.start, span.stop), start=1):
+        yield Document(_paragraphs(text.decode("utf-8", "replace")), False, number / (span.stop - span.start))
 
 
 def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     item = span.item
     try:
-        with open(item.path, "rb") as raw:
+        with pathlib.Path(item.path).open("rb") as raw:
             if item.unit == "parts":
                 size = os.fstat(raw.fileno()).st_size
                 with gzip.open(raw) as unpacked:
@@ -99,7 +100,8 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
         raise UserError(
             f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x})"
             + (": it begins as UTF-16 does" if utf16 else "")
-            + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), or pass --on-bad-bytes=replace to read on with U+FFFD in place"
+            + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), "
+            "or pass --on-bad-bytes=replace to read on with U+FFFD in place"
         ) from error
 
 
@@ -123,7 +125,7 @@ def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts
     raise UserError(f"{item.path}: the record at byte {place:,} is bad: {problem}; mend it, or pass --on-bad-records=skip")
 
 
-def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+def _raw_documents(file: _File, item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
     """(first byte, bytes) of every document of a file that the span [start, stop) owns."""
     if item.kind == "jsonl" or item.layout == "lines":
         return _line_documents(file, start, stop)
@@ -132,7 +134,7 @@ def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iter
     return _blank_separated_documents(file, start, stop)
 
 
-def _lines(file: IO[bytes], start: int) -> Iterator[tuple[int, bytes]]:
+def _lines(file: _File, start: int) -> Iterator[tuple[int, bytes]]:
     """(first byte, line with its line end) of every line that begins at `start` or later."""
     place = start
     if start:
@@ -145,7 +147,7 @@ def _lines(file: IO[bytes], start: int) -> Iterator[tuple[int, bytes]]:
         place += len(line)
 
 
-def _line_documents(file: IO[bytes], start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+def _line_documents(file: _File, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
     for place, line in _lines(file, start):
         if place >= stop:
             return
@@ -153,7 +155,7 @@ def _line_documents(file: IO[bytes], start: int, stop: float) -> Iterator[tuple[
             yield place, line
 
 
-def _blank_separated_documents(file: IO[bytes], start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+def _blank_separated_documents(file: _File, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
     """A document is owned by the span in which the blank line before it begins. One longer than `_PIECE` is cut at a line."""
     owned, first, size = start == 0, 0, 0
     held: list[bytes] = []
@@ -179,7 +181,7 @@ def _blank_separated_documents(file: IO[bytes], start: int, stop: float) -> Iter
         yield first, b"".join(held)
 
 
-def _piece_documents(file: IO[bytes], start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
+def _piece_documents(file: _File, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
     """A file without document ends, cut at the first paragraph (or line) that begins after each multiple of `_PIECE`.
 
     A piece is owned by the span that holds the multiple, so cuts do not depend on the spans. A paragraph counts as after the

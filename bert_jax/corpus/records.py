@@ -1,38 +1,82 @@
-"""TensorFlow Datasets as a source of text, without TensorFlow: a data set by its catalogue name, or our own embedded one, read
-by record number.
-"""
+"""TensorFlow Datasets as a source of text, without TensorFlow: a data set by its catalogue name, or our own embedded one."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import pathlib
 import re
-import socket
+import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
+from bert_jax.corpus import catalogue
 from bert_jax.terminal import UserError, nearest
 
 EMBEDDED = "embedded"
-_CATALOGUE_HOST = "storage.googleapis.com"  # where tfds keeps prepared data sets and from where most builders download
+_TFRECORD_HEADER = struct.Struct("<QI")  # bytes of the record, checksum of that number; the record's own checksum follows it
 
 
 @dataclasses.dataclass(frozen=True)
 class TextSet:
-    """One split of a data set: record i's text is `str(records[i][feature], "utf-8")`."""
+    """The texts of one split of a data set, by record number."""
 
-    records: Sequence[dict[str, Any]]
-    feature: str
+    builder: Any  # tfds.core.DatasetBuilder
     split: str
-    text_bytes: float  # an estimate
+    feature: str
+
+    def __len__(self) -> int:
+        return self.builder.info.splits[self.split].num_examples
+
+    @property
+    def text_bytes(self) -> float:
+        """An estimate: what the whole records take."""
+        return float(self.builder.info.splits[self.split].num_bytes)
+
+    def texts(self, start: int, stop: int) -> Iterator[bytes]:
+        """The texts of the records [start, stop)."""
+        if self.builder.info.file_format.value == "tfrecord":
+            decode = self.builder.info.features.deserialize_example_np
+            yield from (decode(record)[self.feature] for record in self._tfrecords(start, stop))
+        else:
+            records = self.builder.as_data_source(split=self.split)
+            yield from (records[i][self.feature] for i in range(start, stop))
+
+    def _tfrecords(self, start: int, stop: int) -> Iterator[bytes]:
+        """Serialised examples from the format that most data sets are prepared in, which has no index: files and records before
+        are skipped.
+        """
+        before = 0
+        for part in self.builder.info.splits[self.split].file_instructions:
+            first, last = max(start - before, 0), min(stop - before, part.take)
+            if first < last:
+                yield from _read_tfrecords(pathlib.Path(part.filename), part.skip + first, last - first)
+            before += part.take
+
+
+def _read_tfrecords(path: pathlib.Path, skip: int, take: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for number in range(skip + take):
+            header = file.read(_TFRECORD_HEADER.size)
+            if len(header) < _TFRECORD_HEADER.size:
+                raise UserError(f"{path} ends after {number:,} records instead of {skip + take:,} or more; fetch it again")
+            length, _ = _TFRECORD_HEADER.unpack(header)
+            if number < skip:
+                file.seek(length + 4, os.SEEK_CUR)
+                continue
+            record = file.read(length)
+            file.seek(4, os.SEEK_CUR)
+            if len(record) < length:
+                raise UserError(f"{path} breaks off in record {number:,}; fetch it again")
+            yield record
 
 
 def parse_name(name: str) -> tuple[str, str, str]:
     """`NAME[:SPLIT][@FEATURE]` -> (name, split or "train", feature or "")."""
-    match = re.fullmatch(r"([^:@\s]+)(?::([^@\s]+))?(?:@(\S+))?", name)
+    match = re.fullmatch(r"([\w./+-]+)(?::([^@\s]+))?(?:@(\S+))?", name)
     if not match:
         raise UserError(
             f"tfds:{name} is not NAME, NAME:SPLIT or NAME:SPLIT@FEATURE, for example tfds:wikipedia/20230601.en:train@text"
@@ -41,23 +85,31 @@ def parse_name(name: str) -> tuple[str, str, str]:
 
 
 def open_text_set(name: str, directory: str | None) -> TextSet:
-    """The data set `name` (see `parse_name`, or `EMBEDDED`), prepared on the first call and only opened on later ones."""
-    if name == EMBEDDED:
-        builder, split, feature = _embedded_builder(directory), "train", "text"
-    else:
+    """The data set `name` (see `parse_name`, or `EMBEDDED`), prepared or fetched on the first call and only opened on later
+    ones.
+    """
+    with _quietly():
+        if name == EMBEDDED:
+            return TextSet(_embedded_builder(directory), "train", "text")
         name, split, feature = parse_name(name)
-        builder = _catalogue_builder(name, directory)
-    splits = builder.info.splits
-    if split not in splits and split.split("[")[0] not in splits:
-        raise UserError(f"tfds:{name} has no split {split!r}; {nearest(split, splits)}")
-    return TextSet(_open(builder, split), _text_feature(builder, feature), split, float(splits[split].num_bytes))
+        builder = _catalogue_builder(name, catalogue.tfds_directory(directory))
+        splits = builder.info.splits
+        if split.split("[")[0] not in splits:
+            raise UserError(f"tfds:{name} has no split {split!r}; {nearest(split, splits)}")
+        return TextSet(builder, split, _text_feature(builder, feature))
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tfds and what it imports warn of their own affairs
+        yield
 
 
 @functools.cache
 def _tfds() -> Any:
     os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits for a metadata server that only Google's machines have
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _quietly():
         import tensorflow_datasets as tfds  # 0.3-2 s, paid only by who reads a data set
     tfds.disable_progress_bar()
     return tfds
@@ -75,52 +127,48 @@ def cache_directory() -> pathlib.Path:
 
 def _embedded_builder(directory: str | None) -> Any:
     _tfds()
-    from bert_jax.corpus.embedded import embedded_dataset_builder
+    from bert_jax.corpus.embedded.embedded_dataset_builder import prepared
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return embedded_dataset_builder.prepared(pathlib.Path(directory) if directory else cache_directory() / "tfds")
+    return prepared(pathlib.Path(directory) if directory else cache_directory() / "tfds")
 
 
-def _catalogue_builder(name: str, directory: str | None) -> Any:
+def _catalogue_builder(name: str, root: pathlib.Path) -> Any:
+    """A builder that reads what lies prepared on disk; else in the public bucket; else what its own code can prepare here."""
     tfds = _tfds()
+    path = catalogue.find_prepared(name, root)
+    if path is None:
+        try:
+            path = catalogue.fetch(name, root)
+        except OSError as error:
+            raise UserError(
+                f"tfds:{name} is not prepared in {root}, and cannot be fetched ({error}){_perhaps(name)}; prepare it where there "
+                "is a network, and name its directory with --tfds-directory; or use --source=embedded, text: or jsonl:"
+            ) from error
+    if path is not None:
+        try:
+            return tfds.builder_from_directory(path)
+        except Exception as error:  # tfds raises many kinds for damaged files
+            raise UserError(f"tfds:{name}: {path} cannot be read: {_first_line(error)}") from error
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            builder = tfds.builder(name, data_dir=directory, file_format="array_record")
+        builder = tfds.builder(name, data_dir=root, file_format="array_record")
+        builder.download_and_prepare()
     except tfds.core.DatasetNotFoundError as error:
-        raise UserError(f"tfds:{name} is not in the catalogue; {nearest(name.split('/')[0], tfds.list_builders())}") from error
-    except Exception as error:  # tfds raises many kinds for a wrong config, version or data directory
-        raise UserError(f"tfds:{name} cannot be opened: {_first_line(error)}") from error
-    if not pathlib.Path(builder.data_dir).exists():
-        _require_network(name, builder.data_dir)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            builder.download_and_prepare()
+        raise UserError(f"tfds:{name} is not in the catalogue{_perhaps(name)}") from error
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"tfds:{name} needs {error.name} to be prepared, which is not installed here; prepare it where it is, "
+            "and name its directory with --tfds-directory"
+        ) from error
     except Exception as error:
-        raise UserError(f"tfds:{name} cannot be prepared in {builder.data_dir}: {_first_line(error)}") from error
+        raise UserError(f"tfds:{name} cannot be prepared in {root}: {_first_line(error)}") from error
     return builder
 
 
-def _require_network(name: str, data_dir: Any) -> None:
-    """Fails at once where there is no network; tfds itself would retry for minutes."""
-    try:
-        socket.getaddrinfo(_CATALOGUE_HOST, 443)
-    except OSError as error:
-        raise UserError(
-            f"tfds:{name} is not prepared in {data_dir}, and there is no network to fetch it ({_CATALOGUE_HOST}: {error}); "
-            "prepare it where there is one and name its directory with --tfds-directory, or use --source=embedded, text: or jsonl:"
-        ) from error
-
-
-def _open(builder: Any, split: str) -> Sequence[dict[str, Any]]:
-    try:
-        return builder.as_data_source(split=split)
-    except Exception as error:
-        raise UserError(
-            f"{builder.name} in {builder.data_dir} cannot be read by record ({_first_line(error)}); prepare it again with file_format='array_record'"
-        ) from error
+def _perhaps(name: str) -> str:
+    """The clause for a misspelt data set."""
+    known = _tfds().list_builders(with_community_datasets=False)
+    hint = "" if name.split("/")[0] in known else nearest(name.split("/")[0], known)
+    return f"; {hint}" if hint.startswith("did") else ""
 
 
 def _text_feature(builder: Any, feature: str) -> str:

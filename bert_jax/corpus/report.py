@@ -54,13 +54,15 @@ def _warnings(report: dict[str, Any]) -> list[str]:
     found = []
     if report["duplicate_line_rate"] > DUPLICATE_LINES_LIMIT:
         found.append(
-            f"{report['duplicate_line_rate']:.0%} of the lines repeat an earlier line (more than {DUPLICATE_LINES_LIMIT:.0%}). The model learns these by heart, "
-            "its training loss says little, and on such text losses have stuck at 7-8. Remove the boilerplate listed above."
+            f"{report['duplicate_line_rate']:.0%} of the lines repeat an earlier line (more than {DUPLICATE_LINES_LIMIT:.0%}). "
+            "The model learns these by heart, its training loss says little, and on such text losses have stuck at 7-8. "
+            "Remove the boilerplate listed above."
         )
     if train["unknown_rate"] > UNKNOWN_LIMIT:
         found.append(
-            f"{train['unknown_rate']:.1%} of the tokens are unknown (more than {UNKNOWN_LIMIT:.0%}): this vocabulary was not made for this text, and "
-            "what it cannot spell cannot be learnt. Train one with --train-vocab=wordpiece, or check --lowercase/--cased."
+            f"{train['unknown_rate']:.1%} of the tokens are unknown (more than {UNKNOWN_LIMIT:.0%}): this vocabulary was not "
+            "made for this text, and what it cannot spell cannot be learnt. Train one with --train-vocab=wordpiece, or check "
+            "--lowercase/--cased."
         )
     if train["documents"] == 1:
         found.append(
@@ -68,8 +70,8 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         )
     elif report["one_sentence_documents"] > documents / 2:
         found.append(
-            f"{report['one_sentence_documents']:,} of {documents:,} documents have a single sentence, which gives no next segment; "
-            "train without sentence pairs, or check --layout."
+            f"{report['one_sentence_documents']:,} of {documents:,} documents have a single sentence, which gives no next "
+            "segment; train without sentence pairs, or check --layout."
         )
     if not heldout["documents"]:
         found.append("no document is held out, so nothing can be evaluated; raise --heldout-fraction.")

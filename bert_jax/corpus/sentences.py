@@ -24,33 +24,40 @@ _LAST_WORD = re.compile(r"[^\s(\[\"'“‘«—–/]+\Z")
 _OPENERS = "\"'“‘«([{¿¡"
 _DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]\Z")
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # A name, a number or the rest of the clause follows, so a full stop after them never ends a sentence.
-_ALWAYS = frozenset(
-    "mr mrs ms mx dr prof rev fr hon gen maj capt cmdr lt sgt cpl adm gov sen rep pres supt messrs mme mlle vs v cf viz ca c e.g i.e eg ie"
-    " approx incl esp figs eqs vols pp trans".split()
-)
+_ALWAYS = _words("""
+    mr mrs ms mx dr prof rev fr hon gen maj capt cmdr lt sgt cpl adm gov sen rep pres supt messrs mme mlle vs v cf viz ca c
+    e.g i.e eg ie approx incl esp figs eqs vols pp trans
+""")
 # The same before a number only: `No. 5`, `b. 1791`, but `I said no. Then ...`.
-_BEFORE_NUMBER = frozenset("no nos art para pt cap b d r fl p s ch bk sqq".split())
+_BEFORE_NUMBER = _words("no nos art para pt cap b d r fl p s ch bk sqq")
 _ROMAN = re.compile(r"[ivxlc]+\Z")
 # May end a sentence or not; the next word decides.
-_PERHAPS = frozenset(
-    "inc ltd co corp llc bros jr sr etc al esq dept univ assn st mt ft ave blvd rd est a.m p.m ph.d m.d b.a m.a b.sc m.sc fig eq sec sect vol ed eds"
-    " op cit col jan feb mar apr jun jul aug sep sept oct nov dec".split()
-)
-_STARTERS = frozenset(
-    "The A An In On At It He She They We I You This That These Those There Here His Her Their Its Our My As After Although And Because Before But By"
-    " During For From How However If Most Since So Some Such Then Though Through To Under Until What When Where Which While Who Why With Yet"
-    " Also Another Both Despite Each Later Many No Not One Only Other Several Two Three".split()
-)
+_PERHAPS = _words("""
+    inc ltd co corp llc bros jr sr etc al esq dept univ assn st mt ft ave blvd rd est a.m p.m ph.d m.d b.a m.a b.sc m.sc fig
+    eq sec sect vol ed eds op cit col jan feb mar apr jun jul aug sep sept oct nov dec
+""")
+_STARTERS = _words("""
+    The A An In On At It He She They We I You This That These Those There Here His Her Their Its Our My As After Although
+    And Because Before But By During For From How However If Most Since So Some Such Then Though Through To Under Until What
+    When Where Which While Who Why With Yet Also Another Both Despite Each Later Many No Not One Only Other Several Two
+    Three
+""")
 
 
 def split_sentences(text: str) -> list[str]:
     """The sentences of one paragraph, stripped, in order. Nothing but white space between them is lost."""
     sentences: list[str] = []
     start = 0
+    uncased = text.islower()  # text lower-cased beforehand: a small letter says nothing
     for match in _CANDIDATE.finditer(text):
         end = match.end()
-        if end < len(text) and _ends_sentence(text, start, match.start(), end):
+        if end < len(text) and _ends_sentence(text, start, match.start(), end, uncased):
             sentences.append(text[start:end].strip())
             start = end
     rest = text[start:].strip()
@@ -61,7 +68,7 @@ def split_sentences(text: str) -> list[str]:
     return sentences
 
 
-def _ends_sentence(text: str, start: int, stop: int, following: int) -> bool:
+def _ends_sentence(text: str, start: int, stop: int, following: int, uncased: bool) -> bool:
     """Whether the punctuation at `stop` ends the sentence begun at `start`, when the text goes on at `following`."""
     if stop - start < 4 and not any(map(str.isalnum, text[start:stop])):
         return False  # dots that open a sentence
@@ -70,7 +77,7 @@ def _ends_sentence(text: str, start: int, stop: int, following: int) -> bool:
     first = text[following]
     if first in _OPENERS and following + 1 < len(text):
         first = text[following + 1]
-    if first.islower():
+    if first.islower() and (not uncased or text[stop : stop + 2] == ".."):
         return False
     if text[stop] != "." or not text[stop + 1].isspace():  # an exclamation, dots..., or a stop inside a quotation or bracket
         return True

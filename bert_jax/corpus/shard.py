@@ -5,6 +5,7 @@ A shard is written under a temporary name and renamed when complete, so a direct
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -57,10 +58,12 @@ def is_heldout(sentences: Sequence[str], fraction: float) -> bool:
 class _SplitWriter:
     """The three arrays of one split, flushed every `_FLUSH_TOKENS` tokens."""
 
-    def __init__(self, directory: pathlib.Path, split: str, dtype: np.dtype):
-        kinds = {"tokens": dtype, "sentences": np.dtype(np.int64), "documents": np.dtype(np.int64)}
-        self._files = {name: files.ArrayWriter(directory / f"{split}.{name}.npy", kind) for name, kind in kinds.items()}
-        self._dtype = dtype
+    def __init__(self, directory: pathlib.Path, split: str, dtype: np.dtype, opened: contextlib.ExitStack):
+        def array_file(name: str, kind: np.dtype) -> files.ArrayWriter:
+            return opened.enter_context(files.ArrayWriter(directory / f"{split}.{name}.npy", kind))
+
+        offsets = np.dtype(np.int64)
+        self._files = [array_file(name, kind) for name, kind in zip(ARRAYS, (dtype, offsets, offsets), strict=True)]
         self._held = array("H" if dtype == np.uint16 else "I")
         self._sentence_ends, self._document_ends = array("q", [0]), array("q", [0])
         self._tokens = self.sentences = self.documents = 0
@@ -82,19 +85,16 @@ class _SplitWriter:
             self.documents += 1
             self._document_ends.append(self.sentences)
         if len(self._held) >= _FLUSH_TOKENS:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
-        self._files["tokens"].append(np.frombuffer(self._held, self._dtype))
-        self._files["sentences"].append(np.frombuffer(self._sentence_ends, np.int64))
-        self._files["documents"].append(np.frombuffer(self._document_ends, np.int64))
+    def flush(self) -> None:
+        held = (self._held, self._sentence_ends, self._document_ends)
+        for file, values in zip(self._files, held, strict=True):
+            file.append(np.frombuffer(values, values.typecode))
         self._tokens += len(self._held)
-        self._held, self._sentence_ends, self._document_ends = array(self._held.typecode), array("q"), array("q")
+        self._held, self._sentence_ends, self._document_ends = (array(values.typecode) for values in held)
 
-    def close(self) -> dict[str, int]:
-        self._flush()
-        for file in self._files.values():
-            file.close()
+    def counts(self) -> dict[str, int]:
         return {"documents": self.documents, "sentences": self.sentences, "tokens": self.tokens}
 
 
@@ -111,27 +111,33 @@ def write_shard(
     part = store / temporary_name(index, shards)
     files.remove_tree(part)
     part.mkdir()
-    writers = {split: _SplitWriter(part, split, token_dtype(tokenizer.size)) for split in SPLITS}
     counts: Counter[str] = Counter()
     read: Counter[str] = Counter()
     total = sum(span.weight for span in spans)
     before = 0.0
-    for span in spans:
-        for document in read_span(span, config.options, counts):
-            sentences = clean_document(document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts)
-            read["documents"] += 1
-            read["characters"] += sum(map(len, document.lines))
-            if sentences:
-                heldout = is_heldout(sentences, config.heldout_fraction)
-                writers["heldout" if heldout else "train"].add(sentences, tokenizer)
-            progress(
-                (before + min(1.0, document.fraction) * span.weight) / total, writers["train"].tokens + writers["heldout"].tokens
-            )
-        before += span.weight
-    splits = {split: writer.close() for split, writer in writers.items()}
-    finish_shard(
-        part, store / shard_name(index, shards), tokenizer.size, {"splits": splits, "dropped": dict(counts), "read": dict(read)}
-    )
+    with contextlib.ExitStack() as opened:
+        writers = {split: _SplitWriter(part, split, token_dtype(tokenizer.size), opened) for split in SPLITS}
+        for span in spans:
+            for document in read_span(span, config.options, counts):
+                sentences = clean_document(
+                    document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts
+                )
+                read["documents"] += 1
+                read["characters"] += sum(map(len, document.lines))
+                if sentences:
+                    split = "heldout" if is_heldout(sentences, config.heldout_fraction) else "train"
+                    writers[split].add(sentences, tokenizer)
+                done = before + min(1.0, document.fraction) * span.weight
+                progress(done / total, sum(writer.tokens for writer in writers.values()))
+            before += span.weight
+        for writer in writers.values():
+            writer.flush()
+    content = {
+        "splits": {split: writer.counts() for split, writer in writers.items()},
+        "dropped": dict(counts),
+        "read": dict(read),
+    }
+    finish_shard(part, store / shard_name(index, shards), tokenizer.size, content)
 
 
 def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: dict) -> None:
@@ -140,9 +146,7 @@ def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, 
     counts = np.zeros(vocabulary_size, np.int64)
     for start in range(0, len(tokens), _FLUSH_TOKENS):
         counts += np.bincount(tokens[start : start + _FLUSH_TOKENS], minlength=vocabulary_size)
-    writer = files.ArrayWriter(part / "token_counts.npy", np.dtype(np.int64))
-    writer.append(counts)
-    writer.close()
+    files.write_array(part / "token_counts.npy", counts, np.dtype(np.int64))
     names = sorted(path.name for path in part.glob("*.npy"))
     content["files"] = {name: {"bytes": (part / name).stat().st_size, "sha256": files.checksum(part / name)} for name in names}
     files.write_json(part / "shard.json", content)

@@ -99,13 +99,15 @@ def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
         if source.kind in ("embedded", "tfds"):
             name = source.name or records.EMBEDDED
             text_set = records.open_text_set(name, options.tfds_directory)
-            if len(text_set.records):
-                items.append(Item("tfds", name, "records", len(text_set.records), text_set.text_bytes))
+            if len(text_set):
+                items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes))
             continue
-        paths = sorted(path for path in glob.glob(source.name, recursive=True) if pathlib.Path(path).is_file())
+        pattern = str(pathlib.Path(source.name).expanduser())
+        matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+        paths = sorted(path for path in matches if pathlib.Path(path).is_file())
         if not paths:
             raise UserError(
-                f"--source={source}: no file matches {source.name} (in {pathlib.Path.cwd()}); quote the pattern, ** matches folders"
+                f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern, ** matches folders"
             )
         items += [_file_item(source.kind, path, options) for path in paths if pathlib.Path(path).stat().st_size]
     return items
@@ -131,7 +133,7 @@ def is_gzip(path: str) -> bool:
 def _head(path: str) -> str:
     """The first `SAMPLE_BYTES` of a text file, as well as they decode: the reader judges wrong bytes, with their place."""
     try:
-        with gzip.open(path) if is_gzip(path) else open(path, "rb") as file:
+        with gzip.open(path) if is_gzip(path) else pathlib.Path(path).open("rb") as file:
             return file.read(SAMPLE_BYTES).decode("utf-8", "replace")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
@@ -151,7 +153,7 @@ def usual_shards(items: Sequence[Item], stated: int | None) -> int:
 
 
 def cut(items: Sequence[Item], shards: int) -> list[list[Span]]:
-    """Spans for each shard: the items laid end to end and cut into `shards` pieces of equal weight. A shard may come out empty."""
+    """Spans for each shard: the items laid end to end, cut into `shards` pieces of equal weight. A shard may come out empty."""
     total = sum(item.weight for item in items)
     spans: list[list[Span]] = [[] for _ in range(shards)]
     before = 0.0

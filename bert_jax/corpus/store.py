@@ -114,7 +114,8 @@ def corpus_from_arrays(
     tokens = np.asarray(tokens)
     counts = np.bincount(tokens, minlength=vocabulary.size).astype(np.int64)
     sentences, documents = np.asarray(sentence_offsets, np.int64), np.asarray(document_offsets, np.int64)
-    assert sentences[-1] == len(tokens) and documents[-1] == len(sentences) - 1
+    assert sentences[-1] == len(tokens)
+    assert documents[-1] == len(sentences) - 1
     return Corpus(TokenStore(*_laid_end_to_end([tokens])), sentences, documents, counts, vocabulary, split, None)
 
 
@@ -153,7 +154,7 @@ def _read_manifest(directory: pathlib.Path) -> dict[str, Any]:
 
 
 def _check_shard(path: pathlib.Path, expected: dict[str, dict[str, Any]], verify: bool) -> None:
-    remedy = f"remove {path} and {path.parent / MANIFEST}, and run the command that built the corpus again: it makes only this shard anew"
+    remedy = f"remove {path} and {path.parent / MANIFEST}, and run the command that built it again: only this shard is made anew"
     for name, facts in expected.items():
         file = path / name
         if not file.is_file():

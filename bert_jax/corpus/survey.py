@@ -77,7 +77,7 @@ def duplicate_lines(surveys: list[ShardSurvey]) -> tuple[float, list[tuple[int, 
 
 
 def repeated_documents(surveys: list[ShardSurvey]) -> list[dict[str, np.ndarray]]:
-    """For each shard and split: bool [D], True for a document that equals one before it (in shard order, train before heldout)."""
+    """For each shard and split: bool [D], True for a document that equals one before it (by shard, train before heldout)."""
     everything = [(shard, split) for shard in range(len(surveys)) for split in SPLITS]
     lengths = [len(surveys[shard].document_hashes[split]) for shard, split in everything]
     hashes = np.concatenate([surveys[shard].document_hashes[split] for shard, split in everything])
@@ -103,9 +103,7 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
             np.cumsum([0, *np.diff(documents)[keep]]),
         )
         for name, values, dtype in zip(ARRAYS, kept, (tokens.dtype, np.dtype(np.int64), np.dtype(np.int64)), strict=True):
-            writer = files.ArrayWriter(part / f"{split}.{name}.npy", dtype)
-            writer.append(values)
-            writer.close()
+            files.write_array(part / f"{split}.{name}.npy", values, dtype)
         content["splits"][split] = {
             name: max(0, len(values) - (name != "tokens")) for name, values in zip(ARRAYS, kept, strict=True)
         }

@@ -63,7 +63,7 @@ def train_wordpiece(
     letters = [*alphabet, *(CONTINUATION + c for c in alphabet)]
     if size < len(SPECIALS) + len(letters):
         raise UserError(
-            f"--vocab-size={size:,} is less than the {len(SPECIALS) + len(letters):,} pieces that the text's characters alone need"
+            f"--vocab-size={size:,} is less than the {len(SPECIALS) + len(letters):,} pieces that the text's characters need"
         )
     # The library numbers letters as it meets them, in the random order of a hash table, and breaks ties by number. Announced as
     # special tokens they have numbers beforehand, so the same text gives the same vocabulary.

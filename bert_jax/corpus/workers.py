@@ -85,7 +85,8 @@ def run_jobs(
         return [future.result() for future in futures]
     except BrokenProcessPool as error:
         raise UserError(
-            f"a worker process was killed, most often because memory ran out; finished shards are intact: run again with fewer --workers than {workers}"
+            "a worker process was killed, most often because memory ran out; finished shards are intact: "
+            f"run again with fewer --workers than {workers}"
         ) from error
     finally:
         board.stop.value = 1

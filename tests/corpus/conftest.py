@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
+import random
+from typing import Any
 
 import pytest
 
+from bert_jax.corpus.build import BuildConfig, build_corpus
+from bert_jax.corpus.cleaning import CleaningConfig
+from bert_jax.corpus.shard import TextConfig
+from bert_jax.corpus.sources import ReadOptions, parse_source
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -32,3 +39,49 @@ def tiny_cased_vocabulary() -> pathlib.Path:
 @pytest.fixture(scope="session")
 def tiny(tiny_vocabulary: pathlib.Path) -> Tokenizer:
     return load_tokenizer(tiny_vocabulary)
+
+
+_WORDS = "the a cat dog bird sat ran flew on under mat tree house and then it was not here there old new red blue"
+
+
+def english(documents: int, seed: int = 0) -> list[str]:
+    """Documents of 2 to 12 made-up sentences, one a line."""
+    draw = random.Random(seed)
+    return [
+        "\n".join(
+            " ".join(draw.choices(_WORDS.split(), k=draw.randint(4, 14))).capitalize() + "." for _ in range(draw.randint(2, 12))
+        )
+        for _ in range(documents)
+    ]
+
+
+@pytest.fixture
+def text_file(tmp_path: pathlib.Path) -> pathlib.Path:
+    """300 documents, one sentence a line."""
+    path = tmp_path / "text" / "a.txt"
+    path.parent.mkdir()
+    path.write_text("\n\n".join(english(300)) + "\n")
+    return path
+
+
+@pytest.fixture
+def build(tiny: Tokenizer):
+    """Builds a corpus in this process: `build(directory, "text:...", shards=4, keep={"..."}, ...)`; returns the report."""
+
+    def run(
+        directory: pathlib.Path, *names: str, shards: int = 4, workers: int = 1, host: tuple[int, int] = (0, 1), **changes: Any
+    ):
+        config = BuildConfig(
+            sources=tuple(map(parse_source, names)),
+            text=TextConfig(
+                options=ReadOptions(layout=changes.pop("layout", "auto")),
+                cleaning=CleaningConfig(keep=frozenset(changes.pop("keep", ()))),
+                heldout_fraction=0.1,
+            ),
+            shards=shards,
+        )
+        tokenizer = changes.pop("tokenizer", tiny)
+        config = dataclasses.replace(config, text=dataclasses.replace(config.text, **changes))
+        return build_corpus(config, tokenizer, directory, workers=workers, host=host, command="the command")
+
+    return run

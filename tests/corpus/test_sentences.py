@@ -35,6 +35,7 @@ CASES = [
     "version 2.0 of foo.bar() at example.com/a.b is out. | Get it.",
     "He won in Jan. 1990 and in Sept. | The rest is known.",
     'He called it "B." | Others did not.',
+    "it was lower-cased beforehand . | mr. smith did it . | why ? | nobody knows ... or cares .",
 ]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import pathlib
 
 import pytest
 
-from bert_jax.corpus import sources
 from bert_jax.corpus.sources import Item, ReadOptions, Source, cut, find_items, parse_source, usual_shards
 from bert_jax.terminal import UserError
 
@@ -103,6 +103,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(sources, "open", refuse, raising=False)
+    monkeypatch.setattr(pathlib.Path, "open", refuse)
     with pytest.raises(UserError, match=r"a\.txt cannot be read: Permission denied"):
         find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions())

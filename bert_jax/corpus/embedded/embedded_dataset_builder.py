@@ -22,11 +22,31 @@ from bert_jax.terminal import Progress
 
 # import name -> distribution. All are in requirements.txt or required by what is.
 PACKAGES = {
-    "numpy": "numpy", "scipy": "scipy", "matplotlib": "matplotlib", "jax": "jax", "flax": "flax", "optax": "optax", "orbax": "orbax-checkpoint",
-    "grain": "grain", "etils": "etils", "absl": "absl-py", "ml_collections": "ml_collections", "tensorflow_datasets": "tensorflow-datasets",
-    "PIL": "pillow", "huggingface_hub": "huggingface_hub", "requests": "requests", "rich": "rich", "fsspec": "fsspec", "pip": "pip",
-    "pyparsing": "pyparsing", "packaging": "packaging", "dateutil": "python-dateutil", "click": "click", "hypothesis": "hypothesis", "_pytest": "pytest",
-}  # fmt: skip
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "matplotlib": "matplotlib",
+    "jax": "jax",
+    "flax": "flax",
+    "optax": "optax",
+    "orbax": "orbax-checkpoint",
+    "grain": "grain",
+    "etils": "etils",
+    "absl": "absl-py",
+    "ml_collections": "ml_collections",
+    "tensorflow_datasets": "tensorflow-datasets",
+    "PIL": "pillow",
+    "huggingface_hub": "huggingface_hub",
+    "requests": "requests",
+    "rich": "rich",
+    "fsspec": "fsspec",
+    "pip": "pip",
+    "pyparsing": "pyparsing",
+    "packaging": "packaging",
+    "dateutil": "python-dateutil",
+    "click": "click",
+    "hypothesis": "hypothesis",
+    "_pytest": "pytest",
+}
 _PASSED_OVER = frozenset(
     {"test", "tests", "testing", "site-packages", "_vendor", "vendored", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
 )

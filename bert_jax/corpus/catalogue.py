@@ -1,0 +1,107 @@
+"""Prepared TensorFlow Datasets by name: found on disk, or fetched from the public bucket of prepared data sets.
+
+The builders of the largest text data sets need TensorFlow or Apache Beam to prepare them (`wikipedia`, `lm1b`), but their
+prepared files lie in that bucket for everyone, and reading those needs neither.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from bert_jax.terminal import Progress, UserError
+
+HOST = "https://storage.googleapis.com"
+_BUCKET, _FOLDER = "tfds-data", "datasets"
+_INFO_FILE = "dataset_info.json"
+_VERSION = re.compile(r"\d+\.\d+\.\d+\Z")
+_CONNECTIONS = 8
+_TIMEOUT = 60  # seconds without a byte
+
+
+def tfds_directory(stated: str | None) -> pathlib.Path:
+    """Where tfds itself keeps data sets, unless stated."""
+    return pathlib.Path(stated or os.environ.get("TFDS_DATA_DIR") or pathlib.Path.home() / "tensorflow_datasets")
+
+
+def find_prepared(name: str, root: pathlib.Path) -> pathlib.Path | None:
+    """The directory of the newest prepared version of `name` (NAME, NAME/CONFIG, either with /VERSION) below `root`."""
+    directory = root / name
+    if (directory / _INFO_FILE).is_file():
+        return directory
+    versions = [path for path in directory.glob("*") if _VERSION.match(path.name) and (path / _INFO_FILE).is_file()]
+    return max(versions, key=lambda path: _version_key(path.name), default=None)
+
+
+def _version_key(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
+    """Fetches the newest prepared version of `name` from the bucket into `root`; None when it is not there.
+
+    Files that came whole are kept over an interruption, and the directory gets its name when all are there.
+    """
+    objects = _list_objects(f"{_FOLDER}/{name}/")
+    versions = {path.split("/")[0] for path in objects if _VERSION.match(path.split("/")[0])}
+    if _INFO_FILE in objects:
+        version = ""
+    elif versions:
+        version = f"{max(versions, key=_version_key)}/"
+    else:
+        return None
+    wanted = {path.removeprefix(version): size for path, size in objects.items() if path.startswith(version)}
+    wanted = {path: size for path, size in wanted.items() if path and "/" not in path}
+    final = root / name / version.rstrip("/")
+    part = final.with_name(f".{final.name}.part")
+    part.mkdir(parents=True, exist_ok=True)
+    url = f"{HOST}/{_BUCKET}/{_FOLDER}/{urllib.parse.quote(f'{name}/{version}')}"
+    missing = [path for path, size in wanted.items() if not (part / path).is_file() or (part / path).stat().st_size != size]
+    progress = Progress(f"fetching {name}:", total=round(sum(wanted.values()) / 1e6), unit="MB")
+    done = sum(size for path, size in wanted.items() if path not in missing)
+    progress.update(round(done / 1e6))
+    with concurrent.futures.ThreadPoolExecutor(_CONNECTIONS) as pool:
+        fetches = {pool.submit(_fetch_file, url + urllib.parse.quote(path), part / path): path for path in missing}
+        for future in concurrent.futures.as_completed(fetches):
+            try:
+                future.result()
+            except OSError as error:
+                pool.shutdown(cancel_futures=True)
+                raise UserError(
+                    f"cannot fetch {fetches[future]} of {name} ({error}); run the same command again to go on"
+                ) from error
+            done += wanted[fetches[future]]
+            progress.update(round(done / 1e6))
+    progress.close()
+    part.rename(final)
+    return final
+
+
+def _list_objects(prefix: str) -> dict[str, int]:
+    """path below `prefix` -> bytes, of the bucket's objects."""
+    found: dict[str, int] = {}
+    page = ""
+    while True:
+        query = {"prefix": prefix, "fields": "items(name,size),nextPageToken", "pageToken": page}
+        with urllib.request.urlopen(
+            f"{HOST}/storage/v1/b/{_BUCKET}/o?{urllib.parse.urlencode(query)}", timeout=_TIMEOUT
+        ) as reply:
+            listing = json.load(reply)
+        found |= {entry["name"].removeprefix(prefix): int(entry["size"]) for entry in listing.get("items", ())}
+        page = listing.get("nextPageToken", "")
+        if not page:
+            return found
+
+
+def _fetch_file(url: str, path: pathlib.Path) -> None:
+    part = path.with_name(f"{path.name}.part")
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as reply, part.open("wb") as file:
+        shutil.copyfileobj(reply, file, 1 << 20)
+    part.rename(path)

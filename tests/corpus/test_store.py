@@ -1,0 +1,137 @@
+"""Opening a corpus: what it gives its readers, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from bert_jax.corpus import files
+from bert_jax.corpus.shard import token_dtype
+from bert_jax.corpus.store import TokenStore, corpus_from_arrays, open_corpus
+from bert_jax.terminal import UserError
+
+
+@pytest.fixture
+def directory(tmp_path, text_file, build):
+    build(tmp_path / "corpus", f"text:{text_file}")
+    return tmp_path / "corpus"
+
+
+def test_tokens_are_memory_mapped_and_small(directory):
+    corpus = open_corpus(directory)
+    assert all(isinstance(shard, np.memmap) for shard in corpus.tokens.shards)
+    assert corpus.tokens.dtype == np.uint16
+    assert token_dtype(1 << 16) == np.uint16
+    assert token_dtype((1 << 16) + 1) == np.uint32
+
+
+def test_offsets_are_global_and_no_sentence_crosses_a_shard(directory):
+    corpus = open_corpus(directory)
+    assert corpus.sentence_offsets.dtype == corpus.document_offsets.dtype == np.int64
+    assert corpus.sentence_offsets[0] == corpus.document_offsets[0] == 0
+    assert corpus.sentence_offsets[-1] == corpus.num_tokens == len(corpus.tokens)
+    assert corpus.document_offsets[-1] == corpus.num_sentences
+    assert np.all(np.diff(corpus.sentence_offsets) > 0)
+    assert np.all(np.diff(corpus.document_offsets) > 0)
+    assert np.isin(corpus.tokens.bounds, corpus.sentence_offsets[corpus.document_offsets]).all()
+    assert len(corpus.tokens.shards) == 4
+
+
+def test_token_counts_are_those_of_the_train_split_for_both_splits(directory):
+    train, heldout = open_corpus(directory), open_corpus(directory, "heldout")
+    assert train.token_counts.sum() == train.num_tokens
+    assert np.array_equal(train.token_counts, np.bincount(train.tokens[:], minlength=train.vocabulary.size))
+    assert np.array_equal(train.token_counts, heldout.token_counts)
+
+
+def test_the_vocabulary_travels_with_the_corpus(directory, tiny):
+    corpus = open_corpus(directory)
+    assert corpus.vocabulary == tiny.vocabulary
+    assert (directory / "tokenizer" / "vocab.txt").read_text("utf-8").split("\n")[:-1] == tiny.pieces
+
+
+def test_slices_may_cross_shards():
+    parts = (np.arange(5, dtype=np.uint16), np.zeros(0, np.uint16), np.arange(5, 9, dtype=np.uint16))
+    store = TokenStore(parts, np.array([0, 5, 5, 9]))
+    for start in range(10):
+        for stop in range(start, 10):
+            assert store[start:stop].tolist() == list(range(start, stop))
+    assert store[:].dtype == np.uint16
+
+
+def test_a_corpus_is_sent_to_another_process_by_its_path(directory):
+    corpus = open_corpus(directory, "heldout")
+    sent = pickle.dumps(corpus)
+    assert len(sent) < 1000
+    again = pickle.loads(sent)
+    assert again.split == "heldout"
+    assert np.array_equal(again.tokens[:], corpus.tokens[:])
+
+
+def test_a_corpus_can_be_made_in_memory(tiny):
+    corpus = corpus_from_arrays(np.array([5, 6, 7, 5]), np.array([0, 2, 4]), np.array([0, 1, 2]), tiny.vocabulary)
+    assert (corpus.num_documents, corpus.num_sentences, corpus.num_tokens) == (2, 2, 4)
+    assert corpus.token_counts[5] == 2
+    assert pickle.loads(pickle.dumps(corpus)).tokens[1:3].tolist() == [6, 7]
+
+
+def test_what_is_no_corpus_is_refused_in_a_sentence(tmp_path, directory):
+    with pytest.raises(UserError, match=r"does not exist; build one with python -m bert_jax.corpus"):
+        open_corpus(tmp_path / "absent")
+    with pytest.raises(UserError, match=r"is not a corpus \(it has no manifest.json\)"):
+        open_corpus(tmp_path)
+    with pytest.raises(UserError, match="no split 'helduot'; did you mean 'heldout'"):
+        open_corpus(directory, "helduot")
+
+
+def test_a_truncated_or_missing_file_is_found_on_opening_and_named(directory):
+    path = directory / "shard-00001-of-00004" / "train.tokens.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-2])
+    with pytest.raises(
+        UserError, match=rf"corrupted corpus: .*{path.name} has .* bytes instead of .*; remove .*shard-00001-of-00004"
+    ):
+        open_corpus(directory)
+    path.unlink()
+    with pytest.raises(UserError, match=rf"corrupted corpus: .*{path.name} is missing"):
+        open_corpus(directory)
+
+
+def test_changed_bytes_are_found_when_verifying_and_the_remedy_works(directory, text_file, build):
+    path = directory / "shard-00001-of-00004" / "train.tokens.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    open_corpus(directory)
+    with pytest.raises(UserError, match=rf"corrupted corpus: .*{path.name} does not match its checksum; remove") as raised:
+        open_corpus(directory, verify=True)
+    assert str(directory / "manifest.json") in str(raised.value)
+    files.remove_tree(path.parent)
+    (directory / "manifest.json").unlink()
+    build(directory, f"text:{text_file}")
+    open_corpus(directory, verify=True)
+
+
+def test_a_corpus_of_another_format_is_refused(directory):
+    manifest = json.loads((directory / "manifest.json").read_text())
+    (directory / "manifest.json").write_text(json.dumps(manifest | {"format": 99}))
+    with pytest.raises(UserError, match="has format 99, this version reads format 1"):
+        open_corpus(directory)
+
+
+def test_a_damaged_manifest_is_named(directory):
+    (directory / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
+        open_corpus(directory)
+
+
+def test_the_manifest_records_what_the_corpus_was_made_of(directory, text_file, tiny):
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert manifest["sources"] == [f"text:{text_file}"]
+    assert manifest["vocabulary"]["sha256"] == tiny.vocabulary.sha256
+    assert manifest["vocabulary"]["lowercase"] is True
+    assert manifest["splits"]["train"]["documents"] + manifest["splits"]["heldout"]["documents"] == 300
+    assert {len(facts["sha256"]) for shard in manifest["shards"] for facts in shard["files"].values()} == {64}
