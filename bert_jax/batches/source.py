@@ -24,11 +24,11 @@ _PLANS_HELD = 3  # the epoch before, this one and the next: a batch may straddle
 class BatchSource:
     """`source.at(step)` is the batch of that step, whoever asks, in whatever order.
 
-    Rows are numbered through all epochs: step s holds rows [s B, (s + 1) B). Every epoch has `rows_per_epoch` places, the
-    number of rows of epoch 0, so a row's epoch is known without planning the ones before it, and a batch at an epoch's end goes
-    on into the next. The plans of other epochs differ from that number by chance, about its square root (0.1 % at a million
-    rows): a plan with more rows leaves its last ones out, one with fewer repeats its first ones; as the order is random, these
-    are other rows each time.
+    Rows are numbered through all epochs: step s holds rows [s B, (s + 1) B), and a batch at an epoch's end goes on into the next.
+    Every epoch has `rows_per_epoch` places, the number of rows of epoch 0, so that a row's epoch is known without planning all
+    the epochs before it. The price: plans differ by chance in their number of rows (by 0.3 % on 8,000 Wikipedia articles, 2 % on
+    the 2,000 documents of the embedded corpus). One with more rows leaves its last ones out, one with fewer repeats its first
+    ones; the order is random, so these are other rows each time.
     """
 
     def __init__(self, corpus: Corpus, config: ExampleConfig, batch_size: int, seed: int, *, tables: MaskingTables | None = None):

@@ -59,9 +59,7 @@ def choose(key: np.ndarray, candidates: np.ndarray, counts: np.ndarray, width: i
     return positions
 
 
-def choose_words(
-    key: np.ndarray, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, width: int
-) -> np.ndarray:
+def choose_words(key: np.ndarray, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, width: int) -> np.ndarray:
     """As `choose`, but whole words; continues: bool [E, L], tokens that continue the word of the token before them.
 
     As in the original: words in random order until the count is reached; a word that would exceed it is skipped, and smaller

@@ -46,7 +46,7 @@ BATCH_SIZES = (64, 256, 1024, 4096)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
-    parser.add_argument("--corpus", type=pathlib.Path, help="a corpus directory; default: a made-up corpus of a million sentences")
+    parser.add_argument("--corpus", type=pathlib.Path, help="default: a made-up one of a million sentences")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each figure; at least one epoch for ours")
     options = parser.parse_args()
     corpus = open_corpus(options.corpus) if options.corpus else made_up_corpus(10_000)

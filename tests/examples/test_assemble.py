@@ -133,7 +133,7 @@ def test_the_unknown_token_is_never_masked_even_where_there_is_little_else():
     _, batch = all_rows(settings(), corpus)
     targets = batch["masked_targets"]
     assert (targets != 100).all()
-    known = ((originals(batch) >= FIRST).sum(axis=1))
+    known = (originals(batch) >= FIRST).sum(axis=1)
     assert ((targets >= 0).sum(axis=1) <= known).all()
     assert (targets >= 0).any(axis=1).sum() == (known > 0).sum()
 
@@ -169,6 +169,19 @@ def test_masks_of_neighbouring_positions_and_rows_are_independent():
     for left, right in [(places[:, :-1], places[:, 1:]), (places[:-1], places[1:])]:
         correlation = np.corrcoef(left.ravel(), right.ravel())[0, 1]
         assert abs(correlation + 1 / 60 * (left.shape[1] == 18)) < 5 / np.sqrt(left.size)  # without replacement: -1 / (n - 1)
+
+
+def test_what_becomes_of_a_token_is_independent_of_which_others_are_chosen():
+    """Both draws are hashes of the position: position p of the one must not share a hash with p, 2p or 2p + 1 of the other."""
+    plan, batch = all_rows(settings(short_probability=0.0))
+    full = plan.lengths()[plan.rows[:, 0]] == 64
+    places = masked_places(batch)[full]
+    hidden = places & (batch["input_ids"][full] == 103)
+    for offset in (0, 1):
+        p = np.arange(1, 31)
+        chosen, fate = places[:, 2 * p + offset], hidden[:, p]
+        rates = [chosen[places[:, p] & fate].mean(), chosen[places[:, p] & ~fate].mean()]
+        assert rates[0] == pytest.approx(rates[1], abs=5 * np.sqrt(0.15 * 0.85 / (places[:, p] & ~fate).sum()))
 
 
 def test_a_mask_count_that_exceeds_the_limit_is_cut():
