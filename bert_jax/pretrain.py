@@ -81,11 +81,9 @@ def pretrain(experiment: Experiment, run: launch.Run, train: Corpus, heldout: Co
         check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
     check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
     shard = process_shard(mesh, BATCH)
-    boxed = abstract_parameters(experiment.model)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(boxed))
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
     fresh_state = functools.partial(initial_state, experiment, optimizer)
-    abstract = jax.eval_shape(fresh_state)
-    shardings = state_shardings(abstract, parameter_shardings(boxed, mesh), mesh)
+    abstract, shardings = state_layout(experiment, optimizer, mesh)
     learning_rate = piecewise(experiment.schedules())
 
     # ----------------------------------------------------------------- where the weights come from: a checkpoint, else the seed
@@ -109,20 +107,7 @@ def pretrain(experiment: Experiment, run: launch.Run, train: Corpus, heldout: Co
                 continue
             source = BatchSource(train, experiment.example_config(i), phase.batch_size, experiment.phase_seed(i))
             rows = functools.partial(checked_rows, source, starts[i], shard, experiment.model)
-            train_fn = jax.jit(
-                functools.partial(
-                    train_step,
-                    config=experiment.model,
-                    optimizer=optimizer,
-                    learning_rate=learning_rate,
-                    seed=experiment.seed,
-                    clip_norm=experiment.optimizer.clip_norm,
-                    accumulation=phase.accumulation,
-                ),
-                in_shardings=(shardings, NamedSharding(mesh, BATCH)),
-                out_shardings=(shardings, None),
-                donate_argnums=0,
-            )
+            train_fn = jitted_train_step(experiment, i, optimizer, shardings, mesh)
             train_fn = compiled(train_fn, state, to_device(rows(step), mesh, BATCH))
             evaluate = evaluation(experiment, i, train, heldout, mesh, shard, run)
             log_phase(experiment, i, source)
@@ -175,6 +160,26 @@ def pretrain(experiment: Experiment, run: launch.Run, train: Corpus, heldout: Co
 def initial_state(experiment: Experiment, optimizer: Any) -> TrainState:
     """The state before step 0, a function of the seed alone."""
     return new_state(nn.unbox(initial_parameters(experiment.model, jax.random.key(experiment.seed))), optimizer)
+
+
+def state_layout(experiment: Experiment, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
+    """The shapes of the state, and the NamedSharding of each of its arrays on `mesh`; no memory is used."""
+    abstract = jax.eval_shape(functools.partial(initial_state, experiment, optimizer))
+    return abstract, state_shardings(abstract, parameter_shardings(abstract_parameters(experiment.model), mesh), mesh)
+
+
+def jitted_train_step(experiment: Experiment, phase: int, optimizer: Any, shardings: Any, mesh: Mesh) -> Any:
+    """The jitted step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state goes to the new one."""
+    step = functools.partial(
+        train_step,
+        config=experiment.model,
+        optimizer=optimizer,
+        learning_rate=piecewise(experiment.schedules()),
+        seed=experiment.seed,
+        clip_norm=experiment.optimizer.clip_norm,
+        accumulation=experiment.phases[phase].accumulation,
+    )
+    return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
 
 
 def with_shardings(abstract: Any, shardings: Any) -> Any:

@@ -13,26 +13,16 @@ from bert_jax.terminal import UserError
 
 
 def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, jax.Array]:
-    """Global arrays, their rows laid over the mesh axes `batch_axes`, from this process's part of the batch (`process_shard`)."""
+    """Global arrays, their rows laid over the mesh axes `batch_axes`, from this process's part of the batch (`process_shard`).
+
+    The rows must divide over those axes, which `sharding.rules.check_batch_size` finds out before the first batch is made.
+    """
     _, count = process_shard(mesh, batch_axes)
     rows = len(next(iter(batch.values()))) * count
-    check_batch_size(rows, mesh, batch_axes)
     sharding = NamedSharding(mesh, batch_axes)
     return {
         name: jax.make_array_from_process_local_data(sharding, array, (rows, *array.shape[1:])) for name, array in batch.items()
     }
-
-
-def check_batch_size(batch_size: int, mesh: Mesh, batch_axes: PartitionSpec) -> None:
-    """UserError unless every device gets the same number of rows."""
-    ways = _ways(mesh, batch_axes)
-    if batch_size % ways:
-        near = sorted({max(ways, batch_size // ways * ways), -(-batch_size // ways) * ways})
-        sizes = ", ".join(f"{axis}={mesh.shape[axis]}" for axis in _axes(batch_axes))
-        raise UserError(
-            f"batch_size={batch_size} does not divide over the mesh: {sizes} split it {ways} ways; "
-            f"{' and '.join(map(str, near))} would do"
-        )
 
 
 def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from bert_jax.batches.device import _part_of, check_batch_size, process_shard, to_device
+from bert_jax.batches.device import _part_of, process_shard, to_device
 from bert_jax.terminal import UserError
 
 BATCH = {"input_ids": np.arange(64, dtype=np.int32).reshape(16, 4), "nsp_labels": np.arange(16, dtype=np.int32).reshape(16, 1)}
@@ -24,14 +24,6 @@ def test_rows_are_laid_over_the_batch_axes_and_keep_their_values(spec):
         assert array.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh, spec), array.ndim)
     ways = {PartitionSpec("data"): 2, PartitionSpec(("data", "fsdp")): 4}.get(spec, 1)
     assert arrays["input_ids"].addressable_shards[0].data.shape == (16 // ways, 4)
-
-
-def test_a_batch_that_does_not_divide_over_the_mesh_is_an_error_that_names_sizes_that_do():
-    mesh = mesh_of(data=4, fsdp=2)
-    with pytest.raises(UserError, match=r"batch_size=20 .* data=4, fsdp=2 split it 8 ways; 16 and 24 would do"):
-        check_batch_size(20, mesh, PartitionSpec(("data", "fsdp")))
-    with pytest.raises(UserError, match=r"batch_size=6 .*; 8 would do"):
-        to_device({"input_ids": np.zeros((6, 3), np.int32)}, mesh, PartitionSpec(("data", "fsdp")))
 
 
 def test_one_process_holds_the_whole_batch():

@@ -1,0 +1,44 @@
+"""Writes partition_specs.json: how BERT-Base's parameters and optimizer slots lie on the mesh axes.
+
+    python -m tests.golden.make_partition_specs
+
+Run it after a deliberate change of bert_jax/sharding/rules.py or of a parameter's axis names, and review the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax.sharding import AbstractMesh, AxisType
+
+from bert_jax.config import Experiment
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.model.settings import ModelConfig, published
+from bert_jax.pretrain import state_layout
+from bert_jax.sharding.mesh import AXES
+from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer
+
+GOLDEN = pathlib.Path(__file__).with_name("partition_specs.json")
+
+
+def partition_specs(optimizer_name: str) -> dict[str, list[Any]]:
+    """The PartitionSpec of every array of a training state of BERT-Base, by its path; shapes only, so it costs no memory."""
+    model = ModelConfig(**published("base"), vocab_multiple=128)
+    experiment = Experiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(model)))
+    mesh: Any = AbstractMesh((2, 2, 2), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    _, shardings = state_layout(experiment, optimizer, mesh)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(shardings)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): list(sharding.spec) for path, sharding in leaves}
+
+
+if __name__ == "__main__":
+    text = ",\n".join(
+        f'"{name}": {{\n' + ",\n".join(f'  "{path}": {json.dumps(spec)}' for path, spec in partition_specs(name).items()) + "\n}"
+        for name in NAMES
+    )
+    GOLDEN.write_text("{\n" + text + "\n}\n")

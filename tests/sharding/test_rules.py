@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import pytest
+
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.model.settings import ModelConfig, published
+from bert_jax.sharding.mesh import AXES, MeshConfig, make_mesh
+from bert_jax.sharding.rules import check_batch_size, parameter_shardings
+from bert_jax.terminal import UserError
+from bert_jax.training.optimizers import NAMES
+from tests.golden.make_partition_specs import GOLDEN, partition_specs
+from tests.random_rows import TINY
+
+
+@pytest.mark.parametrize("optimizer", NAMES)
+def test_partition_specs_of_bert_base_are_the_golden_ones(optimizer: str):
+    found, golden = partition_specs(optimizer), json.loads(GOLDEN.read_text())[optimizer]
+    assert json.loads(json.dumps(found)) == golden
+
+
+def test_every_large_array_of_bert_base_is_spread_over_fsdp_and_tensor():
+    """Nothing of a megabyte or more may lie whole on every device, but for the two small embedding tables' rows."""
+    specs = partition_specs("bert_adam")
+    boxed = abstract_parameters(ModelConfig(**published("base"), vocab_multiple=128))
+    for path, leaf in jax.tree_util.tree_flatten_with_path(boxed)[0]:
+        name = "params/" + jax.tree_util.keystr(path[:-1], simple=True, separator="/")
+        if leaf.size * 4 >= 1 << 20:
+            assert "fsdp" in specs[name], name
+
+
+@pytest.mark.parametrize(
+    ("config", "devices", "shape"),
+    [
+        (MeshConfig(), 8, (8, 1, 1)),
+        (MeshConfig(), 1, (1, 1, 1)),
+        (MeshConfig(tensor=2), 8, (4, 1, 2)),
+        (MeshConfig(data=2, fsdp=-1, tensor=2), 8, (2, 2, 2)),
+        (MeshConfig(data=1, tensor=-1), 8, (1, 1, 8)),
+    ],
+)
+def test_minus_one_takes_the_devices_that_are_left(config: MeshConfig, devices: int, shape: tuple[int, int, int]):
+    mesh = make_mesh(config, jax.devices()[:devices])
+    assert tuple(mesh.shape[axis] for axis in AXES) == shape
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data": 3}, "mesh data=3 x fsdp=1 x tensor=1 needs 3 devices, and there are 8; set one axis to -1"),
+        ({"tensor": 3}, "mesh data=-1 x fsdp=1 x tensor=3 needs a multiple of 3 devices, and there are 8"),
+        ({"data": 2, "fsdp": 2}, "needs 4 devices, and there are 8"),
+        ({"data": 16}, "needs 16 devices, and there are 8"),
+        ({"tensor": 16}, "needs a multiple of 16 devices, and there are 8"),
+        ({"fsdp": -1}, "only one of mesh.data, mesh.fsdp and mesh.tensor can be -1"),
+        ({"fsdp": 0}, "mesh.fsdp=0 must be at least 1, or -1"),
+        ({"data": -2}, "mesh.data=-2 must be at least 1, or -1"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_an_error(fields: dict[str, int], message: str):
+    with pytest.raises(UserError) as error:
+        make_mesh(MeshConfig(**fields))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "message"),
+    [
+        ({"vocab_size": 63}, {"tensor": 2}, "parameter embeddings/word_embeddings/embedding has a dimension of 63"),
+        ({"vocab_size": 63}, {"tensor": 2}, "mesh.tensor=2; set model.vocab_multiple=128"),
+        ({"num_heads": 2}, {"tensor": 4}, r"attention/key/bias has a dimension of 2 that does not divide over mesh.tensor=4; "),
+        ({"num_heads": 2}, {"tensor": 4}, "choose a mesh.tensor that does"),
+        ({"intermediate_size": 33}, {"tensor": 2}, "feed_forward/intermediate/bias has a dimension of 33"),
+        ({"hidden_size": 12, "num_heads": 2}, {"data": 1, "fsdp": 8}, "a dimension of 12 that does not divide over mesh.fsdp=8"),
+    ],
+)
+def test_a_dimension_that_does_not_divide_is_named_with_the_remedy(model: dict[str, int], mesh: dict[str, int], message: str):
+    boxed = abstract_parameters(dataclasses.replace(TINY, **model))
+    with pytest.raises(UserError) as error:
+        parameter_shardings(boxed, make_mesh(MeshConfig(**mesh)))
+    assert message in str(error.value)
+
+
+def test_a_padded_vocabulary_divides():
+    boxed = abstract_parameters(dataclasses.replace(TINY, vocab_size=63, vocab_multiple=16))
+    parameter_shardings(boxed, make_mesh(MeshConfig(tensor=2)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "accumulation", "message"),
+    [
+        (22, 1, "x.batch_size=22 does not divide over 4 devices along data x fsdp; nearest: 20 or 24"),
+        (18, 1, "nearest: 16 or 20"),
+        (2, 1, "nearest: 4"),
+        (24, 4, "does not divide over 4 devices along data x fsdp times 4 microbatches; nearest: 16 or 32"),
+    ],
+)
+def test_a_batch_that_does_not_divide_names_the_nearest_that_do(rows: int, accumulation: int, message: str):
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    check_batch_size("x.batch_size", 32, accumulation, mesh)
+    with pytest.raises(UserError) as error:
+        check_batch_size("x.batch_size", rows, accumulation, mesh)
+    assert message in str(error.value)

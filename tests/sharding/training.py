@@ -1,0 +1,61 @@
+"""A tiny run on any mesh, through the functions that `bert_jax.pretrain` itself uses."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from bert_jax.batches.device import to_device
+from bert_jax.config import Experiment, PhaseConfig
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.pretrain import initial_state, jitted_train_step, state_layout
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from tests.random_rows import TINY, random_batch
+
+ROWS = 16
+DROPPING = dataclasses.replace(TINY, num_heads=4, hidden_dropout=0.1, attention_dropout=0.1, scan_unroll=1)  # compiled quickly
+
+
+def experiment_on(mesh: MeshConfig, *, accumulation: int = 1, optimizer: str = "bert_adam") -> Experiment:
+    """Dropout is on, and the rate is large enough that three steps move every parameter."""
+    phase = PhaseConfig(
+        steps=10, length=16, batch_size=ROWS, max_predictions=4, accumulation=accumulation, learning_rate=1e-3, warmup_steps=2
+    )
+    return Experiment(seed=5, model=DROPPING, optimizer=OptimizerConfig(name=optimizer), phases=(phase,), mesh=mesh)
+
+
+@functools.cache
+def first_state(optimizer: str = "bert_adam") -> Any:
+    """The state before step 0 as numpy arrays, computed on one device."""
+    experiment = experiment_on(MeshConfig(), optimizer=optimizer)
+    return jax.device_get(jax.jit(functools.partial(initial_state, experiment, optimizer_of(experiment)))())
+
+
+def optimizer_of(experiment: Experiment) -> Any:
+    return make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+
+
+def layout_of(experiment: Experiment, devices: int = 8) -> tuple[Any, Any, jax.sharding.Mesh]:
+    """(abstract state, its shardings, mesh)."""
+    mesh = make_mesh(experiment.mesh, jax.devices()[:devices])
+    return *state_layout(experiment, optimizer_of(experiment), mesh), mesh
+
+
+def train(experiment: Experiment, devices: int = 8, *, steps: int = 3, state: Any = None) -> tuple[Any, list[dict[str, float]]]:
+    """The state after `steps` steps from `state` (default: the first), and the sums of each one."""
+    _, shardings, mesh = layout_of(experiment, devices)
+    state = jax.device_put(first_state(experiment.optimizer.name), shardings) if state is None else state
+    step, sums = jitted_train_step(experiment, 0, optimizer_of(experiment), shardings, mesh), []
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        for _ in range(steps):
+            batch = {name: np.asarray(value) for name, value in random_batch(int(state.step), rows=ROWS).items()}
+            state, these = step(state, to_device(batch, mesh, BATCH))
+            sums.append({name: float(value) for name, value in these.items()})
+    return state, sums
