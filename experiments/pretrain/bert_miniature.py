@@ -1,13 +1,18 @@
-"""BERT-Small, a published miniature, on the recipe of BERT-Base.
-
-4 layers, 512 wide, 28.8 M parameters, 256 rows a step, a million steps.
+"""The 24 published miniatures (arXiv:1908.08962) on the recipe of BERT-Base: 256 rows a step, a million steps.
 
     tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \\
         --output=runs/wikipedia_corpus
-    tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_small.py --workdir=runs/bert_small
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_miniature.py:mini --workdir=runs/bert_mini
 
-Hardware: TPU v5e-1. Duration: about 14 hours if 40 % of the chips' peak is reached (4.1e+18 model FLOPs): an estimate, not
-yet a measurement. Expect: GLUE test score 71.2 after fine-tuning (published miniature, arXiv:1908.08962).
+The argument is a size: tiny, mini, small, medium, or any of the grid, L-2_H-128 to L-12_H-768. Hours are what 40 % of the
+chips' peak would take, an estimate and not yet a measurement; the score is what to expect on GLUE's test sets after fine-tuning,
+as published with the weights.
+
+    size     layers  width  parameters  hardware      hours  GLUE
+    tiny          2    128       4.4 M  1 v5e chip      1.0  64.2
+    mini          4    256      11.2 M  1 v5e chip      4.4  65.8
+    small         4    512      28.8 M  1 v5e chip     14    71.2
+    medium        8    512      41.4 M  4 v5e chips     6.7  73.5
 
 Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows
 of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rate schedule; Adam without bias correction.
@@ -18,11 +23,11 @@ from ml_collections import ConfigDict
 from bert_jax.model.settings import published
 
 
-def get_config() -> ConfigDict:
+def get_config(size: str = "tiny") -> ConfigDict:
     return ConfigDict(
         {
             "corpus": {"directory": "runs/wikipedia_corpus"},
-            "model": {**published("small"), "dtype": "bfloat16", "vocab_multiple": 128},
+            "model": {**published(size), "dtype": "bfloat16", "vocab_multiple": 128},
             "optimizer": {"name": "bert_adam"},
             "phases": [
                 {
