@@ -28,7 +28,8 @@ from jax.experimental import multihost_utils
 from bert_jax.terminal import UserError
 from bert_jax.workdir import flatten
 
-# Cloud TPU networks behind a firewall let 8470-8476 through; JAX's own default has moved before (8476 to 8482 in 0.8.1).
+# The firewall that Google makes for a slice opens 8470, 8471, 8474 and 8476; JAX's own default, 8482 since 0.8.1, is shut on v6e
+# (jax-ml/jax#35905).
 PORT = 8476
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")

@@ -17,8 +17,10 @@ import importlib.util
 import logging
 import os
 import pathlib
+import platform
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -274,9 +276,17 @@ def quiet_libraries() -> None:
 def keep_compiled_programs() -> None:
     """XLA programs are kept on disk, so that a second start skips most of the compilation.
 
-    Where: JAX_COMPILATION_CACHE_DIR, empty for nowhere; by default bert_jax/xla in the user's cache directory.
+    Where: JAX_COMPILATION_CACHE_DIR, empty for nowhere; by default bert_jax/ in the user's cache directory, a directory for each
+    kind of CPU, since XLA's CPU programs use the instructions of the one they were compiled on and home directories are shared.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax has read it itself
         return
     base = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    jax.config.update("jax_compilation_cache_dir", str(base / "bert_jax" / "xla"))
+    try:
+        features = next(
+            line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features"))
+        )
+    except (OSError, StopIteration):  # not Linux
+        features = platform.processor()
+    kind = f"xla-{platform.machine()}-{zlib.crc32(features.encode()):08x}"
+    jax.config.update("jax_compilation_cache_dir", str(base / "bert_jax" / kind))
