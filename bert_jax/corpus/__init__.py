@@ -1,7 +1,8 @@
 """Raw text -> tokenised documents: `python -m bert_jax.corpus`. No jax in this folder.
 
-Read in the order the text flows: `sources` (what is read, and how it is cut into shards), `sentences` and `cleaning` (a
-document becomes sentences), `tokenizer` with `wordpiece` and `unigram` (sentences become ids; `training` makes a new
-vocabulary), `shard` (one worker writes one shard), `build` (all shards, over processes and hosts), `survey` and `report` (what
-the finished corpus looks like), `store` (how the rest of the project reads it).
+Read in the order the text flows: `sources` (what is read, and how it is cut into shards; data sets through `records`,
+`catalogue` and `embedded`), `layouts` and `reading` (bytes become documents), `cleaning` and `sentences` (a document becomes
+sentences), `tokenizer` with `wordpiece` and `unigram` (sentences become ids; `training` makes a new vocabulary), `shard` (one
+worker writes one shard), `build` and `workers` (all shards, over processes and hosts), `survey` and `report` (what the
+finished corpus looks like), `store` (how the rest of the project reads it).
 """

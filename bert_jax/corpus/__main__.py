@@ -31,13 +31,16 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             flag = unknown[1].split("=")[0]
             message = f"unknown flag {flag}; {nearest(flag, self._option_string_actions)}"
+        unexpected = re.search(r"unrecognized arguments: ([^-]\S*)", message)
+        if unexpected:
+            message = f"unexpected {unexpected[1]!r}: everything is a flag, for example --source={unexpected[1]}"
         raise UserError(f"{message} (--help lists every flag)")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m bert_jax.corpus",
-        description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus, with a report.\n"
+        description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus.\n"
         "Run again after a stop, it goes on with the shards that are missing.",
         epilog="layouts of text files:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in LAYOUTS.items())
@@ -189,6 +192,14 @@ def main() -> None:
         ),
         shards=flags.shards,
     )
+    if "://" in str(flags.output) or ":/" in str(flags.output):
+        raise UserError(
+            f"--output={flags.output}: a corpus is memory-mapped, so it needs a directory on a disk; copy it to a bucket later"
+        )
+    if ":/" in str(flags.output):  # pathlib would make a directory of that name here
+        raise UserError(
+            f"--output={flags.output}: a corpus is memory-mapped and needs a directory on a disk; copy it to a bucket later"
+        )
     with files.disk_errors(flags.output):
         tokenizer = _tokenizer(flags, config)
     if flags.vocab_only:

@@ -17,9 +17,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from bert_jax.corpus import files, report, shard, sources, store, survey
-from bert_jax.corpus.shard import SPLITS, TextConfig, shard_name
-from bert_jax.corpus.sources import Item, Source, Span
+from bert_jax.corpus.shard import SPLITS, ShardWork, TextConfig, shard_name
+from bert_jax.corpus.sources import Item, Source
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.workers import Report, run_jobs
 from bert_jax.terminal import Progress, UserError
@@ -30,20 +32,11 @@ _TOKENS_WORTH_PROCESSES = 20_000_000  # below, starting processes costs more tha
 
 @dataclasses.dataclass(frozen=True)
 class BuildConfig:
+    """Everything a corpus is made of, but for its vocabulary."""
+
     sources: tuple[Source, ...]
     text: TextConfig
     shards: int | None = None  # None: chosen from the amount of text
-
-
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """One shard's work, as it is sent to a worker process."""
-
-    directory: pathlib.Path
-    index: int
-    shards: int
-    spans: tuple[Span, ...]
-    text: TextConfig
 
 
 def build_corpus(
@@ -70,7 +63,8 @@ def build_corpus(
             for k in mine:
                 _remove_leftovers(directory, k, shards)
             done = set(store.finished_shards(directory, shards))
-            work = [Work(directory, k, shards, tuple(spans[k]), config.text) for k in mine if k not in done]
+            identity = tokenizer.vocabulary.sha256
+            work = [ShardWork(directory, k, shards, tuple(spans[k]), config.text, identity) for k in mine if k not in done]
             if work:
                 _write_shards(work, workers, found=len(mine) - len(work))
         missing = shards - len(store.finished_shards(directory, shards))
@@ -139,15 +133,19 @@ def settle_settings(directory: pathlib.Path, settings: dict[str, Any], command: 
     before = files.read_json(path)
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed:
-        differences = "; ".join(f"{key} was {_short(before.get(key))}, is {_short(settings[key])}" for key in changed)
+        differences = "; ".join(_difference(key, before.get(key), settings[key]) for key in changed)
         raise UserError(
             f"{directory} was begun with other settings: {differences}. Choose another --output, or remove that directory"
         )
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+def _difference(key: str, before: Any, now: Any) -> str:
+    """In a few words; of long lists, such as the files of a source, the first entry that differs."""
+    if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
+        place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
+        old, new = before[place : place + 1], now[place : place + 1]
+        return f"{key} were {len(before)}, are {len(now)}, the first that differs was {old}, is {new}"
+    return f"{key} was {before}, is {now}"
 
 
 def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
@@ -165,10 +163,12 @@ def _lock(path: pathlib.Path, *, wait: bool) -> Iterator[None]:
             raise UserError(
                 f"another process is building {path.parent}; wait for it, or give every host its own --shard=i/n"
             ) from error
+        except OSError:
+            pass  # a file system without locks: what is written is whole all the same, only work may be done twice
         yield
 
 
-def _write_shards(work: Sequence[Work], workers: int, found: int) -> None:
+def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
     """Runs `work` on `workers` processes, with progress by weight of text."""
     weights = [sum(span.weight for span in w.spans) for w in work]
     progress = Progress("building the corpus:", total=max(1, round(sum(weights) / 1e6)), unit="MB of text")
@@ -183,15 +183,14 @@ def _write_shards(work: Sequence[Work], workers: int, found: int) -> None:
 
 
 @functools.cache
-def _tokenizer(directory: pathlib.Path) -> Tokenizer:
-    """Kept by a worker from shard to shard, with what it has learnt of frequent words."""
+def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
+    """Kept by a worker from shard to shard, with what it has learnt of frequent words; `identity` tells apart what lies there."""
     return load_tokenizer(directory)
 
 
-def _write_one(work: Work, report: Report) -> None:
-    with files.disk_errors(work.directory):
-        tokenizer = _tokenizer(work.directory / store.TOKENIZER)
-        shard.write_shard(work.directory, work.index, work.shards, work.spans, work.text, tokenizer, report)
+def _write_one(work: ShardWork, report: Report) -> None:
+    with files.disk_errors(work.store):
+        shard.write_shard(work, _tokenizer(work.store / store.TOKENIZER, work.vocabulary_sha256), report)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,6 +203,20 @@ class _SurveyWork:
 
 def _survey_one(work: _SurveyWork, report: Report) -> survey.ShardSurvey:
     return survey.survey_shard(work.path, vocabulary_size=work.vocabulary_size, unk_id=work.unk_id, every=work.every)
+
+
+@dataclasses.dataclass(frozen=True)
+class _DropWork:
+    directory: pathlib.Path
+    index: int
+    shards: int
+    repeated: dict[str, np.ndarray]  # split -> bool [D], True for documents that go
+    vocabulary_size: int
+
+
+def _drop_one(work: _DropWork, report: Report) -> None:
+    with files.disk_errors(work.directory):
+        survey.drop_documents(work.directory, work.index, work.shards, work.repeated, work.vocabulary_size)
 
 
 def _finish(
@@ -232,10 +245,11 @@ def _finish(
     if "duplicate-documents" not in config.text.cleaning.keep:
         repeated = survey.repeated_documents(surveys)
         changed = [k for k in range(shards) if any(mask.any() for mask in repeated[k].values())]
-        for k in changed:
-            survey.drop_documents(directory, k, shards, repeated[k], tokenizer.size)
-        for k, new in zip(changed, surveyed([jobs[k] for k in changed]) if changed else [], strict=True):
-            surveys[k] = new
+        if changed:
+            drops = [_DropWork(directory, k, shards, repeated[k], tokenizer.size) for k in changed]
+            run_jobs(_drop_one, drops, 1 if few else workers, lambda *_: None)
+            for k, new in zip(changed, surveyed([jobs[k] for k in changed]), strict=True):
+                surveys[k] = new
         contents = [files.read_json(path / "shard.json") for path in paths]
     progress.close()
     manifest = {

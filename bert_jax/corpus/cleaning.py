@@ -35,6 +35,8 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 @dataclasses.dataclass(frozen=True)
 class CleaningConfig:
+    """Which rules are off, and the limits of the two that have one."""
+
     keep: frozenset[str] = frozenset()  # rules switched off
     max_sentence_characters: int = 5000
     min_document_characters: int = 20

@@ -50,6 +50,7 @@ class ArrayWriter:
 
 
 def write_array(path: pathlib.Path, values: np.ndarray, dtype: np.dtype) -> None:
+    """A whole .npy file at once, synchronised to the disk."""
     with ArrayWriter(path, dtype) as writer:
         writer.append(values)
 
@@ -63,11 +64,13 @@ def map_array(path: pathlib.Path) -> np.ndarray:
 
 
 def checksum(path: pathlib.Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:
+    """`write_text` of a value as JSON."""
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
@@ -82,6 +85,7 @@ def write_text(path: pathlib.Path, content: str) -> None:
 
 
 def read_json(path: pathlib.Path) -> Any:
+    """The value in a JSON file; a damaged one is an error that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -106,4 +110,5 @@ def disk_errors(directory: pathlib.Path) -> Iterator[None]:
 
 
 def remove_tree(path: pathlib.Path) -> None:
+    """Removes a directory and all in it, if it is there."""
     shutil.rmtree(path, ignore_errors=True)

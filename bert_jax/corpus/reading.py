@@ -26,6 +26,8 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclasses.dataclass(frozen=True)
 class Document:
+    """One document as it was read, before cleaning."""
+
     lines: list[str]  # paragraphs, or sentences when `is_sentence`
     is_sentence: bool
     fraction: float  # of the span, read when this document was

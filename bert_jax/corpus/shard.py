@@ -13,6 +13,7 @@ import pathlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,20 @@ class TextConfig:
     heldout_fraction: float
 
 
+@dataclasses.dataclass(frozen=True)
+class ShardWork:
+    """One shard to be written, as it is sent to a worker process."""
+
+    store: pathlib.Path
+    index: int
+    shards: int
+    spans: tuple[Span, ...]
+    text: TextConfig
+    vocabulary_sha256: str
+
+
 def shard_name(index: int, shards: int) -> str:
+    """The directory of a finished shard, below the store's."""
     return f"shard-{index:05d}-of-{shards:05d}"
 
 
@@ -46,6 +60,7 @@ def temporary_name(index: int, shards: int) -> str:
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype:
+    """The smallest type that holds every id."""
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
@@ -98,19 +113,22 @@ class _SplitWriter:
         return {"documents": self.documents, "sentences": self.sentences, "tokens": self.tokens}
 
 
-def write_shard(
-    store: pathlib.Path,
-    index: int,
-    shards: int,
-    spans: Sequence[Span],
-    config: TextConfig,
-    tokenizer: Tokenizer,
-    progress: Callable[[float, int], None],
-) -> None:
-    """Writes shard `index`; `progress(fraction of the spans' weight, tokens so far)` is called for every document."""
-    part = store / temporary_name(index, shards)
+def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float, int], None]) -> None:
+    """Writes one shard; `progress(fraction of the spans' weight, tokens so far)` is called for every document."""
+    part = work.store / temporary_name(work.index, work.shards)
     files.remove_tree(part)
     part.mkdir()
+    try:
+        content = _write_splits(part, work.spans, work.text, tokenizer, progress)
+        finish_shard(part, work.store / shard_name(work.index, work.shards), tokenizer.size, content)
+    finally:
+        files.remove_tree(part)  # renamed by now, unless something went wrong: then its space is wanted
+
+
+def _write_splits(
+    part: pathlib.Path, spans: Sequence[Span], config: TextConfig, tokenizer: Tokenizer, progress: Callable[[float, int], None]
+) -> dict[str, Any]:
+    """Reads the spans and writes the arrays of both splits into `part`. Returns the counts for shard.json."""
     counts: Counter[str] = Counter()
     read: Counter[str] = Counter()
     total = sum(span.weight for span in spans)
@@ -132,15 +150,10 @@ def write_shard(
             before += span.weight
         for writer in writers.values():
             writer.flush()
-    content = {
-        "splits": {split: writer.counts() for split, writer in writers.items()},
-        "dropped": dict(counts),
-        "read": dict(read),
-    }
-    finish_shard(part, store / shard_name(index, shards), tokenizer.size, content)
+    return {"splits": {split: writer.counts() for split, writer in writers.items()}, "dropped": dict(counts), "read": dict(read)}
 
 
-def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: dict) -> None:
+def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: dict[str, Any]) -> None:
     """Adds the token counts and shard.json to the arrays in `part` and renames it; gives way to a shard that is there already."""
     tokens = files.map_array(part / "train.tokens.npy")
     counts = np.zeros(vocabulary_size, np.int64)

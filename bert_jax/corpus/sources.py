@@ -33,6 +33,8 @@ _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _USUAL_SHARDS = 1 << 20, 64 << 20, 64
 
 @dataclasses.dataclass(frozen=True)
 class Source:
+    """One --source flag."""
+
     kind: str
     name: str = ""  # the glob, or the data set
 
@@ -42,6 +44,8 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
+    """How sources are read, the same for all of a corpus."""
+
     text_field: str = "text"
     layout: str = "auto"
     on_bad_bytes: str = "error"  # | "replace"
@@ -76,6 +80,7 @@ class Span:
 
 
 def parse_source(text: str) -> Source:
+    """The source that a --source flag names."""
     kind, colon, name = text.partition(":")
     if kind not in KINDS:
         raise UserError(
@@ -127,6 +132,7 @@ def _file_item(kind: str, path: str, options: ReadOptions) -> Item:
 
 
 def is_gzip(path: str) -> bool:
+    """Whether a file is taken for gzip: by its name."""
     return path.endswith(".gz")
 
 

@@ -130,6 +130,7 @@ def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
+    """The numbers of the shards that are complete."""
     return [i for i in range(shards) if (directory / shard_name(i, shards) / "shard.json").is_file()]
 
 

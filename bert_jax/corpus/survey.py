@@ -25,6 +25,8 @@ _REPEATED = 20  # lines that each shard proposes as the most repeated
 
 @dataclasses.dataclass(frozen=True)
 class ShardSurvey:
+    """What one shard tells about itself, in sums and hashes that add up over shards."""
+
     document_hashes: dict[str, np.ndarray]  # split -> uint64 [D]
     line_hashes: np.ndarray  # uint64, distinct
     line_counts: np.ndarray  # int64, how often each occurs in this shard
@@ -99,21 +101,24 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
         keep_sentences = np.repeat(keep, np.diff(documents))
         kept = (
             tokens[np.repeat(keep_sentences, np.diff(sentences))],
-            np.cumsum([0, *np.diff(sentences)[keep_sentences]]),
-            np.cumsum([0, *np.diff(documents)[keep]]),
+            _offsets(np.diff(sentences)[keep_sentences]),
+            _offsets(np.diff(documents)[keep]),
         )
         for name, values, dtype in zip(ARRAYS, kept, (tokens.dtype, np.dtype(np.int64), np.dtype(np.int64)), strict=True):
             files.write_array(part / f"{split}.{name}.npy", values, dtype)
         content["splits"][split] = {
             name: max(0, len(values) - (name != "tokens")) for name, values in zip(ARRAYS, kept, strict=True)
         }
-    content["dropped"]["duplicate-documents"] = content["dropped"].get("duplicate-documents", 0) + sum(
-        int(d.sum()) for d in dropped.values()
-    )
+    gone = sum(int(mask.sum()) for mask in dropped.values())
+    content["dropped"]["duplicate-documents"] = content["dropped"].get("duplicate-documents", 0) + gone
     old = store / f"{temporary_name(index, shards)}.old"
     final.rename(old)
     finish_shard(part, final, vocabulary_size, content)
     files.remove_tree(old)
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def _chunks(tokens: np.ndarray) -> Iterator[np.ndarray]:
@@ -127,9 +132,8 @@ def _length_histogram(lengths: np.ndarray) -> np.ndarray:
 
 def _sentence_hashes(tokens: np.ndarray, offsets: np.ndarray, vocabulary_size: int) -> np.ndarray:
     """uint64 [S], in chunks of sentences so that memory stays bounded."""
-    values = np.random.default_rng(0).integers(
-        0, 2**64, vocabulary_size, dtype=np.uint64
-    )  # one random number an id, the same everywhere
+    # one random number for each id, the same in every process
+    values = np.random.default_rng(0).integers(0, 2**64, vocabulary_size, dtype=np.uint64)
     parts, start = [np.zeros(0, np.uint64)], 0
     while start < len(offsets) - 1:
         stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + _CHUNK_TOKENS, side="right")) - 1)

@@ -17,7 +17,7 @@ import functools
 import re
 import unicodedata
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 CONTINUATION = "##"
@@ -147,14 +147,14 @@ class WordPiece:
         return piece.startswith(CONTINUATION)
 
 
-class _Cache(dict):
+class _Cache(dict[str, tuple[int, ...]]):
     """Remembers `compute(key)`; emptied when it holds `_CACHED_STRETCHES` keys, which bounds memory on text without end."""
 
-    def __init__(self, compute):
+    def __init__(self, compute: Callable[[str], tuple[int, ...]]):
         super().__init__()
         self._compute = compute
 
-    def __missing__(self, key: str):
+    def __missing__(self, key: str) -> tuple[int, ...]:
         if len(self) >= _CACHED_STRETCHES:
             self.clear()
         value = self[key] = self._compute(key)

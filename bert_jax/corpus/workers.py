@@ -16,9 +16,11 @@ from bert_jax.terminal import UserError
 _TICK = 0.2  # seconds
 
 Report = Callable[[float, int], None]  # (fraction of the job done, tokens so far)
+Tick = Callable[[Sequence[float], int, int], None]  # (fraction of each job, tokens of all, jobs finished)
 
 
 def available_cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -60,9 +62,7 @@ def _run(function: Callable[[Any, Report], Any], number: int, job: Any) -> Any:
     return function(job, report)
 
 
-def run_jobs(
-    function: Callable[[Any, Report], Any], jobs: Sequence[Any], workers: int, tick: Callable[[Sequence[float], int, int], None]
-) -> list[Any]:
+def run_jobs(function: Callable[[Any, Report], Any], jobs: Sequence[Any], workers: int, tick: Tick) -> list[Any]:
     """`[function(job, report) for job in jobs]` on `workers` processes; with one worker, or one job, in this process.
 
     `tick(fractions, tokens, finished)` is called now and then. `function` and `jobs` must pickle: processes are spawned,
@@ -93,7 +93,7 @@ def run_jobs(
         pool.shutdown(cancel_futures=True)
 
 
-def _run_here(function, jobs, board: _Board, tick) -> list[Any]:
+def _run_here(function: Callable[[Any, Report], Any], jobs: Sequence[Any], board: _Board, tick: Tick) -> list[Any]:
     results: list[Any] = []
     shown = time.monotonic()
 

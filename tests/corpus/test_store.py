@@ -11,6 +11,7 @@ import pytest
 from bert_jax.corpus import files
 from bert_jax.corpus.shard import token_dtype
 from bert_jax.corpus.store import TokenStore, corpus_from_arrays, open_corpus
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.terminal import UserError
 
 
@@ -26,6 +27,17 @@ def test_tokens_are_memory_mapped_and_small(directory):
     assert corpus.tokens.dtype == np.uint16
     assert token_dtype(1 << 16) == np.uint16
     assert token_dtype((1 << 16) + 1) == np.uint32
+
+
+def test_a_vocabulary_beyond_65536_pieces_takes_wider_tokens(tmp_path, text_file, build, tiny):
+    many = [*tiny.pieces, *(f"{k:x}zz" for k in range(1 << 16)), "redtree"]
+    (tmp_path / "vocab.txt").write_text("\n".join(many) + "\n")
+    tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
+    text_file.write_text("The redtree was not here.\nIt was there.\n\n" + text_file.read_text())
+    build(tmp_path / "corpus", f"text:{text_file}", tokenizer=tokenizer, heldout_fraction=0.0)
+    corpus = open_corpus(tmp_path / "corpus")
+    assert corpus.tokens.dtype == np.uint32
+    assert corpus.tokens[0:10].max() == len(many) - 1
 
 
 def test_offsets_are_global_and_no_sentence_crosses_a_shard(directory):

@@ -39,15 +39,15 @@ _DROPPED_FIELD = re.compile(r":(?:type|rtype|vartype|meta)\b")
 _BULLET = re.compile(r"(?:[-*+•]|\(?\d{1,2}[.)]|\(?[a-z]\))\s+")
 
 _INLINE = (
-    (re.compile(r"\[\d+\]_|\[#\w*\]_|\|(?=\w)|(?<=\w)\|"), ""),
+    (re.compile(r"\s*\[[\w#*]+\]_|\|(?=\w)|(?<=\w)\|"), ""),
     (re.compile(r":[\w:+-]+:`[~!]?(?:[^`<]*<)?([^`<>]*)>?`"), r"\1"),  # :func:`name`
     (re.compile(r"`([^`<]+?)\s*<[^`>]*>`__?"), r"\1"),  # `text <url>`_
     (re.compile(r"\[([^\]]+)\]\(https?:[^)]*\)"), r"\1"),  # [text](url)
     (re.compile(r"`{1,2}([^`]*)`{1,2}_?"), r"\1"),
     (re.compile(r"\*{1,2}(\w[^*]*)\*{1,2}"), r"\1"),
     (re.compile(r"\b_(\w[^_]*)_\b"), r"\1"),
-    (re.compile(r"\s+"), " "),
 )
+_MARKUP = re.compile(r"[`*_|\[]")
 _PLAIN_WORD = re.compile(r"[\"'(]*[A-Za-z]+(?:[-'’/][A-Za-z]+)*[\"')]*[,.;:!?]*[\"')]*\Z")
 _TRIPLE_QUOTE = re.compile("\"\"\"|'''")
 _MIN_WORDS = 6
@@ -59,10 +59,11 @@ def paragraphs(text: str) -> list[str]:
     found: list[str] = []
     for block in _blocks(text.expandtabs().split("\n")):
         paragraph = " ".join(block)
-        for pattern, replacement in _INLINE:
-            paragraph = pattern.sub(replacement, paragraph)
-        paragraph = paragraph.strip().removesuffix("::").rstrip()
-        if _is_prose(paragraph):
+        if _MARKUP.search(paragraph):
+            for pattern, replacement in _INLINE:
+                paragraph = pattern.sub(replacement, paragraph)
+        paragraph = " ".join(paragraph.split()).removesuffix("::").rstrip()
+        if paragraph and _is_prose(paragraph):
             found.append(paragraph)
     return found
 

@@ -1,0 +1,126 @@
+"""`python -m bert_jax.corpus` as a person meets it: flags, errors, output."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.corpus.__main__ import main
+from bert_jax.corpus.cleaning import RULES
+from bert_jax.corpus.layouts import LAYOUTS
+from bert_jax.corpus.store import open_corpus
+from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.terminal import UserError
+from tests.corpus.conftest import english
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def verb(monkeypatch, capsys):
+    """Runs the verb in this process; returns what it printed."""
+
+    def run(*flags: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["corpus", *flags, "--workers=1"])
+        main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, tiny_vocabulary, verb):
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"body": text}) + "\n" for text in english(50, seed=1))
+    printed = verb(
+        f"--source=text:{text_file}",
+        f"--source=jsonl:{tmp_path}/*.jsonl.gz",
+        "--text-field=body",
+        f"--vocab={tiny_vocabulary}",
+        f"--output={tmp_path}/corpus",
+    )
+    assert "read         350 documents" in printed
+    assert printed == (tmp_path / "corpus" / "report.txt").read_text()
+    assert open_corpus(tmp_path / "corpus").num_documents + open_corpus(tmp_path / "corpus", "heldout").num_documents == 350
+
+
+def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text_file, verb):
+    flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", "--vocab-size=120", f"--output={tmp_path}/corpus"]
+    verb(*flags)
+    tokenizer = load_tokenizer(tmp_path / "corpus" / "tokenizer")
+    assert tokenizer.vocabulary == open_corpus(tmp_path / "corpus").vocabulary
+    assert tokenizer.size <= 120
+    verb(*flags)
+    with pytest.raises(UserError, match=r"holds a vocabulary made otherwise: .*'size': 120.*now .*'size': 130"):
+        verb(*flags, "--vocab-size=130")
+
+
+def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, text_file, verb):
+    train = ["--train-vocab=sentencepiece", "--vocab-size=89", "--cased"]
+    verb(f"--source=text:{text_file}", *train, f"--output={tmp_path}/vocab", "--vocab-only")
+    build = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab/tokenizer", f"--output={tmp_path}/corpus", "--shards=2"]
+    assert "1 of 2 shards are done" in verb(*build, "--shard=0/2")
+    assert "sentencepiece, 89 pieces, cased" in verb(*build, "--shard=1/2")
+    with pytest.raises(
+        UserError, match=r"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab="
+    ):
+        verb(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sorce=embedded"], "unknown flag --sorce; did you mean '--source'"),
+        (["--held-out-fraction=0.1"], "unknown flag --held-out-fraction; did you mean '--heldout-fraction'"),
+        (["--source=txt:a"], "did you mean 'text'"),
+        (["embedded"], "unexpected 'embedded': everything is a flag, for example --source=embedded"),
+        (["--output=gs://bucket/corpus"], "needs a directory on a disk"),
+        (["--layout=sentence"], "invalid choice"),
+        (["--keep=markup-line"], "--keep=markup-line: no such rule; did you mean 'markup-lines'"),
+        (["--heldout-fraction=1"], "'1' is not a fraction from 0 to below 1"),
+        (["--shards=0"], "'0' is not a whole number of at least 1"),
+        (["--shard=2/2"], "'2/2' is not I/N"),
+        (["--lowercase", "--cased"], "not allowed with"),
+        (["--vocab-only"], "--vocab-only makes a new vocabulary"),
+        (["--train-vocab=wordpiece"], "say either --vocab=PATH .* or --train-vocab"),
+    ],
+)
+def test_wrong_flags_are_told_what_would_be_right(tmp_path, text_file, tiny_vocabulary, verb, flags, message):
+    with pytest.raises(UserError, match=message):
+        verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_no_vocabulary_at_all_is_an_error(tmp_path, text_file, verb):
+    with pytest.raises(UserError, match="say either --vocab=PATH"):
+        verb(f"--source=text:{text_file}", f"--output={tmp_path}/corpus")
+
+
+def test_the_casing_of_an_uncertain_vocabulary_must_be_stated(tmp_path, text_file, verb):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n")
+    flags = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab.txt"]
+    with pytest.raises(UserError, match="does not show its casing; say --lowercase or --cased"):
+        verb(*flags, f"--output={tmp_path}/corpus")
+    assert "WARNING" in verb(*flags, f"--output={tmp_path}/corpus", "--lowercase")
+
+
+def test_mistakes_end_the_process_with_a_sentence_and_no_traceback(tmp_path, tiny_vocabulary):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
+    command = [sys.executable, "-m", "bert_jax.corpus", f"--source=text:{tmp_path}/a.txt", f"--vocab={tiny_vocabulary}"]
+    result = subprocess.run([*command, f"--output={tmp_path}/corpus"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+    assert "is not UTF-8 at byte 3" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_help_explains_every_layout_and_rule(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        verb("--help")
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in [*LAYOUTS, *RULES])

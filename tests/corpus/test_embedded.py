@@ -1,0 +1,170 @@
+"""The embedded corpus: prose is taken out of documentation, code and tables stay behind, nothing is downloaded or imported."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from bert_jax.corpus import records
+from bert_jax.corpus.embedded import embedded_dataset_builder, prose
+
+
+def test_summary_and_description_are_kept_and_wrapped_lines_joined():
+    text = "Return the value of the thing.\n\nThe value is computed from the other\nthings, and it may be cached for a while."
+    assert prose.paragraphs(text) == [
+        "Return the value of the thing.",
+        "The value is computed from the other things, and it may be cached for a while.",
+    ]
+
+
+def test_numpy_style_keeps_descriptions_and_drops_names_types_and_examples():
+    text = """Return the sum of all the elements over an axis.
+
+Parameters
+----------
+a : array_like, shape (n,)
+    The array whose elements are to be summed up.
+axis : int, optional
+
+Returns
+-------
+total : float
+    A number which is the sum of all elements.
+
+See Also
+--------
+mean : The mean of all the elements of an array.
+
+Examples
+--------
+This is an example with some words in it.
+>>> total([1, 2])
+3
+"""
+    assert prose.paragraphs(text) == [
+        "Return the sum of all the elements over an axis.",
+        "The array whose elements are to be summed up.",
+        "A number which is the sum of all elements.",
+    ]
+
+
+def test_google_style_keeps_descriptions_without_the_names():
+    text = """Adds two numbers and returns what comes out.
+
+Args:
+  first: The number that comes first in the sum.
+  second (int): The number that is added to the first,
+    which may be negative as well.
+  *rest: Further numbers that are added one by one.
+
+Returns:
+  The sum of the two numbers and all others.
+"""
+    assert prose.paragraphs(text) == [
+        "Adds two numbers and returns what comes out.",
+        "The number that comes first in the sum.",
+        "The number that is added to the first, which may be negative as well.",
+        "Further numbers that are added one by one.",
+        "The sum of the two numbers and all others.",
+    ]
+
+
+def test_fields_and_bullets_open_paragraphs():
+    text = "A function that does many things:\n\n- The first thing that it does here.\n- The second thing that it does.\n"
+    text += "\n:param x: The value that is used for this.\n:type x: The type of the value of it.\n"
+    assert prose.paragraphs(text) == [
+        "The first thing that it does here.",
+        "The second thing that it does.",
+        "The value that is used for this.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ">>> x = The(1)\nThis is the output of the call, a sentence.\n",
+        "For example::\n\n    This looks like prose but is a literal block.\n\n",
+        ".. code-block:: python\n\n    This looks like prose but is a literal block.\n\n",
+        "```python\nThis looks like prose but is inside a fence.\n```\n",
+        "+-----+-----+\n| The | table has words in it, you see. |\n+-----+-----+\n",
+        "x = f(a, b)[0] + self.y * 2.0 ** z - w.\n",
+        "The f(x) = g(y) for x_1 in h(z_2), q[i:j] != r.\n",
+    ],
+)
+def test_code_is_left_behind(code):
+    assert prose.paragraphs(f"{code}\nThis paragraph of prose is what should remain.") == [
+        "This paragraph of prose is what should remain."
+    ]
+
+
+def test_markup_is_taken_off_words():
+    text = "Use :func:`~a.b.name` or ``other`` with *care*, see `the guide <https://x.y>`_ and [this](https://z) too [1]_."
+    assert prose.paragraphs(text) == ["Use a.b.name or other with care, see the guide and this too."]
+
+
+def test_docstrings_are_found_and_other_strings_are_not():
+    source = '''"""Module."""
+# a comment with """ in it
+X = """not a docstring"""
+
+def f():
+    r"""Function
+    in two lines."""
+    return f"""{X}"""
+
+class C:
+    \'\'\'Class.\'\'\'
+add_newdoc("numpy", "x",
+    """
+    Text.
+    """)
+'''
+    assert list(prose.docstrings(source)) == ["Module.", "Function\nin two lines.", "Class.", "Text."]
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory) -> records.TextSet:
+    return records.open_text_set(records.EMBEDDED, str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="module")
+def documents(embedded) -> list[str]:
+    return [text.decode() for text in embedded.texts(0, len(embedded))]
+
+
+def test_it_is_some_megabytes_of_english_in_many_documents(documents):
+    assert len(documents) > 800
+    assert sum(map(len, documents)) > 2_500_000
+    words = re.findall(r"[a-z]+", " ".join(documents).lower())
+    assert 0.04 < words.count("the") / len(words) < 0.12
+    assert all(len(text) >= 300 for text in documents)
+
+
+def test_no_paragraph_occurs_twice(documents):
+    paragraphs = [paragraph for text in documents for paragraph in text.split("\n")]
+    assert len(paragraphs) == len(set(paragraphs))
+    assert not any(">>>" in paragraph or "    " in paragraph for paragraph in paragraphs)
+
+
+def test_it_is_the_same_when_made_again(monkeypatch, tmp_path):
+    some = embedded_dataset_builder._source_files()[:400]
+    monkeypatch.setattr(embedded_dataset_builder, "_source_files", lambda: some)
+    first, second = (records.open_text_set(records.EMBEDDED, str(tmp_path / name)) for name in ("a", "b"))
+    assert len(first) > 50
+    assert list(first.texts(0, len(first))) == list(second.texts(0, len(second)))
+
+
+def test_nothing_is_imported_to_read_its_documentation(monkeypatch):
+    before = set(sys.modules)
+    for _, path in embedded_dataset_builder._source_files()[:300]:
+        prose.module_prose(path)
+    assert {name.split(".")[0] for name in set(sys.modules) - before} <= {"pydoc_data"}
+
+
+def test_another_version_of_a_package_is_another_corpus(monkeypatch):
+    before = embedded_dataset_builder._fingerprint()
+    assert embedded_dataset_builder._fingerprint() == before
+    monkeypatch.setattr(embedded_dataset_builder.importlib.metadata, "version", lambda name: "0.0.1")
+    assert embedded_dataset_builder._fingerprint() != before
