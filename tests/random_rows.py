@@ -28,12 +28,13 @@ TINY = ModelConfig(
 def random_batch(
     seed: int = 0, *, rows: int = 8, length: int = 16, predictions: int = 4, config: ModelConfig = TINY, padding: bool = True
 ) -> dict[str, jax.Array]:
-    """One example a row, of random length when `padding`, with a random number of predicted positions."""
+    """One example a row; with `padding` of random length and number of predicted positions, without it all full."""
     rng = np.random.default_rng(seed)
     columns = np.arange(length)[None, :]
     lengths = rng.integers(length // 2, length + 1, (rows, 1)) if padding else np.full((rows, 1), length)
     real = columns < lengths
-    used = np.arange(predictions)[None, :] < rng.integers(1, predictions + 1, (rows, 1))
+    fewest = 1 if padding else predictions
+    used = np.arange(predictions)[None, :] < rng.integers(fewest, predictions + 1, (rows, 1))
     positions = np.sort(np.argsort(rng.random((rows, length // 2 - 1)), axis=1)[:, :predictions] + 1, axis=1)
     batch = {
         "input_ids": np.where(real, rng.integers(5, config.vocab_size, (rows, length)), 0),
@@ -48,9 +49,14 @@ def random_batch(
     return {name: jnp.asarray(value.astype(np.int32)) for name, value in batch.items()}
 
 
+def initial_parameters_of(config: ModelConfig, seed: int = 0) -> Any:
+    """Parameters as training begins with them."""
+    return nn.unbox(jax.jit(initial_parameters, static_argnums=0)(config, jax.random.key(seed)))
+
+
 def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 5.0) -> Any:
     """Parameters whose every array is random, biases and LayerNorms too, so that no term of a gradient hides behind a zero."""
-    params = nn.unbox(initial_parameters(config, jax.random.key(seed)))
+    params = initial_parameters_of(config, seed)
     leaves, structure = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
     return jax.tree.unflatten(
@@ -61,7 +67,7 @@ def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 
 def largest_difference(a: Any, b: Any) -> float:
     """The largest |a - b| over all leaves, each relative to the largest |a| of its leaf.
 
-    The gradient of a key's bias is left out: it shifts all scores of a query alike, so it is zero and only rounding is left of it.
+    The gradient of a key's bias is left out: that bias shifts all scores of a query alike, so its gradient is rounding alone.
     """
 
     def relative(path: Any, x: Any, y: Any) -> float:

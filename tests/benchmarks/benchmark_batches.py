@@ -1,7 +1,8 @@
 """Rows a second of our batches, side by side with transformers' DataCollatorForLanguageModeling.
 
-    python tests/benchmarks/benchmark_batches.py --peer-python=PATH    # a Python with torch and transformers; without it, ours
-    alone python tests/benchmarks/benchmark_batches.py --corpus=DIR ...      # on a real corpus instead of one made up
+    python tests/benchmarks/benchmark_batches.py --peer-python=PATH [--corpus=DIR]
+
+PATH is a Python with torch and transformers; without it, ours runs alone. Without a real corpus one is made up.
 
 Ours does everything, and all of it is inside the time: a new plan for every epoch (the first too), pairs, gathering, masking,
 all eight arrays. The peer only masks rows that are tokenised, paired and of full length already, in every form it takes

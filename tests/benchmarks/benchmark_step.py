@@ -1,0 +1,106 @@
+"""Rows a second of one CPU training step, side by side with transformers' PyTorch BERT.
+
+    python tests/benchmarks/benchmark_step.py --peer-python=PATH
+
+PATH is a Python with torch and transformers; without it, ours runs alone.
+
+Both sides train the same model (4 layers, 256 wide, vocabulary 30,522, float32, dropout 0.1, clipping, AdamW) on random rows of
+full length, at 32 x 128 and 8 x 512. The peer runs as installed and with glibc's allocator tuned, which keeps its large buffers
+from being returned to the system and faulted in again at every step; ours as installed. Sides take turns, every round in a
+fresh process. Run it on an idle machine. The last line printed is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+SHAPES = {128: (32, 20), 512: (8, 77)}  # length: rows, predictions
+MODEL = {"layers": 4, "width": 256}
+TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
+HERE = pathlib.Path(__file__).resolve()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
+    parser.add_argument("--steps", type=int, default=8, help="timed steps of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ours-at-length", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.ours_at_length:
+        print(json.dumps({"seconds": ours(options.ours_at_length, options.steps)}))
+        return
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for _ in range(options.rounds):
+        for length in SHAPES:
+            for who, command, extra in sides(length, options.steps, options.peer_python):
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | extra)
+                seconds.setdefault((who, length), []).extend(json.loads(done.stdout.splitlines()[-1])["seconds"])
+    report(seconds)
+
+
+def sides(length: int, steps: int, peer_python: str | None) -> list[tuple[str, list[str], dict[str, str]]]:
+    """(name, command, environment) of everything measured at one length."""
+    rows, predictions = SHAPES[length]
+    mine = [sys.executable, str(HERE), f"--ours-at-length={length}", f"--steps={steps}"]
+    result = [("ours", mine, {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"})]
+    if peer_python:
+        sizes = {"rows": rows, "length": length, "predictions": predictions, "steps": steps, "threads": os.cpu_count(), **MODEL}
+        theirs = [peer_python, str(HERE.with_name("peer_step.py")), *(f"--{name}={value}" for name, value in sizes.items())]
+        result += [("peer as installed", theirs, {}), ("peer, allocator tuned", theirs, TUNED)]
+    return result
+
+
+def report(seconds: dict[tuple[str, int], list[float]]) -> None:
+    """A table of rows a second and of how many times the peer's ours are."""
+    figures: list[dict[str, Any]] = []
+    for (who, length), times in seconds.items():
+        rows = SHAPES[length][0]
+        ratio = statistics.median(times) / statistics.median(seconds["ours", length])
+        rates = {"median": rows / statistics.median(times), "best": rows / min(times)}
+        figures.append({"who": who, "length": length, "rows_per_second": rates, "ours_is_times_faster": ratio})
+        print(f"{length:4}  {who:22}  median {rates['median']:6.2f}  best {rates['best']:6.2f} rows/s   ours is {ratio:.2f} x")
+    print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), "figures": figures}))
+
+
+def ours(length: int, steps: int) -> list[float]:
+    """Seconds of each of our steps, compilation left out."""
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+    from bert_jax.model.settings import ModelConfig, published
+    from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+    from bert_jax.training.steps import new_state, train_step
+    from tests.random_rows import initial_parameters_of, random_batch
+
+    rows, predictions = SHAPES[length]
+    config = ModelConfig(**published("mini"))
+    batch = random_batch(rows=rows, length=length, predictions=predictions, config=config, padding=False)
+    params = initial_parameters_of(config)
+    optimizer = make_optimizer(OptimizerConfig(name="adamw"), params)
+    state = new_state(params, optimizer)
+    step = functools.partial(
+        train_step, config=config, optimizer=optimizer, learning_rate=lambda _: jnp.float32(1e-4), clip_norm=1.0, seed=0
+    )
+    step = jax.jit(step, donate_argnums=0)
+    seconds = []
+    for _ in range(steps + 2):
+        start = time.perf_counter()
+        state, sums = step(state, batch)
+        jax.block_until_ready((state, sums))
+        seconds.append(time.perf_counter() - start)
+    return seconds[2:]
+
+
+if __name__ == "__main__":
+    main()
