@@ -24,6 +24,12 @@ _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.tr
 
 _RECIPE_FILE = ".vocabulary.json"  # how the vocabulary was made, so that a later run with other flags is not answered with it
 
+_EXAMPLES = """examples:
+  python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --output=corpora/embedded
+  python -m bert_jax.corpus --source='jsonl:wiki/*.gz' --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
+  python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased --output=corpora/wiki --shard=0/8
+"""
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -42,7 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m bert_jax.corpus",
         description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus.\n"
         "Run again after a stop, it goes on with the shards that are missing.",
-        epilog="layouts of text files:\n"
+        epilog=_EXAMPLES
+        + "layouts of text files:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in LAYOUTS.items())
         + "cleaning rules, each switched off by --keep=RULE:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in RULES.items()),

@@ -1,0 +1,32 @@
+"""Jobs for `test_workers`, in a module of their own that spawned processes can import."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+
+from bert_jax.terminal import UserError
+
+
+def square(number: int, report) -> tuple[int, int]:
+    """(number squared, the process that did it)."""
+    report(1.0, number)
+    time.sleep(0.05)
+    return number * number, os.getpid()
+
+
+def fail(job: tuple[int, pathlib.Path], report) -> None:
+    """The second job makes a mistake that a person can mend; the others leave a file behind unless they are stopped."""
+    number, directory = job
+    if number == 1:
+        raise UserError("the second job failed")
+    for _ in range(1000):
+        time.sleep(0.01)
+        report(0.5, 0)
+    (directory / str(number)).touch()
+
+
+def vanish(number: int, report) -> int:
+    """As a process that the kernel kills for its memory."""
+    os._exit(9)
