@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import jax
 
 from bert_jax import hosts
-from bert_jax.interruptions import Preemption, Watchdog
+from bert_jax.interruptions import HUNG, Preemption, Watchdog
 from bert_jax.terminal import UserError, nearest
 from bert_jax.workdir import open_workdir
 
@@ -252,7 +252,25 @@ def begin(verb: str, flags: Flags, config: Mapping[str, Any], may_change: Sequen
         hosts.require_shared(flags.workdir)
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(Watchdog(flags.workdir, floor=flags.hang_seconds))
-        yield Run(flags.workdir, is_first, preemption, watchdog)
+        try:
+            yield Run(flags.workdir, is_first, preemption, watchdog)
+        except jax.errors.JaxRuntimeError as error:
+            if jax.process_count() > 1:
+                _leave_the_others(error)
+            raise
+
+
+def _leave_the_others(error: Exception) -> NoReturn:
+    """Ends this process of several at once after a failed collective, most often the death of a peer.
+
+    An orderly exit would wait minutes for the dead one in JAX's shutdown barrier while the rest wait for this one.
+    """
+    sys.stderr.write(
+        f"process {jax.process_index()} of {jax.process_count()} cannot go on without the others: {str(error).splitlines()[0]}\n"
+        "look for the process that ended first and why; the same command on all of them continues from the last checkpoint\n"
+    )
+    sys.stderr.flush()
+    os._exit(HUNG)  # for a supervisor it is one case: start all of them again
 
 
 def start_logging(is_first: bool) -> None:
@@ -268,8 +286,9 @@ def start_logging(is_first: bool) -> None:
 def quiet_libraries() -> None:
     """Libraries speak up for errors only: their running commentary buries the loss."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log, read when the first backend starts
-    for name in ("absl", "jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
+    for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax there logs four tracebacks of a failed save, which we report
     warnings.filterwarnings("ignore", module=r"(orbax|tensorflow_datasets|etils)\b")
 
 

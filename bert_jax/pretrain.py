@@ -33,13 +33,13 @@ from bert_jax.config import Experiment
 from bert_jax.corpus.store import TOKENIZER, Corpus, open_corpus
 from bert_jax.examples.assemble import Batch
 from bert_jax.interop.huggingface import export_model
-from bert_jax.metrics.pictures import draw_curves
-from bert_jax.metrics.report import Pace, row_flops, training_line
+from bert_jax.metrics.report import Pace
 from bert_jax.metrics.scores import summarise, unigram_baseline
-from bert_jax.metrics.writer import METRICS, RESULTS, MetricsWriter, write_json
+from bert_jax.metrics.writer import RESULTS, write_json
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
 from bert_jax.model.settings import ModelConfig
+from bert_jax.pretraining_log import PICTURE, draw, log_evaluation, log_phase, log_start, log_training, metrics_writer
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, state_shardings
 from bert_jax.terminal import UserError, duration, run_verb
@@ -50,7 +50,6 @@ from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
 log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
 
 Array = jax.Array
-PICTURE = "curves.png"
 
 MAY_CHANGE = (
     "log_every",
@@ -69,7 +68,7 @@ HELDOUT_SEED = 20_181_011
 """Held-out pairs and masks are the same in every experiment, whatever its seed."""
 
 
-def pretrain(experiment: Experiment, run: launch.Run, train: Corpus, heldout: Corpus) -> int:
+def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, train: Corpus, heldout: Corpus) -> int:
     """Trains until the experiment's last step or until asked to stop; returns the exit status."""
     started = time.monotonic()
     starts = experiment.phase_starts()
@@ -87,21 +86,19 @@ def pretrain(experiment: Experiment, run: launch.Run, train: Corpus, heldout: Co
     learning_rate = piecewise(experiment.schedules())
 
     # ----------------------------------------------------------------- where the weights come from: a checkpoint, else the seed
-    checkpoints = Checkpoints(run.workdir / "checkpoints", keep=experiment.checkpoints.keep)
     state = checkpoints.restore_latest(with_shardings(abstract, shardings))
     if state is None:
         state = jax.jit(fresh_state, out_shardings=shardings)()
     step = first = int(state.step)
     if step == last_step and (run.workdir / RESULTS).exists():
         log.info("all %s steps are done: see %s", f"{last_step:,}", run.workdir / RESULTS)
-        checkpoints.close()
         return 0
     log_start(experiment, train, heldout, mesh, first)
 
     # ------------------------------------------------------------------------------------------------------------------ the loop
     scores: dict[str, float] = {}
     stopped = False
-    with MetricsWriter(run.workdir, resume_step=first) as metrics, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+    with metrics_writer(run, first) as metrics, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for i, phase in enumerate(experiment.phases):
             if stopped or step >= starts[i + 1]:
                 continue
@@ -141,7 +138,7 @@ def pretrain(experiment: Experiment, run: launch.Run, train: Corpus, heldout: Co
             stop_if_diverged(experiment, run, rows, step, previous)
 
         # --------------------------------------------------------------------------------------------------------------- the end
-        checkpoints.close()
+        checkpoints.finish()
         if stopped and step < last_step:
             log.info("stopped at step %s of %s, saved; the same command continues", f"{step:,}", f"{last_step:,}")
             return run.preemption.exit_status
@@ -250,105 +247,6 @@ def stop_if_diverged(
     )
 
 
-def log_start(experiment: Experiment, train: Corpus, heldout: Corpus, mesh: Mesh, step: int) -> None:
-    """What is about to be trained, on what."""
-    m, devices = experiment.model, mesh.devices.flat
-    log.info(
-        "model: %d layers, %d wide, %d heads, vocabulary %s: %s parameters, %s",
-        m.num_layers,
-        m.hidden_size,
-        m.num_heads,
-        f"{m.vocab_size:,}",
-        f"{count_parameters(m, heads=True):,}",
-        m.dtype,
-    )
-    log.info(
-        "corpus: %s tokens in %s documents to train on, %s documents held out",
-        f"{train.num_tokens:,}",
-        f"{train.num_documents:,}",
-        f"{heldout.num_documents:,}",
-    )
-    log.info(
-        "devices: %d x %s, mesh %s",
-        mesh.size,
-        devices[0].device_kind,
-        " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
-    )
-    log.info("continuing from step %s" if step else "starting from random weights (step %s)", f"{step:,}")
-
-
-def log_phase(experiment: Experiment, i: int, source: BatchSource) -> None:
-    """What the rows of a phase are like."""
-    phase, plan = experiment.phases[i], source.plan(0).summary()
-    log.info(
-        "phase %d of %d: %s steps of %s rows x %d tokens; an epoch is %s rows, %.0f %% random next sentences, %.0f %% padding",
-        i + 1,
-        len(experiment.phases),
-        f"{phase.steps:,}",
-        f"{phase.batch_size:,}",
-        phase.length,
-        f"{source.rows_per_epoch:,}",
-        100 * plan["random_next_fraction"],
-        100 * plan["padding_fraction"],
-    )
-
-
-def phase_row_flops(experiment: Experiment, i: int) -> float:
-    """Model FLOPs of one row of a phase, forward and backward."""
-    m, phase = experiment.model, experiment.phases[i]
-    return row_flops(
-        layers=m.num_layers,
-        width=m.hidden_size,
-        feed_forward=m.intermediate_size,
-        vocabulary=m.vocab_size,
-        length=phase.length,
-        predictions=phase.max_predictions,
-    )
-
-
-def flops_left(experiment: Experiment, step: int) -> float:
-    """Model FLOPs of all steps after `step`."""
-    starts = experiment.phase_starts()
-    return sum(
-        max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i)
-        for i, (phase, start, end) in enumerate(zip(experiment.phases, starts, starts[1:], strict=False))
-    )
-
-
-def log_training(experiment: Experiment, metrics: MetricsWriter, pace: Pace, step: int, i: int, window: dict[str, Any]) -> None:
-    """One line for the person, one for `metrics.jsonl`: the means of the steps since the last one."""
-    rows, steps = float(window["rows"]), max(float(window["steps"]), 1.0)
-    pace.add(rows=rows, tokens=float(window["tokens"]), flops=rows * phase_row_flops(experiment, i))
-    rates = pace.report(flops_left(experiment, step))
-    scores = summarise(window)
-    device = jax.devices()[0]
-    log.info(training_line(step, experiment.phase_starts()[-1], scores, rates, device.device_kind, jax.device_count()))
-    if float(window["skipped"]):
-        log.warning("%d of these steps had no finite loss or gradient and were skipped", int(window["skipped"]))
-    values = scores | rates | {"grad_norm": float(window["grad_norm"]) / steps}
-    values |= {name: float(window[name]) for name in ("learning_rate", "skipped")}
-    metrics.write(step, {f"train/{name}": value for name, value in values.items()})
-
-
-def log_evaluation(metrics: MetricsWriter, step: int, scores: dict[str, float]) -> dict[str, float]:
-    """Held-out scores to the log and to `metrics.jsonl`; returns them."""
-    line = f"held out after step {step:,}: MLM accuracy {100 * scores['mlm_accuracy']:.1f} %"
-    line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), loss {scores['mlm_loss']:.3f}"
-    line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
-    log.info(line + (f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %" if "nsp_accuracy" in scores else ""))
-    metrics.write(step, {f"heldout/{name}": value for name, value in scores.items()})
-    return scores
-
-
-def draw(experiment: Experiment, run: launch.Run) -> None:
-    """Draws the curves so far."""
-    if run.is_first:
-        phases = [
-            (start, f"length {phase.length}") for start, phase in zip(experiment.phase_starts(), experiment.phases, strict=False)
-        ]
-        draw_curves(run.workdir / METRICS, run.workdir / PICTURE, title=run.workdir.name, phases=phases)
-
-
 def on_host(params: Any, mesh: Mesh) -> Any:
     """Whole numpy arrays of parameters that may be spread over devices and processes. Collective: every process calls it."""
     replicated = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
@@ -399,8 +297,11 @@ def main() -> int:
     train, heldout = (open_corpus(experiment.corpus.directory, split) for split in ("train", "heldout"))
     check_corpus(experiment, train)
     config = experiment.to_dict() | {"corpus_fingerprint": fingerprint(train, heldout)}
-    with launch.begin("pretrain", flags, config, may_change=MAY_CHANGE) as run:
-        return pretrain(experiment, run, train, heldout)
+    with (
+        launch.begin("pretrain", flags, config, may_change=MAY_CHANGE) as run,
+        Checkpoints(run.workdir / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints,
+    ):
+        return pretrain(experiment, run, checkpoints, train, heldout)
 
 
 if __name__ == "__main__":

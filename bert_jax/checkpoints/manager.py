@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import pathlib
+import re
+import shutil
 from typing import Any
 
 import jax
@@ -16,6 +19,8 @@ from bert_jax.terminal import UserError
 log = logging.getLogger(__name__)
 
 QUARANTINE = "unreadable"
+ITEM = "state"  # named in every call: left to itself, Orbax guesses from the newest state, and a damaged one misleads it
+UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax appends to the name of a state that it is writing
 
 
 class Checkpoints:
@@ -23,8 +28,13 @@ class Checkpoints:
 
     A state is written beside its final name and renamed when it is whole, so a kill at any moment leaves complete states
     only. Writing happens in the background: `save` returns once the arrays are copied to the host. A save that fails (a
-    full disk) is reported at the next one and training goes on, since the earlier states are intact; only `close`, at the
-    end of a run, turns it into an error.
+    full disk) is reported at the next one and training goes on, since the earlier states are intact; only `finish`, at
+    the end of a run, turns it into an error.
+
+    >>> with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+    ...     state = checkpoints.restore_latest(abstract_state)
+    ...     checkpoints.save(step, state)
+    ...     checkpoints.finish()
     """
 
     def __init__(self, directory: pathlib.Path, *, keep: int):
@@ -39,20 +49,31 @@ class Checkpoints:
     def _open(self) -> ocp.CheckpointManager:
         return ocp.CheckpointManager(self._directory, options=self._options)
 
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Lets the save in progress end, also when an error ends the run."""
+        self._settle()
+        self._manager.close()
+
     def restore_latest(self, abstract_state: Any) -> Any | None:
         """The newest state that can be read, laid out as `abstract_state` (ShapeDtypeStructs with shardings) asks; None if
         there is none yet.
 
-        A state that cannot be read (a truncated file, a bad block) is moved to `unreadable/` for a post-mortem and the one
-        before it is tried, with a warning. Raises UserError when there were states and none can be read: starting over
-        would bury them.
+        A state that cannot be read (a truncated file, a bad block) is passed over with a warning for the one before it, and
+        moved to `unreadable/` for a post-mortem. Raises UserError when there are states and none can be read, and then leaves
+        them where they are, so that the next start says so too: starting over would bury them.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
+        unreadable: list[int] = []
         for step in steps:
             state, error = self._try_restore(step, abstract_state)
             if state is not None:
+                self._quarantine(unreadable)
                 return state
-            log.warning("checkpoint of step %s cannot be read (%s); trying the one before it", f"{step:,}", _first_line(error))
+            log.warning("the checkpoint of step %s cannot be read (%s); trying the one before it", f"{step:,}", _cause(error))
+            unreadable.append(step)
         if steps:
             raise UserError(
                 f"none of the checkpoints in {self._directory} can be read (steps {', '.join(map(str, steps))}); "
@@ -64,76 +85,76 @@ class Checkpoints:
         """One state, or why not. All processes decide alike: what one of them cannot read, none of them uses."""
         state, error = None, None
         try:
-            state = self._manager.restore(step, args=ocp.args.StandardRestore(abstract_state))
+            wanted = ocp.args.Composite(**{ITEM: ocp.args.StandardRestore(abstract_state)})
+            state = self._manager.restore(step, args=wanted)[ITEM]
         except Exception as failure:  # Orbax and TensorStore raise many kinds; all mean that this state is unusable
             error = failure
-        readable = (
-            bool(np.all(multihost_utils.process_allgather(np.asarray(state is not None))))
-            if jax.process_count() > 1
-            else state is not None
-        )
-        if readable:
-            return state, None
+        if jax.process_count() > 1 and not np.all(multihost_utils.process_allgather(np.asarray(state is not None))):
+            return None, error or OSError("unreadable on another process")
+        return state, error
+
+    def _quarantine(self, steps: list[int]) -> None:
+        """Moves the states of `steps` out of the way of new ones with the same numbers."""
+        if not steps:
+            return
         self._manager.close()
         if jax.process_index() == 0:
             (self._directory / QUARANTINE).mkdir(exist_ok=True)
-            (self._directory / str(step)).rename(self._free_name(self._directory / QUARANTINE / str(step)))
+            for step in steps:
+                (self._directory / str(step)).rename(_free_name(self._directory / QUARANTINE / str(step)))
         if jax.process_count() > 1:
-            multihost_utils.sync_global_devices(f"quarantine {step}")
+            multihost_utils.sync_global_devices("quarantine")
         self._manager = self._open()
-        return None, error or OSError("unreadable on another process")
-
-    @staticmethod
-    def _free_name(path: pathlib.Path) -> pathlib.Path:
-        number, candidate = 1, path
-        while candidate.exists():
-            number, candidate = number + 1, path.with_name(f"{path.name}-{number}")
-        return candidate
-
-    @property
-    def latest_step(self) -> int | None:
-        """The step of the newest complete state, None before the first."""
-        return self._manager.latest_step()
 
     def save(self, step: int, state: Any) -> None:
         """Begins saving `state` as of `step`; waits for the save before it, whose failure is reported here."""
         self._settle()
+        self._saving = step
         try:
-            self._manager.save(step, args=ocp.args.StandardSave(state), force=True)
-            self._saving = step
+            self._manager.save(step, args=ocp.args.Composite(**{ITEM: ocp.args.StandardSave(state)}), force=True)
         except Exception as error:
-            self._note_failure(step, error)
+            self._note_failure(error)
 
     def _settle(self) -> None:
         """Waits for the save in progress and notes how it ended."""
+        if self._saving is None:
+            return
         try:
             self._manager.wait_until_finished()
-            if self._saving is not None:
-                self._failed = None
+            self._saving = self._failed = None
         except Exception as error:
-            self._note_failure(self._saving if self._saving is not None else -1, error)
-        self._saving = None
+            self._note_failure(error)
 
-    def _note_failure(self, step: int, error: BaseException) -> None:
+    def _note_failure(self, error: BaseException) -> None:
+        step, self._saving = self._saving or 0, None
         self._failed = (step, error)
+        if jax.process_index() == 0:  # what was written of it would keep the disk full
+            for path in self._directory.glob(f"{step}{UNFINISHED}*"):
+                shutil.rmtree(path, ignore_errors=True)
         log.warning(
-            "could not save the checkpoint of step %s (%s); training goes on and the next one will be tried",
+            "the checkpoint of step %s could not be saved (%s); training goes on and the next one will be tried",
             f"{step:,}",
-            _first_line(error),
+            _cause(error),
         )
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Waits for the last save. Raises UserError if it failed: what was computed since the save before it is not on disk."""
         self._settle()
-        self._manager.close()
         if self._failed is not None:
             step, error = self._failed
             raise UserError(
-                f"the checkpoint of step {step:,} could not be saved in {self._directory} ({_first_line(error)}); "
+                f"the checkpoint of step {step:,} could not be saved in {self._directory} ({_cause(error)}); "
                 "free space or mend the directory, then start the same command again: it continues from the newest complete one"
             ) from error
 
 
-def _first_line(error: BaseException | None) -> str:
+def _free_name(path: pathlib.Path) -> pathlib.Path:
+    names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
+def _cause(error: BaseException | None) -> str:
+    """What the operating system said, from within TensorStore's long account of it; else the first line."""
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
+    said = re.search(r"([^:]+) \[[^\]]*os_error_code", text)
+    return said[1].strip() if said else text.splitlines()[0][:200]

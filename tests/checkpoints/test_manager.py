@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import logging
+import pathlib
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.pretrain import with_shardings
+from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.terminal import UserError
+from tests.sharding.training import experiment_on, first_state, layout_of, train
+
+# TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def state_at(step: int, size: int = 50_000) -> dict[str, jax.Array]:
+    """Incompressible numbers that tell the step."""
+    return {"step": jnp.int32(step), "weights": jax.random.normal(jax.random.key(step), (size,))}
+
+
+def abstract(state: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(a), jax.device_get(b))
+
+
+def steps_in(directory: pathlib.Path) -> list[int]:
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+
+
+def save_all(directory: pathlib.Path, *steps: int, keep: int = 9) -> None:
+    with Checkpoints(directory, keep=keep) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, state_at(step))
+        checkpoints.finish()
+
+
+def damage(directory: pathlib.Path) -> None:
+    """Cuts the end off the largest file, as a machine that lost power might."""
+    largest = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1000])
+
+
+@contextmanager
+def disk_that_takes_only_small_files() -> Iterator[None]:
+    """Writes beyond 20 kB fail as they do on a full disk (and with another number, which is all that differs)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def restored(directory: pathlib.Path) -> Any:
+    with Checkpoints(directory, keep=9) as checkpoints:
+        return checkpoints.restore_latest(abstract(state_at(0)))
+
+
+def test_a_training_state_comes_back_bit_for_bit_optimizer_slots_included(tmp_path: pathlib.Path):
+    experiment = experiment_on(MeshConfig())
+    state, _ = train(experiment, devices=1, steps=2)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(2, state)
+        checkpoints.finish()
+        found = checkpoints.restore_latest(abstract(state))
+    assert jax.tree.structure(found) == jax.tree.structure(state)
+    assert_equal(found, state)
+    assert int(found.step) == 2
+    assert any(np.any(np.asarray(x)) for x in jax.tree.leaves(found.opt_state[0].mu))
+
+
+def test_a_state_comes_back_on_another_mesh(tmp_path: pathlib.Path):
+    """Saved from 8 devices along fsdp and tensor, wanted on 1 and on 4 along data: the same numbers, laid out as asked."""
+    _, shardings, _ = layout_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2)))
+    state = jax.device_put(first_state(), shardings)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, state)
+        checkpoints.finish()
+        for mesh, devices in ((MeshConfig(), 1), (MeshConfig(data=-1, tensor=2), 4)):
+            shapes, wanted, _ = layout_of(experiment_on(mesh), devices)
+            found = checkpoints.restore_latest(with_shardings(shapes, wanted))
+            assert_equal(found, state)
+            same = jax.tree.map(lambda x, sharding: x.sharding.is_equivalent_to(sharding, x.ndim), found, wanted)
+            assert all(jax.tree.leaves(same))
+
+
+def test_steps_that_follow_at_once_do_not_change_what_is_being_saved(tmp_path: pathlib.Path):
+    """The step donates the buffers of the state that is still being written."""
+    step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
+    state = step(state_at(0, size=4_000_000))
+    wanted = jax.tree.map(lambda x: np.array(x, copy=True), state)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, state)
+        for _ in range(20):
+            state = step(state)
+        jax.block_until_ready(state)
+        checkpoints.finish()
+        assert_equal(checkpoints.restore_latest(abstract(state)), wanted)
+
+
+def test_nothing_saved_is_no_state(tmp_path: pathlib.Path):
+    assert restored(tmp_path) is None
+
+
+def test_the_newest_are_kept(tmp_path: pathlib.Path):
+    save_all(tmp_path, 1, 2, 3, 4, keep=2)
+    assert steps_in(tmp_path) == [3, 4]
+
+
+def test_an_error_that_ends_the_run_lets_the_save_in_progress_end(tmp_path: pathlib.Path):
+    def run() -> None:
+        with Checkpoints(tmp_path, keep=2) as checkpoints:
+            checkpoints.save(1, state_at(1, size=4_000_000))
+            raise RuntimeError("the run failed")
+
+    with pytest.raises(RuntimeError, match="the run failed"):
+        run()
+    assert steps_in(tmp_path) == [1]
+
+
+def test_a_damaged_newest_state_is_passed_over_put_aside_and_saved_anew(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    save_all(tmp_path, 1, 2, 3)
+    damage(tmp_path / "3")
+    with Checkpoints(tmp_path, keep=2) as checkpoints, caplog.at_level(logging.WARNING):
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(2))
+        assert "the checkpoint of step 3 cannot be read (" in caplog.text
+        assert "trying the one before it" in caplog.text
+        assert steps_in(tmp_path / "unreadable") == [3]
+        checkpoints.save(3, state_at(3))
+        checkpoints.finish()
+    assert_equal(restored(tmp_path), state_at(3))
+
+
+def test_a_second_damaged_state_of_the_same_step_is_put_aside_too(tmp_path: pathlib.Path):
+    for _ in range(2):
+        save_all(tmp_path, *({1, 2} - set(steps_in(tmp_path) if tmp_path.exists() else ())))
+        damage(tmp_path / "2")
+        assert_equal(restored(tmp_path), state_at(1))
+    assert sorted(path.name for path in (tmp_path / "unreadable").iterdir()) == ["2", "2-2"]
+
+
+@pytest.mark.parametrize("missing", ["state", "manifest.ocdbt", "d"])
+def test_a_state_with_something_missing_is_passed_over(tmp_path: pathlib.Path, missing: str):
+    save_all(tmp_path, 1, 2)
+    for path in sorted((tmp_path / "2").rglob(missing)):
+        path.rename(tmp_path / f"taken-{path.parent.name}")
+    assert_equal(restored(tmp_path), state_at(1))
+
+
+def test_when_no_state_can_be_read_it_is_an_error_every_time_and_they_stay_where_they_are(tmp_path: pathlib.Path):
+    save_all(tmp_path, 1, 2)
+    for step in (1, 2):
+        damage(tmp_path / str(step))
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"none of the checkpoints in .* can be read \(steps 2, 1\); restore the directory"):
+            restored(tmp_path)
+        assert steps_in(tmp_path) == [1, 2]
+
+
+def test_a_state_that_a_kill_left_half_written_is_no_state(tmp_path: pathlib.Path):
+    save_all(tmp_path, 1, 2)
+    unfinished = (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
+    (unfinished / "commit_success.txt").unlink()
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(1))
+        checkpoints.save(3, state_at(3))
+        checkpoints.finish()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
+
+
+def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    with Checkpoints(tmp_path, keep=2) as checkpoints, caplog.at_level(logging.WARNING):
+        checkpoints.save(1, state_at(1))
+        checkpoints.save(2, state_at(2))  # waits for the one before
+        checkpoints._settle()
+        with disk_that_takes_only_small_files():
+            for step in (3, 4):
+                checkpoints.save(step, state_at(step))
+            checkpoints._settle()
+        assert [record.getMessage() for record in caplog.records if record.name.startswith("bert_jax")] == [
+            f"the checkpoint of step {step} could not be saved (File too large); training goes on and the next one will be tried"
+            for step in (3, 4)
+        ]
+        assert steps_in(tmp_path) == [1, 2]
+        assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}, "a full disk must not keep what failed"
+        checkpoints.save(5, state_at(5))
+        checkpoints.finish()
+    assert_equal(restored(tmp_path), state_at(5))
+
+
+def test_a_last_state_that_cannot_be_saved_is_an_error_that_says_what_to_do(tmp_path: pathlib.Path):
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, state_at(1))
+        checkpoints._settle()
+        with disk_that_takes_only_small_files():
+            checkpoints.save(2, state_at(2))
+            with pytest.raises(UserError) as error:
+                checkpoints.finish()
+    assert str(error.value).startswith(f"the checkpoint of step 2 could not be saved in {tmp_path} (File too large); free space")
+    assert_equal(restored(tmp_path), state_at(1))

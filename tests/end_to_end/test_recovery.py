@@ -1,0 +1,135 @@
+"""Whatever ends a run, the same command continues it, and it ends where the uninterrupted one did."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.interruptions import HUNG
+from tests.end_to_end.conftest import Ended
+from tests.end_to_end.runs import LAST_STEP, Run, checkpoints, free_port, last_step, learned
+
+WITHIN_ROUNDING = 2e-3  # of the largest weight of each array, after 24 steps whose sums were added in another order
+
+
+def copy_of(run: Ended, name: str) -> pathlib.Path:
+    return shutil.copytree(run.workdir, run.workdir.with_name(name))
+
+
+def weights(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+    return load_file(workdir / "model" / "model.safetensors")
+
+
+def assert_same_weights(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
+    ours, theirs = weights(workdir), weights(wanted)
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def assert_equal_within_rounding(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
+    ours, theirs = weights(workdir), weights(wanted)
+    for name in theirs:
+        if not name.endswith("key.bias"):  # without effect on the loss, so nothing but rounding moves it
+            assert np.abs(ours[name] - theirs[name]).max() < WITHIN_ROUNDING * np.abs(theirs[name]).max(), name
+    for a, b in zip(learned(workdir), learned(wanted), strict=True):
+        assert a.keys() == b.keys()
+        assert a["step"] == b["step"]
+        name = "train/loss" if "train/loss" in a else "heldout/loss"
+        assert a[name] == pytest.approx(b[name], rel=1e-3)
+
+
+def test_a_killed_run_was_in_the_middle(killed: Ended):
+    assert killed.status == -signal.SIGKILL
+    assert 6 <= last_step(killed.workdir) < LAST_STEP
+
+
+def test_sigterm_saves_at_once_and_the_status_tells(killed: Ended, terminated: Ended):
+    assert terminated.status == 143, terminated.output
+    steps = checkpoints(terminated.workdir)
+    assert steps[-1] == last_step(terminated.workdir)
+    assert f"stopped at step {steps[-1]} of {LAST_STEP}, saved; the same command continues" in terminated.output
+    assert "continuing from step " in terminated.output
+
+
+def test_after_a_kill_and_a_sigterm_every_loss_and_weight_is_the_uninterrupted_runs(
+    experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended
+):
+    workdir = copy_of(terminated, "continued")
+    status, output = Run(experiment, workdir).end()
+    assert status == 0, output
+    assert f"continuing from step {checkpoints(terminated.workdir)[-1]}" in output
+    assert learned(workdir) == learned(uninterrupted.workdir)  # the loss of every step, so the rows of every step too
+    assert_same_weights(workdir, uninterrupted.workdir)
+
+
+def test_a_finished_run_says_so_and_changes_nothing(experiment: pathlib.Path, uninterrupted: Ended):
+    def contents() -> dict[str, bytes]:
+        files = [path for path in uninterrupted.workdir.rglob("*") if path.is_file() and path.name != ".lock"]
+        return {str(path): path.read_bytes() for path in files}
+
+    before = contents()
+    status, output = Run(experiment, uninterrupted.workdir).end()
+    assert status == 0
+    assert output == f"all {LAST_STEP} steps are done: see {uninterrupted.workdir / 'results.json'}\n"
+    assert contents() == before
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended
+):
+    workdir = copy_of(terminated, "damaged")
+    before, newest = checkpoints(workdir)[-2:]
+    for path in (workdir / "checkpoints" / str(newest)).rglob("*"):
+        if path.is_file() and path.stat().st_size > 1_000:
+            path.write_bytes(path.read_bytes()[:-500])
+    status, output = Run(experiment, workdir).end()
+    assert status == 0, output
+    assert f"the checkpoint of step {newest} cannot be read (" in output
+    assert f"continuing from step {before}" in output
+    assert "Traceback" not in output
+    assert (workdir / "checkpoints" / "unreadable" / str(newest)).is_dir()
+    assert learned(workdir) == learned(uninterrupted.workdir)
+    assert_same_weights(workdir, uninterrupted.workdir)
+
+
+def test_a_run_continues_on_another_number_of_devices(experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended):
+    workdir = copy_of(terminated, "four_devices")
+    status, output = Run(experiment, workdir, "--config.mesh.fsdp=2", devices=4).end()
+    assert status == 0, output
+    assert "devices: 4 x cpu, mesh data 2 x fsdp 2 x tensor 1" in output
+    assert_equal_within_rounding(workdir, uninterrupted.workdir)
+
+
+def pair(experiment: pathlib.Path, workdir: pathlib.Path, *arguments: str) -> list[Run]:
+    flags = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120", *arguments]
+    return [Run(experiment, workdir, *flags, f"--process={i}") for i in range(2)]
+
+
+def test_a_run_continues_in_two_processes(experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended):
+    workdir = copy_of(terminated, "two_processes")
+    (first, output), (second, other) = (run.end() for run in pair(experiment, workdir))
+    assert (first, second) == (0, 0), output + other
+    assert "devices: 2 x cpu" in output
+    assert "step " not in other, "only the first process talks"
+    assert_equal_within_rounding(workdir, uninterrupted.workdir)  # every step of metrics.jsonl once, among other things
+    assert len(list((workdir / "tensorboard").iterdir())) == 1
+    assert checkpoints(workdir)[-1] == LAST_STEP
+
+
+def test_when_one_of_two_processes_dies_the_other_ends_too(experiment: pathlib.Path, uninterrupted: Ended):
+    workdir = uninterrupted.workdir.with_name("one_dies")
+    survivor, victim = pair(experiment, workdir)
+    survivor.wait_until(lambda: last_step(workdir) >= 6)
+    victim.process.kill()
+    victim.end()
+    status, output = survivor.end(timeout=60)
+    assert status == HUNG
+    assert "process 0 of 2 cannot go on without the others: " in output
+    assert "the same command on all of them continues from the last checkpoint" in output
+    assert "Traceback" not in output
