@@ -18,7 +18,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from bert_jax.model.heads import gather_positions
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.model.settings import ModelConfig
-from bert_jax.terminal import UserError, nearest, run_verb
+from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
 
 BATCH_TOKENS = 4096
 BATCH_ROWS = 32
@@ -183,10 +183,12 @@ class Verb:
 
 
 def add_fill_mask_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `fill-mask` alone."""
     parser.add_argument("--top-k", type=int, default=5, metavar="K", help="candidates for each [MASK] (5)")
 
 
 def fill_mask(flags: argparse.Namespace) -> None:
+    """The verb: reads texts, prints the most probable words for each of their masks."""
     predictor = Predictor.load(flags.model)
     for window in _windows(_texts(flags)):
         texts = [text for _, text in window]
@@ -195,11 +197,13 @@ def fill_mask(flags: argparse.Namespace) -> None:
 
 
 def fill_mask_json(predictor: Predictor, text: str, masks: Sequence[Sequence[Candidate]]) -> str:
+    """One answer as a line of JSON: the text, the text with the best words filled in, and every mask's candidates."""
     record = {"text": text, "filled": predictor.filled(text, masks), "masks": [[dataclasses.asdict(c) for c in m] for m in masks]}
     return json.dumps(record, ensure_ascii=False)
 
 
 def fill_mask_text(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
+    """One answer for a person: the text, then a line per candidate."""
     lines = [text]
     for number, candidates in enumerate(masks, 1):
         lines += [f"  [MASK] {number}"] if len(masks) > 1 else []
@@ -219,26 +223,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     name = arguments[0]
     if name not in VERBS:
         raise UserError(f"unknown verb {name!r}: {nearest(name, VERBS)}; python -m bert_jax.predict --help")
-    parser = _Parser(prog=f"python -m bert_jax.predict {name}", description=VERBS[name].summary, allow_abbrev=False)
+    parser = FlagParser(prog=f"python -m bert_jax.predict {name}", description=VERBS[name].summary)
     parser.add_argument("--model", required=True, metavar="DIR", help="Hugging Face model directory, or the workdir of a run")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read, one a line")
     parser.add_argument("--input", metavar="FILE", help="texts from a file, one a line")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of text for people")
     VERBS[name].add_flags(parser)
-    flags, unknown = parser.parse_known_args(arguments[1:])
-    if unknown:
-        raise UserError(f"unknown argument {unknown[0]}: {nearest(unknown[0].partition('=')[0], parser.known_flags())}")
+    flags = parser.parse_args(arguments[1:])
     VERBS[name].run(flags)
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse whose errors look like every other error of ours."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help")
-
-    def known_flags(self) -> list[str]:
-        return [option for action in self._actions for option in action.option_strings]
 
 
 def _texts(flags: argparse.Namespace) -> Iterator[tuple[str, str]]:

@@ -5,11 +5,12 @@ This module imports nothing of the project, so every folder may use it.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import NoReturn, TextIO
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TextIO
 
 
 class UserError(Exception):
@@ -25,6 +26,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+class FlagParser(argparse.ArgumentParser):
+    """argparse whose mistakes are `UserError`s, and which names the nearest flag instead of an unknown one."""
+
+    def __init__(self, **arguments: Any):
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        values, unknown = self.parse_known_args(args, namespace)
+        if unknown and not unknown[0].startswith("-"):
+            raise UserError(f"unexpected {unknown[0]!r}: every argument is a flag, --name=value; see {self.prog} --help")
+        if unknown:
+            flags = [option for action in self._actions for option in action.option_strings]
+            raise UserError(f"unknown argument {unknown[0]}: {nearest(unknown[0].partition('=')[0], flags)}")
+        return values
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
 def run_verb(main: Callable[[], int | None]) -> NoReturn:

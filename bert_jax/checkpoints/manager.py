@@ -38,6 +38,9 @@ class Checkpoints:
     """
 
     def __init__(self, directory: pathlib.Path, *, keep: int):
+        logging.getLogger("absl").setLevel(
+            logging.CRITICAL
+        )  # where Orbax logs four tracebacks of a failed save; we say it in a line
         self._directory = directory.absolute()
         self._options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True

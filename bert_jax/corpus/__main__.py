@@ -7,7 +7,6 @@ import pathlib
 import re
 import shlex
 import sys
-from typing import NoReturn
 
 from bert_jax.corpus import files, sources, training
 from bert_jax.corpus.build import BuildConfig, build_corpus, settle_tokenizer
@@ -18,7 +17,7 @@ from bert_jax.corpus.shard import TextConfig
 from bert_jax.corpus.store import TOKENIZER
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.workers import available_cores
-from bert_jax.terminal import UserError, nearest, run_verb
+from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
 
@@ -31,20 +30,8 @@ _EXAMPLES = """examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        unknown = re.search(r"unrecognized arguments: (-\S+)", message)
-        if unknown:
-            flag = unknown[1].split("=")[0]
-            message = f"unknown flag {flag}; {nearest(flag, self._option_string_actions)}"
-        unexpected = re.search(r"unrecognized arguments: ([^-]\S*)", message)
-        if unexpected:
-            message = f"unexpected {unexpected[1]!r}: everything is a flag, for example --source={unexpected[1]}"
-        raise UserError(f"{message} (--help lists every flag)")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> FlagParser:
+    parser = FlagParser(
         prog="python -m bert_jax.corpus",
         description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus.\n"
         "Run again after a stop, it goes on with the shards that are missing.",
@@ -53,8 +40,6 @@ def _parser() -> argparse.ArgumentParser:
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in LAYOUTS.items())
         + "cleaning rules, each switched off by --keep=RULE:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in RULES.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     text = parser.add_argument_group("text")
     text.add_argument(
@@ -199,10 +184,6 @@ def main() -> None:
         ),
         shards=flags.shards,
     )
-    if "://" in str(flags.output) or ":/" in str(flags.output):
-        raise UserError(
-            f"--output={flags.output}: a corpus is memory-mapped, so it needs a directory on a disk; copy it to a bucket later"
-        )
     if ":/" in str(flags.output):  # pathlib would make a directory of that name here
         raise UserError(
             f"--output={flags.output}: a corpus is memory-mapped and needs a directory on a disk; copy it to a bucket later"

@@ -20,7 +20,7 @@ from bert_jax.corpus.wordpiece import MAX_WORD_CHARACTERS, WordPiece
 from bert_jax.terminal import UserError
 
 VOCAB_FILE, CONFIG_FILE = "vocab.txt", "tokenizer_config.json"
-_MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 _SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
 
 
@@ -159,7 +159,7 @@ class Tokenizer:
             _rust_tokenizer(self).save(str(directory / "tokenizer.json"))
         else:
             config["tokenizer_class"] = "AlbertTokenizer"
-            (directory / _MODEL_FILES[0]).write_bytes(self._model.model)
+            (directory / MODEL_FILES[0]).write_bytes(self._model.model)
         (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
         (directory / "special_tokens_map.json").write_text(json.dumps(names, indent=2) + "\n")
 
@@ -177,13 +177,13 @@ def load_tokenizer(
     config: dict = {}
     if path.is_dir():
         config = files.read_json(path / CONFIG_FILE) if (path / CONFIG_FILE).is_file() else {}
-        found = [path / name for name in (VOCAB_FILE, *_MODEL_FILES) if (path / name).is_file()]
+        found = [path / name for name in (VOCAB_FILE, *MODEL_FILES) if (path / name).is_file()]
         if not found:
-            raise UserError(f"{path} holds neither {VOCAB_FILE} nor {_MODEL_FILES[0]}")
+            raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]}")
         path = found[0]
     if not path.is_file():
         raise UserError(
-            f"vocabulary {path} does not exist; give a {VOCAB_FILE}, a {_MODEL_FILES[0]}, or a directory with one of them"
+            f"vocabulary {path} does not exist; give a {VOCAB_FILE}, a {MODEL_FILES[0]}, or a directory with one of them"
         )
     model: WordPiece | SentencePiece
     if path.suffix == ".model":

@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from bert_jax import __version__
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
-from bert_jax.corpus.tokenizer import MODEL_FILE, VOCAB_FILE, Tokenizer, load_tokenizer
+from bert_jax.corpus.tokenizer import MODEL_FILES, VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.interop.directory import aside, replaced_when_complete
 from bert_jax.interop.names import params_from_tensors, tensors_from_params
 from bert_jax.interop.settings import config_from_json, config_to_json
@@ -30,7 +30,7 @@ from bert_jax.terminal import UserError
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 OTHER_WEIGHTS = ("pytorch_model.bin", f"{WEIGHTS}.index.json", "tf_model.h5", "flax_model.msgpack")
-FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILE, TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
+FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILES[0], TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
 METADATA = {"format": "pt"}  # transformers 4 refuses a file that does not say which framework laid it out
 OURS = "bert_jax"
 """The key of config.json that holds what only we write; transformers keeps and ignores it."""
@@ -103,6 +103,7 @@ def find_model_directory(path: str | os.PathLike) -> pathlib.Path:
 
 
 def read_config(directory: pathlib.Path) -> dict[str, Any]:
+    """The fields of the directory's `config.json`. Raises UserError where there is none, or it is not one JSON object."""
     path = directory / CONFIG
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))

@@ -112,6 +112,7 @@ def our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def their_shape(row: Row, config: ModelConfig) -> tuple[int, ...]:
+    """The shape that `row`'s foreign tensor has in a model of this `config`."""
     sizes = axis_sizes(config)
     return tuple(int(np.prod([sizes[a] for a in group])) for group in _groups(row.their_axes))
 

@@ -69,8 +69,9 @@ def affine(x: Array, kernel: Array, bias: Array) -> Array:
     """x [R, I] @ kernel [I, O] + bias [O] -> [R, O], with a backward pass that is kind to a CPU.
 
     XLA's own derivative makes two slow programs there. It transposes whichever operand of the kernel's gradient comes first, so
-    here the narrower one is put first (a 16 MB copy less per feed-forward layer at 4,096 rows and width 256); and it sums the bias
-    gradient column by column, so here that is a product with a row of ones (45 ms less for the 30,522 columns of the MLM head).
+    here the narrower one is put first (a 16 MB copy less per feed-forward layer at 4,096 rows and width 256); and it sums the
+    bias gradient column by column, so here that is a product with a row of ones (45 ms less for the 30,522 columns of the MLM
+    head).
     """
     return jnp.matmul(x, kernel, precision=precision(x.dtype)) + spread(bias, 1)
 
@@ -89,7 +90,8 @@ affine.defvjp(_affine_forward, _affine_backward)
 
 
 def over_rows(a: Array, b: Array) -> Array:
-    """a [R, I], b [R, O] -> sum over rows of their outer products [I, O]; the narrower one is the operand that gets transposed."""
+    """a [R, I], b [R, O] -> sum over rows of their outer products [I, O]; the narrower one is the operand that gets transposed.
+    """
     rows = (((0,), (0,)), ((), ()))
     if a.shape[1] <= b.shape[1]:
         return jax.lax.dot_general(a, b, rows, precision=precision(a.dtype))
@@ -135,11 +137,12 @@ class LayerNorm(nn.Module):
 
 def activation(name: str) -> Callable[[Array], Array]:
     """The feed-forward non-linearity by its name in `ModelConfig.activation`."""
-    return {
+    functions: dict[str, Callable[[Array], Array]] = {
         "gelu": gelu,
         "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
         "relu": jax.nn.relu,
-    }[name]
+    }
+    return functions[name]
 
 
 @jax.custom_vjp

@@ -92,7 +92,7 @@ class ModelConfig:
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
-# (layers, width) by the names of the paper (section 3) and of "Well-Read Students Learn Better" (arXiv:1908.08962); heads = width / 64.
+# (layers, width) by the names of the paper (section 3) and of the miniatures' paper (arXiv:1908.08962); heads = width / 64.
 PUBLISHED = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768), "large": (24, 1024)}
 MINIATURE_LAYERS = (2, 4, 6, 8, 10, 12)
 MINIATURE_WIDTHS = (128, 256, 512, 768)

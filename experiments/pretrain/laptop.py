@@ -4,6 +4,8 @@
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=runs/laptop
 
+Hardware: 2 CPU cores. Duration: XX. Expect: XX.
+
 The published shape, with three changes that suit 77,000 rows instead of 256 million: kernels begin at about 1/sqrt(width)
 instead of 0.02, which shortens the plateau at word frequencies from thousands of steps to hundreds; the rate is ten times
 the paper's; and there is no dropout, since no row is seen twice.

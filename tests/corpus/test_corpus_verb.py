@@ -74,10 +74,10 @@ def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, tex
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--sorce=embedded"], "unknown flag --sorce; did you mean '--source'"),
-        (["--held-out-fraction=0.1"], "unknown flag --held-out-fraction; did you mean '--heldout-fraction'"),
+        (["--sorce=embedded"], "unknown argument --sorce=embedded: did you mean '--source'"),
+        (["--held-out-fraction=0.1"], "unknown argument --held-out-fraction=0.1: did you mean '--heldout-fraction'"),
         (["--source=txt:a"], "did you mean 'text'"),
-        (["embedded"], "unexpected 'embedded': everything is a flag, for example --source=embedded"),
+        (["embedded"], "unexpected 'embedded': every argument is a flag"),
         (["--output=gs://bucket/corpus"], "needs a directory on a disk"),
         (["--layout=sentence"], "invalid choice"),
         (["--keep=markup-line"], "--keep=markup-line: no such rule; did you mean 'markup-lines'"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import operator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +61,7 @@ def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
         """Stacked layers as separate arrays, so that optax takes one norm per layer."""
         layers = tree["encoder"]["layers"]
         number = jax.tree.leaves(layers)[0].shape[0]
-        return {**tree, "encoder": [jax.tree.map(lambda x: x[n], layers) for n in range(number)]}
+        return {**tree, "encoder": [jax.tree.map(operator.itemgetter(n), layers) for n in range(number)]}
 
     mask = split(jax.tree.map(lambda p, d: jnp.full(p.shape[:1], d), params, decayed(params)))
     mask = jax.tree.map(lambda x: bool(np.asarray(x).reshape(-1)[0]), mask)

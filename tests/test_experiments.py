@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+from bert_jax import launch
+from bert_jax.config import Experiment
+from bert_jax.model.pretraining import count_parameters
+from bert_jax.model.settings import published_sizes
+from bert_jax.sharding.mesh import MeshConfig, mesh_shape
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+FILES = sorted((REPOSITORY / "experiments" / "pretrain").glob("*.py"))
+
+
+def load(name: str) -> Experiment:
+    flags = launch.parse_flags("pretrain", "", [f"--config={name}", "--workdir=unused"], defaults=Experiment.defaults())
+    return Experiment.from_dict(flags.config)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_experiment_loads_and_validates(file):
+    assert load(str(file)).phase_starts()[-1] > 0
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_experiment_says_how_to_run_it_on_what_for_how_long_and_what_to_expect(file):
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    assert "tpu_scripts/run.sh" in text
+    assert file.stem == "quickstart" or f"--config=experiments/pretrain/{file.name}" in text
+    for word in ("CPU|TPU|v5e", "hour|minutes", "xpect"):
+        assert re.search(word, text), f"{file.name}: nothing about {word}"
+
+
+@pytest.mark.parametrize("size", sorted(published_sizes()))
+def test_every_published_miniature_is_an_experiment(size):
+    layers, width = published_sizes()[size]
+    model = load(f"experiments/pretrain/bert_miniature.py:{size}").model
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.intermediate_size) == (
+        layers,
+        width,
+        width // 64,
+        4 * width,
+    )
+
+
+def test_base_and_large_are_the_papers_run():
+    for name, parameters in (("base", 109_482_240), ("large", 335_141_888)):
+        experiment = load(f"experiments/pretrain/bert_{name}.py")
+        assert (
+            count_parameters(experiment.model) - (experiment.model.padded_vocab_size - 30_522) * experiment.model.hidden_size
+            == parameters
+        )
+        assert [(phase.length, phase.steps, phase.batch_size) for phase in experiment.phases] == [
+            (128, 900_000, 256),
+            (512, 100_000, 256),
+        ]
+        (schedule,) = experiment.schedules()
+        assert (schedule.peak, schedule.warmup_steps, schedule.steps) == (1e-4, 10_000, 1_000_000)
+        assert (experiment.optimizer.name, experiment.optimizer.epsilon, experiment.optimizer.weight_decay) == (
+            "bert_adam",
+            1e-6,
+            0.01,
+        )
+
+
+@pytest.mark.parametrize(("name", "chips"), [("bert_base", 16), ("bert_large", 64), ("lamb_large", 256)])
+def test_the_batches_of_an_experiment_divide_over_the_chips_it_names(name, chips):
+    experiment = load(f"experiments/pretrain/{name}.py")
+    data, fsdp, _ = mesh_shape(MeshConfig(), chips)
+    for phase in experiment.phases:
+        assert phase.batch_size % (data * fsdp * phase.accumulation) == 0
+    assert experiment.evaluation.batch_size % (data * fsdp) == 0
