@@ -1,0 +1,107 @@
+"""Every mistake a person can make on the way to a run is one sentence and leaves what was there."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import sys
+
+import pytest
+
+from bert_jax import pretrain
+from bert_jax.terminal import UserError
+from tests.end_to_end.conftest import Ended
+from tests.end_to_end.runs import Run, build_corpus, learned, write_experiment
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> str:
+    """The sentence with which the verb refuses."""
+    monkeypatch.setattr(sys, "argv", ["pretrain", f"--config={experiment}", f"--workdir={workdir}", *flags])
+    with pytest.raises(UserError) as error:
+        pretrain.main()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--config.corpus.directory=nowhere", "corpus nowhere does not exist; build one with python -m bert_jax.corpus"),
+        ("--config.model.vocab_size=7", "config.model.vocab_size=7, but the vocabulary of the corpus"),
+        ("--config.phases.0.length=65", "length=65 is longer than the position table, model.max_position=64"),
+        ("--config.phases.1.batch_size=9", "config.phases.1.batch_size=9 does not divide over 8 devices"),
+        ("--config.phases.0.accumulation=3", "batch_size=8 does not divide into 3 microbatches"),
+        ("--config.mesh.tensor=3", "mesh"),
+        ("--config.model.hiden_size=8", "did you mean 'model.hidden_size'"),
+        ("--config.phases.0.steps=many", "wanted a whole number"),
+        ("--confg.seed=1", "unknown argument --confg.seed=1"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_value_limit_and_remedy(monkeypatch, experiment, tmp_path, flag, says):
+    assert says in refused(monkeypatch, experiment, tmp_path / "run", flag)
+
+
+def test_a_missing_experiment_file_names_the_nearest(monkeypatch, tmp_path):
+    assert "did you mean 'experiments/pretrain/quickstart.py'" in refused(
+        monkeypatch, pathlib.Path("quikstart.py"), tmp_path / "run"
+    )
+
+
+def test_a_workdir_that_holds_other_files_is_refused_and_left_alone(monkeypatch, experiment, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert "holds files that are not of a run (thesis.txt)" in refused(monkeypatch, experiment, tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_workdir_under_a_file_is_refused(monkeypatch, experiment, tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot be written" in refused(monkeypatch, experiment, tmp_path / "file" / "run")
+
+
+def test_a_workdir_of_another_configuration_names_the_keys_that_differ(monkeypatch, experiment, uninterrupted: Ended):
+    before = learned(uninterrupted.workdir)
+    sentence = refused(monkeypatch, experiment, uninterrupted.workdir, "--config.optimizer.b2=0.5", "--config.seed=4")
+    assert "optimizer.b2" in sentence
+    assert "there 0.999, asked for 0.5" in sentence
+    assert "seed" in sentence
+    assert learned(uninterrupted.workdir) == before
+
+
+def test_a_corpus_of_one_document_is_refused_with_the_remedy(monkeypatch, tmp_path):
+    def build_and_train() -> str:
+        corpus = build_corpus(tmp_path / "corpus", documents=1)
+        return refused(monkeypatch, write_experiment(tmp_path / "experiment.py", corpus), tmp_path / "run")
+
+    try:
+        sentence = build_and_train()
+    except AssertionError as error:  # the corpus verb refuses already when the one document is held out
+        sentence = str(error)
+    assert "1 document" in sentence or "no document" in sentence, sentence
+    assert "Traceback" not in sentence
+
+
+def test_a_corrupted_shard_is_named_with_the_remedy(monkeypatch, experiment, tmp_path):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(experiment.parent / "corpus", corpus)
+    victim = next(corpus.glob("shard-*/train.tokens.npy"))
+    victim.write_bytes(victim.read_bytes()[:-10])
+    sentence = refused(monkeypatch, write_experiment(tmp_path / "experiment.py", corpus), tmp_path / "run")
+    assert str(victim) in sentence
+    assert "run the command that built it again" in sentence
+
+
+def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(experiment, tmp_path):
+    flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=3")
+    status, output = Run(experiment, tmp_path / "run", *flags).end()
+    assert status == 2
+    assert "error: the loss or the gradient was not finite in 3 steps in a row" in output
+    assert "Traceback" not in output
+    assert len(list((tmp_path / "run").glob("nonfinite-step-*.npz"))) == 1
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_a_refusal_is_one_line_and_status_two(experiment, tmp_path):
+    status, output = Run(experiment, tmp_path / "run", "--config.corpus.directory=nowhere").end()
+    assert status == 2
+    assert output.startswith("error: corpus nowhere does not exist")
+    assert "Traceback" not in output

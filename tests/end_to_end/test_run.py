@@ -1,0 +1,58 @@
+"""What a finished run leaves in its workdir."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from bert_jax.interop.huggingface import import_model
+from bert_jax.predict import Predictor
+from tests.end_to_end.conftest import Ended
+from tests.end_to_end.runs import LAST_STEP, records
+
+
+def test_every_step_has_one_line_of_metrics(uninterrupted: Ended):
+    assert uninterrupted.status == 0, uninterrupted.output
+    trained = [record["step"] for record in records(uninterrupted.workdir) if "train/loss" in record]
+    assert trained == list(range(1, LAST_STEP + 1))
+
+
+def test_held_out_scores_stand_beside_the_word_frequency_baseline(uninterrupted: Ended):
+    evaluated = [record for record in records(uninterrupted.workdir) if "heldout/mlm_loss" in record]
+    assert [record["step"] for record in evaluated] == [0, 12, 14, LAST_STEP]
+    for record in evaluated:
+        assert record.keys() >= {
+            f"heldout/{n}" for n in ("mlm_accuracy", "perplexity", "nsp_accuracy", "unigram_accuracy", "unigram_loss")
+        }
+
+
+def test_training_learns_something_even_here(uninterrupted: Ended):
+    losses = [record["train/mlm_loss"] for record in records(uninterrupted.workdir) if "train/mlm_loss" in record]
+    assert np.mean(losses[-4:]) < np.mean(losses[:4])
+
+
+def test_the_learning_rate_of_each_phase_is_its_own(uninterrupted: Ended):
+    rates = {
+        record["step"]: record["train/learning_rate"]
+        for record in records(uninterrupted.workdir)
+        if "train/learning_rate" in record
+    }
+    np.testing.assert_allclose([rates[1], rates[2], rates[4], rates[15]], [0.0, 1e-3, 3e-3 * (1 - 3 / 14), 1e-3], rtol=1e-5)
+
+
+def test_results_pictures_and_events_are_written(uninterrupted: Ended):
+    results = json.loads((uninterrupted.workdir / "results.json").read_text())
+    assert results["steps"] == LAST_STEP
+    assert results["skipped_steps"] == 0
+    assert results["heldout"]["mlm_accuracy"] == records(uninterrupted.workdir)[-1]["heldout/mlm_accuracy"]
+    assert (uninterrupted.workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list((uninterrupted.workdir / "tensorboard").glob("events.out.tfevents.*"))
+    assert json.loads((uninterrupted.workdir / "config.json").read_text())["phases"][1]["packed_examples"] == 3
+
+
+def test_the_exported_model_answers(uninterrupted: Ended):
+    _, config, tokenizer = import_model(uninterrupted.workdir)
+    assert config.vocab_size == tokenizer.size
+    (masks,) = list(Predictor.load(uninterrupted.workdir).fill_mask(["the [MASK] of paris"]))
+    assert len(masks) == 1
