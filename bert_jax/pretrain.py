@@ -11,13 +11,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import os
 import pathlib
 import platform
-import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -35,7 +33,6 @@ from bert_jax.config import Experiment
 from bert_jax.corpus.store import TOKENIZER, Corpus, open_corpus
 from bert_jax.examples.assemble import Batch
 from bert_jax.interop.huggingface import export_model
-from bert_jax.interruptions import HUNG
 from bert_jax.metrics.report import Pace
 from bert_jax.metrics.scores import summarise, unigram_baseline
 from bert_jax.metrics.writer import RESULTS, write_json
@@ -293,19 +290,6 @@ def fingerprint(*splits: Corpus) -> str:
     return digest.hexdigest()
 
 
-def leave_the_others(error: Exception) -> NoReturn:
-    """Ends this process of several at once after a failed collective, most often the death of a peer.
-
-    An orderly exit would wait 100 seconds for the dead one in JAX's shutdown barrier, and the rest for this one.
-    """
-    sys.stderr.write(
-        f"process {jax.process_index()} of {jax.process_count()} cannot go on without the others: {str(error).splitlines()[0]}\n"
-        "look for the process that ended first and why; the same command on all of them continues from the last checkpoint\n"
-    )
-    sys.stderr.flush()
-    os._exit(HUNG)  # for a supervisor it is the same case: start all of them again
-
-
 def main() -> int:
     """The verb."""
     flags = launch.parse_flags("pretrain", __doc__, defaults=Experiment.defaults())
@@ -317,12 +301,7 @@ def main() -> int:
         launch.begin("pretrain", flags, config, may_change=MAY_CHANGE) as run,
         Checkpoints(run.workdir / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints,
     ):
-        try:
-            return pretrain(experiment, run, checkpoints, train, heldout)
-        except jax.errors.JaxRuntimeError as error:
-            if jax.process_count() > 1:
-                leave_the_others(error)
-            raise
+        return pretrain(experiment, run, checkpoints, train, heldout)
 
 
 if __name__ == "__main__":

@@ -38,9 +38,6 @@ class Checkpoints:
     """
 
     def __init__(self, directory: pathlib.Path, *, keep: int):
-        logging.getLogger("absl").setLevel(
-            logging.CRITICAL
-        )  # where Orbax logs four tracebacks of a failed save; we say it in a line
         self._directory = directory.absolute()
         self._options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True
@@ -55,8 +52,10 @@ class Checkpoints:
     def __enter__(self) -> Checkpoints:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        """Lets the save in progress end, also when an error ends the run."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Lets the save in progress end, also when an error ends the run; but not a save that waits for a process that died."""
+        if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+            return
         self._settle()
         self._manager.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import resource
 import shutil
 import signal
 
@@ -133,3 +134,22 @@ def test_when_one_of_two_processes_dies_the_other_ends_too(experiment: pathlib.P
     assert "process 0 of 2 cannot go on without the others: " in output
     assert "the same command on all of them continues from the last checkpoint" in output
     assert "Traceback" not in output
+
+
+def test_a_disk_that_stays_full_is_told_at_every_checkpoint_and_is_an_error_at_the_end(
+    experiment: pathlib.Path, uninterrupted: Ended
+):
+    def only_small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+
+    workdir = uninterrupted.workdir.with_name("full")
+    wide = "--config.model.intermediate_size=4096"  # so that a checkpoint is far above the limit, and all else below it
+    status, output = Run(experiment, workdir, wide, prepare=only_small_files).end()
+    assert status == 2, output
+    assert "the checkpoint of step 4 could not be saved (File too large); training goes on" in output
+    assert f"step {LAST_STEP}/{LAST_STEP}" in output
+    assert (
+        f"error: the checkpoint of step {LAST_STEP} could not be saved in {workdir / 'checkpoints'} (File too large); " in output
+    )
+    assert last_step(workdir) == LAST_STEP
+    assert checkpoints(workdir) == []
