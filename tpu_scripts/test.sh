@@ -3,8 +3,9 @@
 #
 #   tpu_scripts/test.sh                                   the suite
 #   tpu_scripts/test.sh tests/model -k dropout            some of it
-#   tpu_scripts/test.sh -n0 tests/benchmarks -s           the benchmarks, on an idle machine
+#   tpu_scripts/test.sh -n0 tests/model --pdb             in one process, as a debugger needs it
 #
+# All cores share the work unless -n says otherwise: most of the time is XLA compiling on one core.
 # BERT_JAX_PYTHON and BERT_JAX_DEVICE: see tpu_scripts/set_up.sh.
 set -euo pipefail
 # shellcheck source=tpu_scripts/set_up.sh
@@ -12,4 +13,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
 
 set_up test
 cd "$root"
-exec .venv/bin/python -m pytest "$@"
+# worksteal: neighbours stay together, so a fixture that a module shares is mostly made once
+exec .venv/bin/python -m pytest -n logical --maxprocesses=8 --dist=worksteal "$@"
