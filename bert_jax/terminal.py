@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -60,6 +61,12 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
     except BrokenPipeError:  # the reader of our output left (`... | head`): nothing to report, and nothing to report it to
         sys.stderr.close()
         status = 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+            raise
+        where = f" while writing {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror}{where}; free space and give the same command again: it goes on from there", file=sys.stderr)
+        status = 2
     sys.exit(status)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax import __version__
-from bert_jax.metrics.writer import write_json
+from bert_jax.metrics.writer import METRICS, write_json
 from bert_jax.terminal import UserError
 
 CONFIG = "config.json"
@@ -38,7 +38,7 @@ def open_workdir(directory: pathlib.Path, verb: str, config: Mapping[str, Any], 
         stored = read_config(directory) if (directory / CONFIG).exists() else None
         if stored is None:
             _require_empty(directory)
-        else:
+        elif (directory / METRICS).exists():  # a start that was refused before it trained binds nobody to its configuration
             _require_same(directory, verb, stored, config, may_change)
         written_by = f"bert_jax {__version__} {verb}"
         write_json(directory / CONFIG, {WRITTEN_BY: written_by, **config})

@@ -51,6 +51,7 @@ def test_the_same_configuration_continues(tmp_path: pathlib.Path):
 def test_another_configuration_is_refused_with_both_values(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "pretrain", CONFIG):
         before = (tmp_path / "config.json").read_text()
+        (tmp_path / "metrics.jsonl").touch()
     other = CONFIG | {"seed": 3, "phases": ({"steps": 10, "rate": 1e-4}, {"steps": 7, "rate": 1e-4})}
     with pytest.raises(UserError) as error, open_workdir(tmp_path, "pretrain", other):
         pass
@@ -61,11 +62,18 @@ def test_another_configuration_is_refused_with_both_values(tmp_path: pathlib.Pat
 
 def test_keys_that_may_change_do(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     with open_workdir(tmp_path, "pretrain", CONFIG):
-        pass
+        (tmp_path / "metrics.jsonl").touch()
     other = CONFIG | {"log_every": 50, "phases": ({"steps": 20, "rate": 1e-4}, {"steps": 5, "rate": 1e-4})}
     with caplog.at_level(logging.INFO), open_workdir(tmp_path, "pretrain", other, may_change=("log_every", "phases.*.steps")):
         assert read_config(tmp_path)["log_every"] == 50
     assert caplog.messages == ["log_every is now 50 (was 10)", "phases.0.steps is now 20 (was 10)"]
+
+
+def test_a_start_refused_before_it_trained_binds_nobody_to_its_configuration(tmp_path: pathlib.Path):
+    with pytest.raises(UserError), open_workdir(tmp_path, "pretrain", CONFIG | {"seed": 3}):
+        raise UserError("the mesh does not fit")
+    with open_workdir(tmp_path, "pretrain", CONFIG):
+        assert read_config(tmp_path)["seed"] == 0
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "config.json", ".git"])
@@ -78,7 +86,7 @@ def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: pathlib.Path, n
 
 def test_the_workdir_of_another_verb_is_refused(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "finetune", CONFIG):
-        pass
+        (tmp_path / "metrics.jsonl").touch()
     with (
         pytest.raises(UserError, match="holds a run of `finetune`, not of `pretrain`"),
         open_workdir(tmp_path, "pretrain", CONFIG),
