@@ -65,7 +65,7 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             raise
         where = f" while writing {error.filename}" if error.filename else ""
-        print(f"error: {error.strerror}{where}; free space and give the same command again: it goes on from there", file=sys.stderr)
+        print(f"error: {error.strerror}{where}; free space and give the same command again: it goes on", file=sys.stderr)
         status = 2
     sys.exit(status)
 
