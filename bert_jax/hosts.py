@@ -132,11 +132,15 @@ def _collect(hosts: Hosts, facts: dict[str, str], port: int, deadline: float, sa
             server.settimeout(min(1.0, max(0.01, deadline - time.monotonic())))
             try:
                 connection, _ = server.accept()
-                connection.settimeout(10)
-                index, theirs = json.loads(_receive(connection))
-                heard[int(index)] = connection, theirs
-            except (OSError, ValueError, TypeError):  # nobody yet, or a stranger on the port
-                pass
+            except OSError:  # nobody yet
+                connection = None
+            if connection is not None:
+                try:
+                    connection.settimeout(10)
+                    index, theirs = json.loads(_receive(connection))
+                    heard[int(index)] = connection, theirs
+                except (OSError, ValueError, TypeError):  # a stranger on the port
+                    connection.close()
             missing = [i for i in range(1, hosts.count) if i not in heard]
             if missing and time.monotonic() - start - told > 10:
                 told = time.monotonic() - start
