@@ -17,8 +17,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
 
 # verbs: every module that can be run, a name a line: bert_jax/NAME.py with a main part, or bert_jax/NAME/__main__.py
 verbs() {
-    (cd "$root/bert_jax" && grep -lE '^if __name__ == "__main__"' -- *.py | sed 's/\.py$//') || true
-    (cd "$root/bert_jax" && find . -mindepth 2 -maxdepth 2 -name __main__.py | sed -E 's|^\./(.*)/__main__\.py$|\1|')
+    local file
+    while IFS= read -r file; do
+        file="${file#"$root/bert_jax/"}"
+        file="${file%.py}"
+        printf '%s\n' "${file%/__main__}"
+    done < <(grep -lE '^if __name__ == "__main__"' "$root"/bert_jax/*.py "$root"/bert_jax/*/__main__.py)
 }
 
 # about VERB: the first line of its docstring
