@@ -176,6 +176,7 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         assert run.is_first
         assert (run.workdir / "config.json").exists()
         assert not run.preemption.requested(1)
+        (run.workdir / "metrics.jsonl").touch()
     with pytest.raises(UserError, match="holds a run with another configuration"), launch.begin("pretrain", flags, {"seed": 2}):
         pass
 
