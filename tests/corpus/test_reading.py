@@ -135,7 +135,7 @@ def test_wrong_bytes_are_an_error_that_names_file_place_and_remedy(tmp_path, zip
     good, bad = "Good text. é\n\n".encode() * 100, b"caf\xe9 au lait\n\n"
     content = good + bad + good
     path = tmp_path / ("a.txt.gz" if zipped else "a.txt")
-    path.write_bytes(gzip.compress(content) if zipped else content)
+    path.write_bytes(gzip.compress(content, mtime=0) if zipped else content)
     message = rf"{path.name} is not UTF-8 at byte {len(good) + 3:,}.* \(0xe9\).*iconv.*--on-bad-bytes=replace"
     with pytest.raises(UserError, match=message):
         read(f"text:{path}", layout="sentences")
@@ -175,7 +175,7 @@ def test_the_text_field_can_be_named(tmp_path):
     assert texts(read(f"jsonl:{tmp_path}/a.jsonl", text_field="content")) == ["One."]
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b'{"text": "x"}\n' * 1000)[:-20], b"this is no gzip"])
+@pytest.mark.parametrize("content", [gzip.compress(b'{"text": "x"}\n' * 1000, mtime=0)[:-20], b"this is no gzip"])
 def test_a_damaged_gzip_file_is_an_error_that_names_it(tmp_path, content):
     path = pathlib.Path(tmp_path / "a.jsonl.gz")
     path.write_bytes(content)
