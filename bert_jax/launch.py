@@ -69,7 +69,7 @@ def parse_flags(
     parser = _Parser(prog=f"python -m bert_jax.{verb}", description=description, formatter_class=plain, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
     parser.add_argument("--workdir", metavar="DIR", help="directory of this run; the same one again continues it")
-    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.optimizer.learning_rate=1e-4")
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")
     several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
     several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
     several.add_argument("--processes", type=int, metavar="N", help="how many there are")

@@ -215,6 +215,7 @@ VERBS = {"fill-mask": Verb("guess the words behind each [MASK] of a text", add_f
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """The verb; `argv` stands for the command line."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     verbs = "\n".join(f"  {name:12} {verb.summary}" for name, verb in VERBS.items())
     if not arguments or arguments[0] in ("-h", "--help"):

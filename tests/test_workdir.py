@@ -104,7 +104,7 @@ def test_what_a_start_killed_early_left_is_no_obstacle(tmp_path: pathlib.Path):
     for name in (".lock", ".writable-17", ".config.json.17"):
         (tmp_path / name).write_text("")
     with open_workdir(tmp_path, "pretrain", CONFIG):
-        pass
+        assert read_config(tmp_path)["seed"] == CONFIG["seed"]
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: pathlib.Path):

@@ -169,6 +169,7 @@ def _host(text: str) -> tuple[int, int]:
 
 
 def main() -> None:
+    """The verb."""
     flags = _parser().parse_args()
     for rule in flags.keep:
         if rule not in RULES:

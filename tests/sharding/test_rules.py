@@ -86,7 +86,8 @@ def test_a_dimension_that_does_not_divide_is_named_with_the_remedy(model: dict[s
 
 def test_a_padded_vocabulary_divides():
     boxed = abstract_parameters(dataclasses.replace(TINY, vocab_size=63, vocab_multiple=16))
-    parameter_shardings(boxed, make_mesh(MeshConfig(tensor=2)))
+    shardings = parameter_shardings(boxed, make_mesh(MeshConfig(tensor=2)))
+    assert shardings["embeddings"]["word_embeddings"]["embedding"].shard_shape((64, TINY.hidden_size))[0] == 32
 
 
 @pytest.mark.parametrize(
