@@ -27,14 +27,16 @@ def dot_product_attention(
 ) -> Array:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
-    query, key, value [B, H, L, K] in any float dtype; mask bool [B, 1, L, T]. The softmax runs in float32. Returns [B, H, L, K].
+    query, key, value [B, H, L, K] in any float dtype; mask bool [B, 1, L, T]. The softmax runs in float32, and is divided by its
+    sum after the product with V: a pass over [L, K] instead of one over [L, T], in the backward pass too. Returns [B, H, L, K].
     """
     scale = query.shape[-1] ** -0.5
     scores = jnp.einsum("BHLK,BHTK->BHLT", query * jnp.asarray(scale, query.dtype), key, precision=precision(query.dtype))
     scores = jnp.where(mask, scores.astype(jnp.float32), MASKED_SCORE)
-    probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    probabilities = dropout(probabilities, dropout_rate, dropout_seed)
-    return jnp.einsum("BHLT,BHTK->BHLK", probabilities, value, precision=precision(value.dtype))
+    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+    kept = dropout(weights, dropout_rate, dropout_seed).astype(value.dtype)
+    context = jnp.einsum("BHLT,BHTK->BHLK", kept, value, precision=precision(value.dtype))
+    return (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
 
 
 class SelfAttention(nn.Module):
