@@ -7,6 +7,8 @@ it belongs to. A key that no dataclass declares is an error naming the nearest o
 from __future__ import annotations
 
 import dataclasses
+import types
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -105,7 +107,7 @@ class Experiment:
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
         """The experiment that nested plain values describe. Raises UserError for unknown keys, wrong types and impossible
         values."""
-        experiment = _section(cls, values, "config")
+        experiment = section(cls, values, "config")
         experiment.validate()
         return experiment
 
@@ -127,22 +129,21 @@ class Experiment:
             raise UserError("config.init_new and config.init_drop are about the model config.init_from, which is empty; name one")
         if not 0 <= self.seed < 2**32:
             raise UserError(f"config.seed={self.seed} must be in [0, 2**32)")
-        for name, value in (
-            ("log_every", self.log_every),
-            ("abort_after_skipped", self.abort_after_skipped),
-            ("evaluation.every", self.evaluation.every),
-            ("evaluation.rows", self.evaluation.rows),
-            ("evaluation.batch_size", self.evaluation.batch_size),
-            ("checkpoints.every", self.checkpoints.every),
-            ("checkpoints.keep", self.checkpoints.keep),
-        ):
-            if value < 1:
-                raise UserError(f"config.{name}={value} must be at least 1")
+        require_at_least(
+            1,
+            {
+                "log_every": self.log_every,
+                "abort_after_skipped": self.abort_after_skipped,
+                "evaluation.every": self.evaluation.every,
+                "evaluation.rows": self.evaluation.rows,
+                "evaluation.batch_size": self.evaluation.batch_size,
+                "checkpoints.every": self.checkpoints.every,
+                "checkpoints.keep": self.checkpoints.keep,
+            },
+        )
         for i, phase in enumerate(self.phases):
             key = f"config.phases.{i}"
-            for name in ("steps", "batch_size", "accumulation"):
-                if getattr(phase, name) < 1:
-                    raise UserError(f"{key}.{name}={getattr(phase, name)} must be at least 1")
+            require_at_least(1, {f"phases.{i}.{name}": getattr(phase, name) for name in ("steps", "batch_size", "accumulation")})
             if phase.length > self.model.max_position:
                 raise UserError(
                     f"{key}.length={phase.length} is longer than the position table, "
@@ -199,11 +200,22 @@ class Experiment:
         return result
 
 
-def _section(kind: type[Section], values: Any, where: str) -> Section:
-    """A dataclass from nested plain values; sections and lists of sections are built in turn."""
+def require_at_least(least: int, values: Mapping[str, int]) -> None:
+    """Raises UserError for the first of these configuration keys whose value is less."""
+    for name, value in values.items():
+        if value < least:
+            raise UserError(f"config.{name}={value} must be at least {least}")
+
+
+def section(kind: type[Section], values: Any, where: str) -> Section:
+    """A dataclass from nested plain values; sections and lists of sections are built in turn.
+
+    Raises UserError for a key that it does not have, a value of another type than the default's, and one that is missing.
+    """
     if not isinstance(values, Mapping):
         raise UserError(f"{where} must be a group of keys, not {values!r}")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
@@ -213,11 +225,12 @@ def _section(kind: type[Section], values: Any, where: str) -> Section:
         if name == "phases":
             if not isinstance(value, Sequence) or isinstance(value, str):
                 raise UserError(f"{where}.phases must be a list of phases, not {value!r}")
-            arguments[name] = tuple(_section(PhaseConfig, item, f"{where}.phases.{i}") for i, item in enumerate(value))
+            arguments[name] = tuple(section(PhaseConfig, item, f"{where}.phases.{i}") for i, item in enumerate(value))
         elif dataclasses.is_dataclass(default) and not isinstance(default, type):
-            arguments[name] = _section(type(default), value, f"{where}.{name}")
+            arguments[name] = section(type(default), value, f"{where}.{name}")
         else:
-            arguments[name] = _typed(f"{where}.{name}", value, 0 if default is dataclasses.MISSING else default)
+            kinds = _kinds(hints[name], default)
+            arguments[name] = _typed(f"{where}.{name}", value, kinds, default)
     missing = [
         name
         for name, field in fields.items()
@@ -228,12 +241,21 @@ def _section(kind: type[Section], values: Any, where: str) -> Section:
     return kind(**arguments)
 
 
-def _typed(key: str, value: Any, default: Any) -> Any:
-    """`value` in the type of `default`; whole numbers pass for floats, and nothing else is converted."""
-    wanted = type(default)
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not wanted:
-        kind = "true or false" if wanted is bool else f"a {wanted.__name__}"
-        raise UserError(f"{key}={value!r} must be {kind}, like the default {default!r}")
-    return value
+def _kinds(hint: Any, default: Any) -> tuple[Any, ...]:
+    """The types that a key takes: those its annotation names, `tuple[float, ...]` for a list."""
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint if default is not None else type(None),)
+
+
+def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
+    """`value` as one of `kinds`; whole numbers pass for floats, lists for tuples, and nothing else is converted."""
+    for kind in kinds:
+        if typing.get_origin(kind) is tuple:
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                return tuple(_typed(f"{key}.{i}", item, typing.get_args(kind)[:1], default) for i, item in enumerate(value))
+        elif kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        elif type(value) is kind:
+            return value
+    names = {bool: "true or false", float: "a float", int: "an int", str: "a str", type(None): "none"}
+    wanted = " or ".join(names.get(kind, "a list") for kind in kinds)
+    raise UserError(f"{key}={value!r} must be {wanted}, like the default {default!r}")

@@ -35,6 +35,7 @@ from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.examples import plan
 from bert_jax.examples.assemble import Batch
 from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.loop import add, compiled, due, on_host, stop_if_diverged, with_shardings
 from bert_jax.metrics.report import Pace
 from bert_jax.metrics.scores import summarise, unigram_baseline
 from bert_jax.metrics.writer import RESULTS, write_json
@@ -44,7 +45,8 @@ from bert_jax.model.settings import ModelConfig
 from bert_jax.pretraining_log import PICTURE, draw, log_evaluation, log_phase, log_start, log_training, metrics_writer
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, state_shardings
-from bert_jax.terminal import UserError, duration, run_verb
+from bert_jax.terminal import UserError, run_verb
+from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
@@ -107,6 +109,7 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
     # ------------------------------------------------------------------------------------------------------------------ the loop
     scores: dict[str, float] = {}
     stopped = False
+    diverged = functools.partial(stop_if_diverged, experiment.abort_after_skipped, run.workdir)
     with metrics_writer(run, first) as metrics, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for i, phase in enumerate(experiment.phases):
             if stopped or step >= starts[i + 1]:
@@ -125,7 +128,7 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
             for batch in prefetch(rows, step, starts[i + 1]):
                 state, sums = train_fn(state, to_device(batch, mesh, BATCH))
                 step += 1
-                stop_if_diverged(experiment, run, rows, step - 1, previous)  # one step behind: the device never waits
+                diverged(rows, step - 1, previous)  # one step behind: the device never waits
                 previous, window = sums, add(window, sums)
                 run.watchdog.step_done(step)
                 stopped = run.preemption.requested(step)
@@ -144,7 +147,7 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
                     run.watchdog.alive("saving")
                 if stopped:
                     break
-            stop_if_diverged(experiment, run, rows, step, previous)
+            diverged(rows, step, previous)
 
         # --------------------------------------------------------------------------------------------------------------- the end
         checkpoints.finish()
@@ -179,7 +182,7 @@ def jitted_train_step(experiment: Experiment, phase: int, optimizer: Any, shardi
     """The jitted step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state goes to the new one."""
     step = functools.partial(
         train_step,
-        config=experiment.model,
+        objective=pretraining_objective(experiment.model),
         optimizer=optimizer,
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,
@@ -189,35 +192,11 @@ def jitted_train_step(experiment: Experiment, phase: int, optimizer: Any, shardi
     return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
 
 
-def with_shardings(abstract: Any, shardings: Any) -> Any:
-    """Shapes that also say where the arrays are to live."""
-    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
-
-
-def due(step: int, every: int, *, last: int) -> bool:
-    """Whether something done every so many steps, and at the last one, is to be done after `step`."""
-    return step % every == 0 or step == last
-
-
-def add(window: dict[str, Array], sums: dict[str, Array]) -> dict[str, Array]:
-    """Sums of several steps, still on the device."""
-    return {name: window[name] + value if window else value for name, value in sums.items()}
-
-
 def checked_rows(source: BatchSource, start: int, shard: tuple[int, int], model: ModelConfig, step: int) -> Batch:
     """This process's rows of the global `step`, their ids checked against the model's tables while they are still on the host."""
     batch = source.at(step - start, shard)
     check_ids(model, input_ids=batch["input_ids"], token_type_ids=batch["token_type_ids"], position_ids=batch["position_ids"])
     return batch
-
-
-def compiled(function: Any, *arguments: Any) -> Any:
-    """`function` compiled for such arguments, so that the first step is as fast as the others and the log says what
-    compiling took."""
-    start = time.monotonic()
-    program = function.lower(*arguments).compile()
-    log.info("compiled the training step in %s", duration(time.monotonic() - start))
-    return program
 
 
 def evaluation(
@@ -230,7 +209,8 @@ def evaluation(
         heldout_batches, heldout, experiment.example_config(phase), settings.batch_size, settings.rows, HELDOUT_SEED
     )
     baseline = unigram_baseline(train.token_counts, np.concatenate([batch["masked_targets"] for batch in batches()]))
-    step_fn = jax.jit(functools.partial(eval_step, config=experiment.model), out_shardings=NamedSharding(mesh, PartitionSpec()))
+    scored = functools.partial(eval_step, objective=pretraining_objective(experiment.model))
+    step_fn = jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
     def evaluate(params: Any) -> dict[str, float]:
         total: dict[str, Array] = {}
@@ -240,27 +220,6 @@ def evaluation(
         return summarise(jax.device_get(total)) | baseline
 
     return evaluate
-
-
-def stop_if_diverged(
-    experiment: Experiment, run: launch.Run, rows: Callable[[int], Batch], step: int, sums: dict[str, Array]
-) -> None:
-    """Ends a run whose last `abort_after_skipped` steps were all skipped, and keeps the batch of the last one for a look."""
-    if not sums or float(sums["skipped_in_a_row"]) < experiment.abort_after_skipped:
-        return
-    path = run.workdir / f"nonfinite-step-{step}-process-{jax.process_index()}.npz"
-    np.savez_compressed(path, **dict[str, Any](rows(step - 1)))
-    raise UserError(
-        f"the loss or the gradient was not finite in {experiment.abort_after_skipped} steps in a row, up to step {step:,} "
-        f"(config.abort_after_skipped); nothing was learned from them. The last batch is in {path}. "
-        "The checkpoints are from before: lower the learning rate, or start the same command again to retry from the newest"
-    )
-
-
-def on_host(params: Any, mesh: Mesh) -> Any:
-    """Whole numpy arrays of parameters that may be spread over devices and processes. Collective: every process calls it."""
-    replicated = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
-    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), replicated)
 
 
 def results(

@@ -1,16 +1,26 @@
-"""The weights of an existing model as the start of a training run."""
+"""The weights of an existing model as the start of a training run: pretraining goes on, or a task is learned."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
 
 from bert_jax.config import Experiment
 from bert_jax.corpus.tokenizer import VocabularyInfo
-from bert_jax.interop.huggingface import Model, import_model
+from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.interop.huggingface import Model, import_model, with_new_parts, without_parts
 from bert_jax.interop.settings import LABELLED
-from bert_jax.model.settings import ModelConfig
+from bert_jax.model.labelling import initial_label_parameters
+from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.terminal import UserError
+
+log = logging.getLogger(__name__)
 
 FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "vocab_multiple", "dtype", "rematerialisation", "scan_unroll")
 """Fields in which a run may differ from the model it starts from: they change how it trains or is compiled, not what it is."""
@@ -46,6 +56,68 @@ def pretraining_start(experiment: Experiment, vocabulary: VocabularyInfo) -> dic
             f"--config.init_drop={','.join((*drop, *spare))}"
         )
     return model.params
+
+
+def labelled_start(experiment: FinetuningExperiment, own: HeadConfig) -> Model:
+    """The model that a fine-tuning run begins with, without the head that `with_own_head` adds for each seed.
+
+    `own` is the task's head. What the task does not read (the pretraining heads, another task's head) is left out, and said.
+    Raises UserError where the pooler is read and missing, or `keep_head` finds another head than the task's.
+    """
+    head = experiment.head_config(own)
+    new, multiple = _parts(experiment.init_new), experiment.model.vocab_multiple
+    model = import_model(experiment.init_from, vocab_multiple=multiple, new=new, seed=experiment.seed)
+    if experiment.keep_head and (model.head is None or not _same_answers(model.head, head)):
+        has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
+        raise UserError(
+            f"config.keep_head goes on with the head of {experiment.init_from}, but that has {has}, and the task needs a "
+            f"{head.part} with {', '.join(head.labels) or 'none'}; leave keep_head out to begin with a new one"
+        )
+    if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:
+        raise UserError(
+            f"config.init_from={experiment.init_from} has no pooler, which a {head.part} reads; to begin it with random weights, "
+            "say --config.init_new=pooler"
+        )
+    kept = {head.part} if experiment.keep_head else set()
+    unread = [part for part in model.parts if part not in kept and (part != "pooler" or not head.reads_pooler)]
+    if unread:
+        log.info("not read by the task, left out: %s", ", ".join(unread))
+    return without_parts(model, unread)
+
+
+def with_own_head(start: Model, config: ModelConfig, head: HeadConfig, experiment: FinetuningExperiment) -> Model:
+    """`start` with the task's head in random weights that follow from the seed (all weights, with `init_random`)."""
+    if experiment.init_random:
+        fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
+        params: dict[str, Any] = jax.tree.map(np.asarray, nn.unbox(fresh))
+        return dataclasses.replace(start, params=params, head=head)
+    return start if experiment.keep_head else with_new_parts(start, (head.part,), head, experiment.seed)
+
+
+def teacher_of(experiment: FinetuningExperiment, student: Model, head: HeadConfig) -> Model | None:
+    """The model to distil from. Raises UserError where it answers another question, reads other tokens, or is not as wide as the
+    student although hidden states are to be compared."""
+    name = experiment.distillation.teacher
+    if not name:
+        return None
+    teacher = import_model(name)
+    if teacher.head is None or not _same_answers(teacher.head, head):
+        raise UserError(f"config.distillation.teacher={name} does not answer this task; fine-tune it on the same task first")
+    if teacher.tokenizer.vocabulary.sha256 != student.tokenizer.vocabulary.sha256:
+        raise UserError(
+            f"config.distillation.teacher={name} has another vocabulary than {experiment.init_from}; both must read alike"
+        )
+    widths = teacher.config.hidden_size, student.config.hidden_size
+    if experiment.distillation.hidden_weight and widths[0] != widths[1]:
+        raise UserError(
+            f"config.distillation.hidden_weight compares hidden states, but the teacher is {widths[0]} wide and the student "
+            f"{widths[1]}; set it to 0"
+        )
+    return teacher
+
+
+def _same_answers(one: HeadConfig, other: HeadConfig) -> bool:
+    return (one.kind, one.labels, one.problem) == (other.kind, other.labels, other.problem)
 
 
 def check_shape(wanted: ModelConfig, model: Model) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -11,7 +12,8 @@ import numpy as np
 
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.model.settings import ModelConfig
-from bert_jax.training.steps import forward, gradients
+from bert_jax.training.objectives import forward, pretraining_objective
+from bert_jax.training.steps import gradients
 
 TINY = ModelConfig(
     vocab_size=64,
@@ -80,4 +82,9 @@ def largest_difference(a: Any, b: Any) -> float:
 
 
 outputs_of = jax.jit(forward, static_argnums=0)
-gradients_of = jax.jit(gradients, static_argnums=(0, 3, 5))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3, 5))
+def gradients_of(config, params, batch, seed, step, accumulation):
+    """`gradients` of the pretraining objective."""
+    return gradients(pretraining_objective(config), params, batch, seed, step, accumulation)

@@ -51,7 +51,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        ("seed", "1", "config.seed='1' must be a int"),
+        ("seed", "1", "config.seed='1' must be an int"),
         ("seed", -1, "seed=-1 must be in"),
         ("model", 3, "config.model must be a group of keys"),
         ("phases", "many", "must be a list of phases"),

@@ -7,6 +7,9 @@ number of lengths, not of examples, and the plan of ten million examples packs i
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from bert_jax.examples.counter import key_of
@@ -21,9 +24,9 @@ def rows_of(lengths: np.ndarray, row_length: int, most: int, key: int) -> np.nda
     """
     dtype = np.int32 if len(lengths) < 2**31 else np.int64
     if most == 1:
-        return _shuffled(len(lengths), key_of(key, _SHUFFLE_ROWS), dtype)[:, np.newaxis]
+        return shuffled(len(lengths), key_of(key, _SHUFFLE_ROWS), dtype)[:, np.newaxis]
     # Random order within a length, so that the packs of one epoch are not those of the next.
-    order = _shuffled(len(lengths), key_of(key, _SHUFFLE_EXAMPLES), dtype)
+    order = shuffled(len(lengths), key_of(key, _SHUFFLE_EXAMPLES), dtype)
     by_length = order[np.argsort(lengths[order], kind="stable")]
     histogram = np.bincount(lengths, minlength=row_length + 1)
     free = np.cumsum(histogram) - histogram  # where in `by_length` the unused examples of each length begin
@@ -35,7 +38,7 @@ def rows_of(lengths: np.ndarray, row_length: int, most: int, key: int) -> np.nda
             free[length] += count
         blocks.append(rows)
     rows = np.concatenate(blocks)
-    return rows[_shuffled(len(rows), key_of(key, _SHUFFLE_ROWS), dtype)]
+    return rows[shuffled(len(rows), key_of(key, _SHUFFLE_ROWS), dtype)]
 
 
 def packs_of(histogram: np.ndarray, row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
@@ -66,7 +69,32 @@ def packs_of(histogram: np.ndarray, row_length: int, most: int) -> list[tuple[tu
     return finished + [(pack, count) for packs in open_packs for pack, count in packs if pack]
 
 
-def _shuffled(count: int, key: np.uint64, dtype: type) -> np.ndarray:
+def best_fit(
+    lengths: Sequence[int], row_length: Callable[[int], int], most: Callable[[int], int], least_room: int = 1
+) -> list[tuple[int, list[int]]]:
+    """Rows (length, numbers of items): longest item first, each goes where it leaves least room, or begins a row of
+    `row_length(its length)`.
+
+    For the few items of one batch, where `rows_of` plans an epoch. A row takes `most(its length)` items, and none once it has
+    less than `least_room` left.
+    """
+    rows: list[tuple[int, list[int]]] = []
+    free: list[tuple[int, int]] = []  # (room left, row number), sorted
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        at = bisect.bisect_left(free, (lengths[i], 0))
+        if at < len(free):
+            left, row = free.pop(at)
+        else:
+            left, row = row_length(lengths[i]), len(rows)
+            rows.append((left, []))
+        length, members = rows[row]
+        members.append(i)
+        if left - lengths[i] >= least_room and len(members) < most(length):
+            bisect.insort(free, (left - lengths[i], row))
+    return rows
+
+
+def shuffled(count: int, key: np.uint64, dtype: type) -> np.ndarray:
     """[count], a random permutation."""
     order: np.ndarray = np.arange(count, dtype=dtype)
     np.random.Generator(np.random.Philox(key=int(key))).shuffle(order)

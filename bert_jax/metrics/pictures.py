@@ -34,13 +34,52 @@ def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, pha
     panels = [(name, draw) for name, draw in panels if name in present]
     if not panels:
         return False
+    _draw(records, [draw for _, draw in panels], picture, title, phases)
+    return True
+
+
+def draw_task_curves(
+    metrics: pathlib.Path, picture: pathlib.Path, *, title: str, metric: str, baseline: float | None = None
+) -> bool:
+    """Draws the loss of fine-tuning, `metric` ("dev/f1") over its majority baseline, and the learning rate; False if there is
+    nothing to draw."""
+    records = read_metrics(metrics)
+
+    def loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+        axes.set_title("training loss")
+        _both(axes, records, "loss", "{:.3f}".format)
+
+    def score(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+        axes.set_title(metric.replace("/", " "))
+        steps, values = series(records, metric)
+        if steps.size:
+            axes.plot(steps, values, color=HELDOUT, linewidth=1.8, marker="o", markersize=3.5, label=f"best {values.max():.4g}")
+        if baseline is not None:
+            axes.axhline(
+                baseline, color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=f"most frequent answer, {baseline:.4g}"
+            )
+
+    if not records:
+        return False
+    _draw(records, [loss, score, _learning_rate], picture, title)
+    return True
+
+
+def _draw(
+    records: Sequence[Mapping[str, Any]],
+    panels: Sequence[Callable[[Axes, Sequence[Mapping[str, Any]]], None]],
+    picture: pathlib.Path,
+    title: str,
+    phases: Sequence[tuple[int, str]] = (),
+) -> None:
+    """The panels, two a row, in one picture that appears whole."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.6 * columns, 3.4 * rows + 0.5), layout="constrained", dpi=120)
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
     every = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (_, draw) in zip(every, panels, strict=False):
+    for axes, draw in zip(every, panels, strict=False):
         draw(axes, records)
         _dress(axes, last=max(record["step"] for record in records), phases=phases)
     for axes in every[len(panels) :]:
@@ -48,7 +87,6 @@ def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, pha
     unfinished = picture.with_name(f".{picture.name}.unfinished.png")
     figure.savefig(unfinished)
     unfinished.replace(picture)
-    return True
 
 
 def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:

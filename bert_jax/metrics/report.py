@@ -107,14 +107,15 @@ def training_line(
 ) -> str:
     """One line for a person.
 
-    `scores` is what `scores.summarise` gives (a missing task is left out of the line), `rates` what `Pace.report` gives.
+    `scores` is what `scores.summarise` gives, or a loss and an accuracy (what is missing is left out of the line), `rates` what
+    `Pace.report` gives.
 
     >>> training_line(1200, 10000, {"loss": 6.2134, "mlm_accuracy": 0.184, "nsp_accuracy": 0.62}, rates, "TPU v4", 8)
     'step  1,200/10,000  loss 6.213  MLM 18.4 %  NSP 62.0 %  4,310 rows/s  478 k tokens/s  41 % of peak  ETA 1h02m'
     """
     width = len(f"{last_step:,}")
     parts = [f"step {step:>{width},}/{last_step:,}", f"loss {scores.get('loss', math.nan):.3f}"]
-    accuracies = {"MLM": "mlm_accuracy", "NSP": "nsp_accuracy"}
+    accuracies = {"MLM": "mlm_accuracy", "NSP": "nsp_accuracy", "accuracy": "accuracy"}
     parts += [f"{name} {100 * scores[key]:.1f} %" for name, key in accuracies.items() if key in scores]
     parts += [f"{_short(rates['rows_per_second'])} rows/s", f"{_short(rates['tokens_per_second'])} tokens/s"]
     share = utilisation(rates["flops_per_second"], device_kind, devices)

@@ -7,11 +7,12 @@ first). How long the rows of short texts are is tried out (USUAL), and the cheap
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+from bert_jax.examples.packing import best_fit
 
 USUAL = (64, 128, 256)
 """Rows for texts that are shorter: 64 where they pack well, else more."""
@@ -73,18 +74,14 @@ def rows_of(lengths: Sequence[int], longest: int) -> dict[int, list[list[int]]]:
 
 def _rows(lengths: Sequence[int], longest: int, usual: int) -> dict[int, list[list[int]]]:
     rows: dict[int, list[list[int]]] = {}
-    free: list[tuple[int, int, int]] = []  # (tokens left, row length, row number), sorted
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        at = bisect.bisect_left(free, (lengths[i], 0, 0))
-        if at < len(free):
-            left, length, row = free.pop(at)
-        else:
-            length = min(longest, max(usual, row_length(lengths[i])))
-            rows.setdefault(length, []).append([])
-            left, row = length, len(rows[length]) - 1
-        rows[length][row].append(i)
-        if left - lengths[i] >= 3 and len(rows[length][row]) < max(1, length // TOKENS_A_TEXT):
-            bisect.insort(free, (left - lengths[i], length, row))
+    packed = best_fit(
+        lengths,
+        lambda n: min(longest, max(usual, row_length(n))),
+        lambda length: max(1, length // TOKENS_A_TEXT),
+        least_room=3,
+    )
+    for length, members in packed:
+        rows.setdefault(length, []).append(members)
     return rows
 
 

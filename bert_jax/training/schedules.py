@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ def warmup_then_decay(schedule: Warmup, step: Array) -> Array:
     a warmup of a tenth. The very first step has rate 0, as there.
     """
     done = (step - schedule.start).astype(jnp.float32)
-    warm = schedule.peak * done / max(schedule.warmup_steps, 1)
+    warm = schedule.peak * done / jnp.maximum(schedule.warmup_steps, 1)
     left = 1.0 - jnp.clip(done / schedule.steps, 0.0, 1.0)
     decayed = (schedule.peak - schedule.end) * left**schedule.power + schedule.end
     return jnp.where(done < schedule.warmup_steps, warm, decayed)
@@ -47,3 +48,38 @@ def piecewise(schedules: Sequence[Warmup]) -> Callable[[Array], Array]:
         return value
 
     return rate
+
+
+def original(step: Array, steps: Array, warmup_steps: Array, peak: Array) -> Array:
+    """`warmup_then_decay` as a function of scalars that may be traced, so that runs which differ in them share one program."""
+    scalars: Any = {"steps": steps, "warmup_steps": warmup_steps, "peak": peak}
+    return warmup_then_decay(Warmup(start=0, **scalars), step)
+
+
+def linear(step: Array, steps: Array, warmup_steps: Array, peak: Array) -> Array:
+    """Up over the warmup, then from the peak down to 0 at the last step: transformers' schedule, without the original's jump."""
+    done = step.astype(jnp.float32)
+    falling = (steps - done) / jnp.maximum(steps - warmup_steps, 1)
+    return peak * jnp.clip(jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), falling), 0.0, 1.0)
+
+
+def slanted_triangular(step: Array, steps: Array, warmup_steps: Array, peak: Array) -> Array:
+    """ULMFiT's schedule (arXiv:1801.06146, section 3.2): straight up over the warmup (cut_frac), then straight down, between
+    peak / 32 and the peak."""
+    ratio = 32.0
+    return peak * (1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps, jnp.float32(1.0)))
+
+
+def constant(step: Array, steps: Array, warmup_steps: Array, peak: Array) -> Array:
+    """Up over the warmup, then the peak."""
+    del steps
+    return peak * jnp.clip((step.astype(jnp.float32) + (warmup_steps == 0)) / jnp.maximum(warmup_steps, 1), 0.0, 1.0)
+
+
+FINETUNING: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
+    "original": original,
+    "linear": linear,
+    "slanted_triangular": slanted_triangular,
+    "constant": constant,
+}
+"""(step int32, steps, warmup steps, peak) -> rate, float32 scalars, by the name in `TrainingConfig.schedule`."""

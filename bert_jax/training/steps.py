@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,10 @@ import optax
 from flax import struct
 
 from bert_jax.model.layers import mix
-from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.settings import ModelConfig
-from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
+from bert_jax.training.losses import Sums
+from bert_jax.training.objectives import Batch, Objective
 
 Array = jax.Array
-Batch = dict[str, Array]
 
 
 @struct.dataclass
@@ -40,24 +38,10 @@ def new_state(params: Any, optimizer: optax.GradientTransformation) -> TrainStat
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
 
-def dropout_seed(seed: int, step: Array, microbatch: Array) -> Array:
+def dropout_seed(seed: int | Array, step: Array, microbatch: Array) -> Array:
     """The uint32 from which every dropout mask of one microbatch follows: a function of the step, so a resumed run repeats it."""
-    return mix(mix(np.uint32(seed) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9)) + microbatch.astype(jnp.uint32))
-
-
-def forward(config: ModelConfig, params: Any, batch: Batch, seed: Array | None) -> dict[str, Array]:
-    """The model's outputs on a batch; `seed` None is evaluation."""
-    outputs = BertForPreTraining(config).apply(
-        {"params": params},
-        batch["input_ids"],
-        batch["token_type_ids"],
-        batch["position_ids"],
-        batch["sequence_ids"],
-        batch["masked_positions"],
-        batch["cls_positions"],
-        seed,
-    )
-    return cast(dict[str, Array], outputs)
+    of_step = mix(jnp.asarray(seed, jnp.uint32) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9))
+    return mix(of_step + microbatch.astype(jnp.uint32))
 
 
 def split_rows(batch: Batch, parts: int) -> Batch:
@@ -65,17 +49,19 @@ def split_rows(batch: Batch, parts: int) -> Batch:
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
-def gradients(config: ModelConfig, params: Any, batch: Batch, seed: int, step: Array, accumulation: int) -> tuple[Any, Sums]:
-    """The gradient of `pretraining_loss` over the whole batch, and the batch's sums.
+def gradients(
+    objective: Objective, params: Any, batch: Batch, seed: int | Array, step: Array, accumulation: int
+) -> tuple[Any, Sums]:
+    """The gradient of the objective over the whole batch, and the batch's sums.
 
     With `accumulation` > 1 the rows pass in that many microbatches. Each one's loss is divided by the counts of the *whole*
-    batch, so the gradients add up to the large batch's (dropout aside), however unevenly the masked tokens fall.
+    batch, so the gradients add up to the large batch's (dropout aside), however unevenly the targets fall.
     """
-    counts = batch_counts(batch)
+    counts = objective.counts(batch)
 
     def loss(params: Any, rows: Batch, microbatch: Array) -> tuple[Array, Sums]:
-        sums = loss_sums(forward(config, params, rows, dropout_seed(seed, step, microbatch)), rows)
-        return pretraining_loss(sums, counts), sums
+        sums = objective.sums(params, rows, dropout_seed(seed, step, microbatch))
+        return objective.loss(sums, counts), sums
 
     differentiate = jax.grad(loss, has_aux=True)
     if accumulation == 1:
@@ -96,26 +82,34 @@ def train_step(
     state: TrainState,
     batch: Batch,
     *,
-    config: ModelConfig,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     learning_rate: Callable[[Array], Array],
     clip_norm: float,
-    seed: int,
+    seed: int | Array,
     accumulation: int = 1,
+    rate_factors: Callable[[Array], Any] | None = None,
 ) -> tuple[TrainState, Sums]:
     """One update. Returns the new state and float32 sums, to be added over steps and divided at last.
 
-    Gradients are clipped by their global norm over the whole batch (the original clips each core's own). If the loss or that
-    norm is not finite, parameters and optimizer stay as they are and the skip is counted: one bad batch costs one batch.
+    Gradients are clipped by their global norm over the whole batch (the original clips each core's own). If the loss or that norm
+    is not finite, parameters and optimizer stay as they are and the skip is counted: one bad batch costs one batch.
+    `rate_factors` gives, for a step, a factor of the learning rate for every parameter (arrays that broadcast against it); where
+    it is 0 the gradient is left out of the norm too.
     """
-    grads, sums = gradients(config, state.params, batch, seed, state.step, accumulation)
+    grads, sums = gradients(objective, state.params, batch, seed, state.step, accumulation)
+    factors = rate_factors(state.step) if rate_factors else None
+    if factors is not None:
+        grads = jax.tree.map(lambda g, f: jnp.where(f > 0, g, 0.0), grads, factors)
     norm = optax.tree.norm(grads)
-    finite = jnp.isfinite(norm) & jnp.isfinite(pretraining_loss(sums, sums))
+    finite = jnp.isfinite(norm) & jnp.isfinite(objective.loss(sums, sums))
     if clip_norm:
         factor = clip_norm / jnp.maximum(norm, clip_norm)
         grads = jax.tree.map(lambda g: g * factor, grads)
     rate = learning_rate(state.step)
     direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    if factors is not None:
+        direction = jax.tree.map(jnp.multiply, direction, factors)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction)
 
     def if_finite(new: Any, old: Any) -> Any:
@@ -138,6 +132,6 @@ def train_step(
     }
 
 
-def eval_step(params: Any, batch: Batch, *, config: ModelConfig) -> Sums:
-    """The sums of one batch without dropout. Padded rows have only IGNORED targets and count nothing."""
-    return loss_sums(forward(config, params, batch, None), batch) | batch_counts(batch)
+def eval_step(params: Any, batch: Batch, *, objective: Objective) -> Sums:
+    """The sums of one batch without dropout. Padded rows have nothing to predict and count nothing."""
+    return objective.sums(params, batch, None) | objective.counts(batch)

@@ -12,7 +12,7 @@ from bert_jax.model.layers import affine, dropout, gelu, random_words
 from bert_jax.model.pretraining import abstract_parameters, count_parameters
 from bert_jax.model.settings import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.terminal import UserError
-from bert_jax.training.steps import forward
+from bert_jax.training.objectives import forward
 from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
 
 

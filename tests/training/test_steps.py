@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.training.losses import cross_entropy, pretraining_loss
+from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import dropout_seed, eval_step, new_state, train_step
 from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
@@ -20,7 +21,7 @@ def step_function(accumulation: int = 1, rate: float = 1e-3, clip: float = 1.0, 
     optimizer = make_optimizer(OptimizerConfig(), random_parameters())
     step = functools.partial(
         train_step,
-        config=config,
+        objective=pretraining_objective(config),
         optimizer=optimizer,
         learning_rate=lambda _: jnp.float32(rate),
         clip_norm=clip,
@@ -127,7 +128,7 @@ def test_evaluation_of_a_padded_batch_counts_only_its_real_rows():
     empty = {name: jnp.zeros_like(value) for name, value in batch.items()}
     empty |= {"masked_targets": empty["masked_targets"] - 1, "nsp_labels": empty["nsp_labels"] - 1}
     padded = {name: jnp.concatenate([value, empty[name]]) for name, value in batch.items()}
-    assert largest_difference(eval_step(params, batch, config=TINY), eval_step(params, padded, config=TINY)) < 1e-6
+    assert largest_difference(eval_step(params, batch, objective=pretraining_objective(TINY)), eval_step(params, padded, objective=pretraining_objective(TINY))) < 1e-6
 
 
 def test_evaluation_has_no_dropout():

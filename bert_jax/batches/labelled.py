@@ -1,0 +1,92 @@
+"""Batches of labelled examples: packed rows as a pure function of the step, and every example exactly once to evaluate."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from bert_jax.batches.source import shard_rows
+from bert_jax.examples.assemble import Batch
+from bert_jax.examples.counter import key_of
+from bert_jax.examples.labelled import RowShape, Unit, assemble_units, pack_units, unit_logits
+from bert_jax.examples.packing import shuffled
+
+EVALUATED = {"cpu": 2_048}
+EVALUATED_ELSEWHERE = 16_384
+"""Tokens of an evaluation batch on one device."""
+
+
+class LabelledBatches:
+    """`batches.at(step)` holds the units of a step, packed, whoever asks, in whatever order.
+
+    Every epoch visits all units in an order of its own; the last step of an epoch holds what is left (as transformers' trainers
+    do; the original drops it). The number of rows depends on the lengths: it is rounded up to one of few, since each costs a
+    compilation.
+    """
+
+    def __init__(self, units: Sequence[Unit], shape: RowShape, batch_size: int, seed: int, *, row_multiple: int, pad_id: int):
+        self._units, self._shape, self._batch_size, self._seed = units, shape, batch_size, seed
+        self._pad_id = pad_id
+        self.steps_per_epoch = -(-len(units) // batch_size)
+        typical = min(batch_size, len(units)) * sum(unit.size for unit in units) / len(units) / shape.length
+        self._granule = row_multiple * max(1, round(typical / 16 / row_multiple))
+        self._fewest = self._rounded(0.9 * typical)
+
+    def _rounded(self, rows: float) -> int:
+        return -(-int(np.ceil(rows)) // self._granule) * self._granule
+
+    def members(self, step: int) -> list[int]:
+        """The numbers of the units of a step."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = shuffled(len(self._units), key_of(self._seed, epoch), np.int64)
+        return order[place * self._batch_size : (place + 1) * self._batch_size].tolist()
+
+    def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
+        """The rows of `step`, or of them the part that the host `shard` = (index, count) holds."""
+        units = [self._units[i] for i in self.members(step)]
+        rows = pack_units(units, self._shape)
+        count = max(self._fewest, self._rounded(len(rows)))
+        mine = shard_rows(count, shard)
+        return assemble_units(units, [rows[r] for r in mine if r < len(rows)], len(mine), self._shape, self._pad_id)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationBatches:
+    """All `units` in batches of `rows` rows, each unit exactly once whatever the mesh."""
+
+    units: Sequence[Unit]
+    shape: RowShape
+    rows: int
+    pad_id: int
+
+    def logits(self, forward: Callable[[Batch], np.ndarray], shard: tuple[int, int] = (0, 1)) -> list[np.ndarray]:
+        """What `forward` says of every unit, in their order; see `unit_logits`.
+
+        `forward` gets this host's part of a batch and returns the logits of the whole batch.
+        """
+        found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(self.units)
+        for rows, batch in self._batches(shard):
+            numbers = [i for members in rows for i in members]
+            local = iter(range(len(numbers)))
+            of_units = unit_logits(
+                forward(batch), [self.units[i] for i in numbers], [[next(local) for _ in members] for members in rows], self.shape
+            )
+            for i, logits in zip(numbers, of_units, strict=True):
+                found[i] = logits
+        return found
+
+    def _batches(self, shard: tuple[int, int]) -> Iterator[tuple[list[list[int]], Batch]]:
+        packed = pack_units(self.units, self.shape)
+        mine = shard_rows(self.rows, shard)
+        for first in range(0, len(packed), self.rows):
+            rows = packed[first : first + self.rows]
+            own = [rows[r] for r in mine if r < len(rows)]
+            yield rows, assemble_units(self.units, own, len(mine), self.shape, self.pad_id)
+
+
+def evaluation_rows(shape: RowShape, platform: str, row_multiple: int) -> int:
+    """Rows of an evaluation batch over `row_multiple` devices."""
+    tokens = EVALUATED.get(platform, EVALUATED_ELSEWHERE)
+    return row_multiple * max(1, tokens // shape.length)

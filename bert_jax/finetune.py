@@ -1,0 +1,330 @@
+"""Fine-tunes a model on a labelled task: every task of the paper, and one's own data.
+
+    python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \\
+        --config.init_from=MODEL --config.task.data_dir=DIR
+
+The workdir afterwards holds config.json, metrics.jsonl, tensorboard/, curves.png, results.json, predictions/ (the official files)
+and model/, a directory that transformers loads. Several seeds, learning rates, batch sizes or epochs (`config.sweep`) become runs
+of their own under runs/, side by side where there are several devices; results.json then compares them, and predictions/ and
+model/ are those of the best. Started again with the same command, it continues where it was, however it ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import logging
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax import launch
+from bert_jax.batches.device import process_shard, to_device
+from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
+from bert_jax.batches.prefetch import prefetch
+from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.examples.assemble import Batch
+from bert_jax.examples.labelled import RowShape, Unit, row_shape
+from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.finetuning_log import FinetuningLog, log_start
+from bert_jax.finetuning_program import Program, program_of, teaching
+from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.loop import add, due, on_host, stop_if_diverged, with_shardings
+from bert_jax.metrics.writer import RESULTS, write_json
+from bert_jax.model.embeddings import check_ids
+from bert_jax.model.settings import ModelConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
+from bert_jax.sweep import BEST, Learned, sweep
+from bert_jax.tasks.registry import load_task
+from bert_jax.tasks.task import Task
+from bert_jax.terminal import UserError, run_verb
+from bert_jax.warm_start import labelled_start, teacher_of, with_own_head
+
+log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb
+
+Array = jax.Array
+
+MAY_CHANGE = (
+    "log_every",
+    "checkpoints.*",
+    "mesh.*",
+    "task.data_dir",
+    "init_from",
+    "distillation.teacher",
+    "model.rematerialisation",
+    "model.scan_unroll",
+    "sweep.devices_per_run",
+)
+"""Keys that a continued run may give new values: none of them decides what is learned (models and data may have moved; what they
+hold is compared)."""
+
+FINGERPRINTS = "fingerprints"
+"""The key of a workdir's config.json that says which examples and weights, to the byte, the run began with."""
+PREDICTIONS = "predictions"
+MODEL = "model"
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """A task's examples as one model reads them."""
+
+    task: Task
+    units: Mapping[str, Sequence[Unit]]
+    """By split."""
+    shape: RowShape
+    pad_id: int
+
+    @property
+    def dev(self) -> list[str]:
+        """The splits that are scored during training; the first one decides."""
+        return [split for split in self.units if split.startswith("dev")]
+
+
+def finetune(
+    experiment: FinetuningExperiment,
+    run: launch.Run,
+    directory: pathlib.Path,
+    data: Data,
+    start: Model,
+    teacher: Model | None,
+    devices: Sequence[jax.Device],
+) -> dict[str, Any] | None:
+    """One run in `directory`: trains until the last step or early stopping, and gives its results; None when asked to stop."""
+    started = time.monotonic()
+    task, training = data.task, experiment.training
+
+    # -------------------------------------------------------------------------------------------------- mesh and compiled steps
+    mesh = make_mesh(experiment.mesh, devices)
+    shard = process_shard(mesh, BATCH)
+    multiple = row_multiple(mesh) * training.accumulation
+    batches = LabelledBatches(
+        data.units["train"], data.shape, training.batch_size, experiment.seed, row_multiple=multiple, pad_id=data.pad_id
+    )
+    rows = functools.partial(checked_rows, batches, shard, start.config)
+    last_step = training.epochs * batches.steps_per_epoch
+    evaluations = evaluation_steps(training.epochs, batches.steps_per_epoch, experiment.selection.per_epoch)
+    program = program_of(experiment, start, task, data.units["train"], batches.steps_per_epoch, mesh)
+    scalars = {
+        "steps": np.int32(last_step),
+        "warmup_steps": np.int32(round(training.warmup_fraction * last_step)),
+        "peak": np.float32(training.learning_rate),
+        "seed": np.uint32(experiment.seed),
+    }
+    teach = teaching(teacher, experiment, program.config, mesh)
+
+    # ------------------------------------------------------------------- where the weights come from: a checkpoint, or the model
+    with Checkpoints(directory / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints, Checkpoints(
+        directory / BEST, keep=1
+    ) as best_checkpoints:
+        abstract = with_shardings(program.abstract, program.shardings)
+        state = checkpoints.restore_latest(abstract)
+        best = best_checkpoints.restore_latest(best_layout(abstract, mesh)) if state is not None else None
+        if state is None:
+            state = program.begin(with_own_head(start, program.config, program.head, experiment).params)
+        step = int(state.step)
+        said = FinetuningLog(experiment, run, directory, task, batches, data.shape, program.config, mesh, last_step, step)
+
+        # -------------------------------------------------------------------------------------------------------------- the loop
+        stopped = False
+        ended = best is not None and early(experiment, evaluations, step, int(best["step"]))
+        with said, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+            evaluate = evaluation(data, program, mesh, shard, run)
+            window: dict[str, Array] = {}
+            previous: dict[str, Array] = {}
+            with prefetch(rows, step, step if ended else last_step) as prepared:
+                for batch in prepared:
+                    state, sums = program.train(state, teach(to_device(batch, mesh, BATCH)), scalars)
+                    step += 1
+                    stop_if_diverged(experiment.abort_after_skipped, directory, rows, step - 1, previous)  # one step behind
+                    previous, window = sums, add(window, sums)
+                    run.watchdog.step_done(step)
+                    stopped = run.preemption.requested(step)
+                    if due(step, experiment.log_every, last=last_step) or step in evaluations or stopped:
+                        said.training(step, jax.device_get(window), scalars)
+                        window = {}
+                    if step in evaluations:
+                        with said.pace.pause():
+                            scores = {split: task.scores(split, evaluate(state.params, split)) for split in data.dev}
+                            said.evaluation(step, scores)
+                            score = scores[data.dev[0]][task.metric]
+                            if best is None or score > float(best["score"]) or experiment.selection.select == "last":
+                                best = {"params": copy(state.params), "score": jnp.float32(score), "step": jnp.int32(step)}
+                                best_checkpoints.save(step, best)
+                            ended = early(experiment, evaluations, step, int(best["step"]))
+                    if due(step, experiment.checkpoints.every, last=last_step) or stopped or ended:
+                        with said.pace.pause():
+                            checkpoints.save(step, state)
+                        run.watchdog.alive("saving")
+                    if stopped or ended:
+                        break
+                stop_if_diverged(experiment.abort_after_skipped, directory, rows, step, previous)
+
+            # ----------------------------------------------------------------------------------------------------------- the end
+            checkpoints.finish()
+            best_checkpoints.finish()
+            if stopped and step < last_step and not ended:
+                said.note(f"stopped at step {step:,} of {last_step:,}, saved; the same command continues")
+                return None
+            assert best is not None  # the last step is always evaluated
+            logits = {split: evaluate(best["params"], split) for split in data.dev}
+        results = {
+            "task": task.name,
+            "metric": task.metric,
+            "scores": {split: task.scores(split, found) for split, found in logits.items()},
+            "baseline": {split: task.baseline(split) for split in data.dev},
+            "degenerate": task.is_degenerate(logits[data.dev[0]]),
+            "best_step": int(best["step"]),
+            "steps": step,
+            "steps_per_epoch": batches.steps_per_epoch,
+            "skipped_steps": int(state.skipped),
+            "seed": experiment.seed,
+            "learning_rate": training.learning_rate,
+            "batch_size": training.batch_size,
+            "epochs": training.epochs,
+            "seconds_since_last_start": round(time.monotonic() - started, 1),
+            "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
+            "jax": jax.__version__,
+        }
+        if run.is_first:
+            write_json(directory / RESULTS, results)
+            said.draw()
+    return results
+
+
+def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
+    """The steps after which dev is scored: evenly within every epoch, and at its end."""
+    each = {max(1, round(steps_per_epoch * i / per_epoch)) for i in range(1, per_epoch + 1)}
+    return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
+
+
+def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: int, best_step: int) -> bool:
+    """Whether `patience` evaluations have passed without a better one."""
+    patience = experiment.selection.patience
+    return bool(patience) and sum(best_step < e <= step for e in evaluations) >= patience
+
+
+def evaluation(
+    data: Data, program: Program, mesh: Mesh, shard: tuple[int, int], run: launch.Run
+) -> Callable[[Any, str], list[np.ndarray]]:
+    """A function (parameters, split) -> the logits of each of the split's units, in their order."""
+    rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
+
+    def evaluate(params: Any, split: str) -> list[np.ndarray]:
+        def forward(batch: Batch) -> np.ndarray:
+            found = program.logits(params, to_device(batch, mesh, BATCH))
+            run.watchdog.alive("evaluation")
+            return np.asarray(found.addressable_data(0))
+
+        with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+            return EvaluationBatches(data.units[split], data.shape, rows, data.pad_id).logits(forward, shard)
+
+    return evaluate
+
+
+def best_layout(abstract: Any, mesh: Mesh) -> dict[str, Any]:
+    """The shapes of what is kept of the best evaluation."""
+    whole = NamedSharding(mesh, PartitionSpec())
+    scalars = {"score": jnp.float32, "step": jnp.int32}
+    kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}
+    return {"params": abstract.params} | kept
+
+
+def copy(params: Any) -> Any:
+    """The same arrays in memory of their own: the next step gives the state's away."""
+    return jax.tree.map(jnp.copy, params)
+
+
+def checked_rows(batches: LabelledBatches, shard: tuple[int, int], model: ModelConfig, step: int) -> Batch:
+    """This process's rows of `step`, their ids checked against the model's tables while they are still on the host."""
+    batch = batches.at(step, shard)
+    check_ids(model, input_ids=batch["input_ids"], token_type_ids=batch["token_type_ids"], position_ids=batch["position_ids"])
+    return batch
+
+
+def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices: Sequence[jax.Device]) -> None:
+    """Predicts every split with the best weights of a run, and exports them as a model: the workdir's predictions/ and model/."""
+    experiment = learned.experiment
+    mesh = make_mesh(experiment.mesh, devices)
+    steps_per_epoch = learned.results["steps_per_epoch"]
+    program = program_of(experiment, start, data.task, data.units["train"], steps_per_epoch, mesh)
+    with Checkpoints(learned.directory / BEST, keep=1) as checkpoints:
+        best = checkpoints.restore_latest(best_layout(with_shardings(program.abstract, program.shardings), mesh))
+    if best is None:
+        raise UserError(f"{learned.directory / BEST} holds no weights; start this run again in another --workdir")
+    evaluate = evaluation(data, program, mesh, process_shard(mesh, BATCH), run)
+    for split in data.units:
+        if split != "train":
+            logits = evaluate(best["params"], split)
+            if run.is_first:
+                data.task.write_predictions(run.workdir / PREDICTIONS, split, logits)
+    params = on_host(best["params"], mesh)
+    if run.is_first:
+        trained = dataclasses.replace(
+            start, params=params, config=program.config, head=program.head, untrained=frozenset(), other_fields={}
+        )
+        about = {"task": data.task.name, "step": learned.results["best_step"]}
+        export_model(run.workdir / MODEL, trained, about)
+
+
+def read_units(task: Task, start: Model) -> Data:
+    """The task's examples as the model `start` reads them."""
+    units = {split: task.units(split, start.tokenizer) for split in task.splits}
+    everything = [unit for split in units.values() for unit in split]
+    kind = task.head.problem if task.head.problem != "classification" else task.head.kind
+    return Data(task, units, row_shape(everything, kind, len(task.head.labels)), start.tokenizer.pad_id)
+
+
+def fingerprint(task: Task) -> str:
+    """Changes when the examples do: a run that continues must find those it began with, wherever they lie now."""
+    digest = hashlib.sha256()
+    for split, examples in task.splits.items():
+        digest.update(split.encode())
+        for example in examples:
+            digest.update(repr(example).encode())
+    return digest.hexdigest()
+
+
+def main() -> int:
+    """The verb."""
+    flags = launch.parse_flags("finetune", __doc__, defaults=FinetuningExperiment.defaults())
+    experiment = FinetuningExperiment.from_dict(flags.config)
+    task = load_task(experiment.task, say=lambda text: print(text, flush=True))
+    config = experiment.to_dict() | {FINGERPRINTS: fingerprint(task)}
+    with launch.begin("finetune", flags, config, may_change=MAY_CHANGE, completed=with_defaults) as run:
+        start = labelled_start(experiment, task.head)
+        if experiment.task.length > start.config.max_position:
+            raise UserError(
+                f"config.task.length={experiment.task.length} is longer than the position table of {experiment.init_from} "
+                f"({start.config.max_position}); shorten it, or extend the table with `python -m bert_jax.convert`"
+            )
+        data = read_units(task, start)
+        log_start(experiment, task, start.config, {split: len(examples) for split, examples in task.splits.items()})
+        teacher = teacher_of(experiment, start, experiment.head_config(task.head))
+        return sweep(
+            experiment,
+            run,
+            lambda one, directory, devices: finetune(one, run, directory, data, start, teacher, devices),
+            lambda learned: finish(learned, run, data, start, jax.devices()),
+        )
+
+
+def with_defaults(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A stored configuration with the defaults of the keys that have come since; as it is, where some have gone."""
+    try:
+        experiment = FinetuningExperiment.from_dict({key: value for key, value in stored.items() if key != FINGERPRINTS})
+    except UserError:
+        return stored
+    return experiment.to_dict() | {FINGERPRINTS: stored.get(FINGERPRINTS)}
+
+
+if __name__ == "__main__":
+    run_verb(main)

@@ -1,0 +1,232 @@
+"""A fine-tuning experiment: what its file returns becomes frozen dataclasses here, by the rules of `config.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import CheckpointConfig, require_at_least, section
+from bert_jax.model.settings import HeadConfig, ModelConfig
+from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.tasks.task import TaskConfig
+from bert_jax.terminal import UserError, nearest
+from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.schedules import FINETUNING
+
+SELECTIONS = ("best", "last")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelChanges:
+    """Fields of the model that may differ from those of `init_from`: they change how it trains, not what it is."""
+
+    hidden_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    dtype: str = "float32"
+    rematerialisation: str = "none"
+    scan_unroll: int = 0
+    vocab_multiple: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadChanges:
+    """What the task's head reads, and how; the defaults are the paper's. See `HeadConfig`."""
+
+    pooling: str = "pooler"
+    layers: str = "last"
+    lstm: int = 0
+    dropout: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How the task is learned; the defaults are within the paper's grid (appendix A.3)."""
+
+    epochs: int = 3
+    batch_size: int = 32
+    """Examples of one update, over all devices."""
+    learning_rate: float = 2e-5
+    warmup_fraction: float = 0.1
+    """Of all steps (run_classifier.py)."""
+    schedule: str = "original"
+    """"original" (run_classifier.py), "linear" (transformers'), "slanted_triangular" (ULMFiT) or "constant", after the warmup."""
+    accumulation: int = 1
+    """Microbatches that one update's rows pass in."""
+    label_smoothing: float = 0.0
+    """arXiv:1512.00567, section 7."""
+    class_weights: tuple[float, ...] = ()
+    """A factor for the loss of each label, in the order of the head's labels; one 0 stands for "balanced": each label counts by
+    the inverse of its frequency."""
+    layer_decay: float = 1.0
+    """The learning rate of a layer is this times that of the layer above (ULMFiT; ELECTRA's 0.8 and 0.9)."""
+    freeze_encoder: bool = False
+    """Trains the head alone; embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
+    gradual_unfreezing: bool = False
+    """The head alone in the first epoch, and one layer more in each that follows (ULMFiT, section 3.3)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SelectionConfig:
+    """How often the dev set is scored, and which weights are the result."""
+
+    per_epoch: int = 1
+    select: str = "best"
+    """"best": the weights of the best evaluation on dev; "last": the last ones."""
+    patience: int = 0
+    """Training ends after so many evaluations without a better one; 0 never."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillationConfig:
+    """Learning from a larger fine-tuned model as well (Hinton et al., arXiv:1503.02531)."""
+
+    teacher: str = ""
+    """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name; empty: none."""
+    temperature: float = 2.0
+    soft_weight: float = 0.5
+    """The share of the loss that compares with the teacher's answers."""
+    hidden_weight: float = 0.0
+    """The weight of the difference between hidden states; both models must be equally wide."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """Several runs in one command: every combination of the values given; an empty list stands for the value in `training`.
+
+    The paper's grid (appendix A.3) is batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; epochs 2, 3, 4.
+    """
+
+    batch_sizes: tuple[int, ...] = ()
+    learning_rates: tuple[float, ...] = ()
+    epochs: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()
+    devices_per_run: int = 1
+    """The runs of a sweep go side by side, each on so many devices."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuningExperiment:
+    """A labelled task, whole."""
+
+    seed: int = 0
+    """Decides the order of the examples, dropout, and the new head's weights."""
+    init_from: str = ""
+    """The model to begin with: Hugging Face directory, workdir of a run, or name on the hub."""
+    init_new: str = ""
+    """Parts that it lacks and that begin with random weights, with commas between ("pooler"); the task's head always does."""
+    init_random: bool = False
+    """Takes shape and vocabulary from `init_from`, and random weights: what pretraining is compared with."""
+    keep_head: bool = False
+    """Goes on with the head of `init_from`, which must be the task's own; else a new one takes its place."""
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    model: ModelChanges = ModelChanges()
+    head: HeadChanges = HeadChanges()
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    training: TrainingConfig = TrainingConfig()
+    selection: SelectionConfig = SelectionConfig()
+    distillation: DistillationConfig = DistillationConfig()
+    sweep: SweepConfig = SweepConfig()
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    checkpoints: CheckpointConfig = dataclasses.field(default_factory=lambda: CheckpointConfig(every=500))
+    log_every: int = 50
+    abort_after_skipped: int = 10
+    """So many steps in a row without a finite loss and gradient end the run."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> FinetuningExperiment:
+        """The experiment that nested plain values describe. Raises UserError for unknown keys, wrong types and impossible
+        values."""
+        experiment = section(cls, values, "config")
+        experiment.validate()
+        return experiment
+
+    @staticmethod
+    def defaults() -> dict[str, Any]:
+        """Every key there is with its default, as nested plain values."""
+        return dataclasses.asdict(FinetuningExperiment())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The inverse of `from_dict`, with every default written out."""
+        return dataclasses.asdict(self)
+
+    def validate(self) -> None:
+        """Checks what no single section can see."""
+        if not self.init_from:
+            raise UserError("config.init_from is empty; name the model to fine-tune (directory, workdir or hub name)")
+        t, s, d = self.training, self.selection, self.distillation
+        require_at_least(
+            1,
+            {
+                "log_every": self.log_every,
+                "abort_after_skipped": self.abort_after_skipped,
+                "checkpoints.every": self.checkpoints.every,
+                "checkpoints.keep": self.checkpoints.keep,
+                "training.accumulation": t.accumulation,
+                "selection.per_epoch": s.per_epoch,
+                "sweep.devices_per_run": self.sweep.devices_per_run,
+            },
+        )
+        require_at_least(0, {"selection.patience": s.patience, "head.lstm": self.head.lstm})
+        for run in self.runs():
+            require_at_least(1, {"training.batch_size": run.training.batch_size, "training.epochs": run.training.epochs})
+            if not 0 <= run.seed < 2**32:
+                raise UserError(f"config.seed={run.seed} must be in [0, 2**32)")
+            if run.training.learning_rate <= 0:
+                raise UserError(f"config.training.learning_rate={run.training.learning_rate} must be above 0")
+        for name, value, allowed in (("training.schedule", t.schedule, FINETUNING), ("selection.select", s.select, SELECTIONS)):
+            if value not in allowed:
+                raise UserError(f"config.{name}={value!r} is unknown: {nearest(value, allowed)}")
+        for name, share, top in (
+            ("training.warmup_fraction", t.warmup_fraction, 1.0),
+            ("training.label_smoothing", t.label_smoothing, 1.0),
+            ("training.layer_decay", t.layer_decay, 1.0),
+            ("distillation.soft_weight", d.soft_weight, 1.0),
+        ):
+            if not 0.0 <= share <= top:
+                raise UserError(f"config.{name}={share} must be between 0 and {top:g}")
+        if d.temperature <= 0 or d.hidden_weight < 0:
+            raise UserError(
+                f"config.distillation.temperature={d.temperature} must be above 0, and hidden_weight={d.hidden_weight} not below"
+            )
+        if any(weight < 0 for weight in t.class_weights):
+            raise UserError(f"config.training.class_weights={t.class_weights} must not be negative")
+        if self.init_random and (self.keep_head or self.init_new):
+            raise UserError("config.init_random begins with random weights: keep_head and init_new have no use; leave them out")
+        if t.freeze_encoder and t.gradual_unfreezing:
+            raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")
+
+    def runs(self) -> list[FinetuningExperiment]:
+        """The runs of the sweep, each without one: seeds run fastest, so that the first results are a whole set of seeds."""
+        t, s = self.training, self.sweep
+        rates, seeds = s.learning_rates or (t.learning_rate,), s.seeds or (self.seed,)
+        axes = (s.batch_sizes or (t.batch_size,), rates, s.epochs or (t.epochs,), seeds)
+        return [
+            dataclasses.replace(
+                self,
+                seed=seed,
+                training=dataclasses.replace(t, batch_size=batch_size, learning_rate=rate, epochs=epochs),
+                sweep=SweepConfig(devices_per_run=s.devices_per_run),
+            )
+            for batch_size, rate, epochs, seed in itertools.product(*axes)
+        ]
+
+    @property
+    def name(self) -> str:
+        """What distinguishes the runs of a sweep: "batch-32_rate-2e-05_epochs-3_seed-0"."""
+        t = self.training
+        return f"batch-{t.batch_size}_rate-{t.learning_rate:g}_epochs-{t.epochs}_seed-{self.seed}"
+
+    def head_config(self, own: HeadConfig) -> HeadConfig:
+        """The task's `own` head with what `config.head` asks for."""
+        c = self.head
+        dropout = c.dropout
+        if dropout is None and self.training.freeze_encoder and own.kind != "span":
+            dropout = self.model.hidden_dropout  # which `model_config` takes from the encoder
+        return dataclasses.replace(own, pooling=c.pooling, layers=c.layers, lstm=c.lstm, dropout=dropout)
+
+    def model_config(self, loaded: ModelConfig) -> ModelConfig:
+        """The shape that was loaded with what `config.model` asks for; no dropout in an encoder that is not trained."""
+        config = dataclasses.replace(loaded, **dataclasses.asdict(self.model))
+        return dataclasses.replace(config, hidden_dropout=0.0, attention_dropout=0.0) if self.training.freeze_encoder else config

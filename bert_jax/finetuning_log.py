@@ -1,0 +1,138 @@
+"""What a fine-tuning run says: lines for the person, records for `metrics.jsonl`, the picture."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pathlib
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from bert_jax import launch
+from bert_jax.batches.labelled import LabelledBatches
+from bert_jax.examples.labelled import RowShape
+from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.metrics.pictures import draw_task_curves
+from bert_jax.metrics.report import Pace, row_flops, training_line
+from bert_jax.metrics.writer import METRICS, MetricsWriter
+from bert_jax.model.settings import ModelConfig
+from bert_jax.tasks.task import Task
+from bert_jax.training.schedules import FINETUNING
+
+log = logging.getLogger(__name__)
+
+PICTURE = "curves.png"
+
+
+class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
+    """The voice of one run; those of a sweep begin their lines with their name."""
+
+    def __init__(
+        self,
+        experiment: FinetuningExperiment,
+        run: launch.Run,
+        directory: pathlib.Path,
+        task: Task,
+        batches: LabelledBatches,
+        shape: RowShape,
+        model: ModelConfig,
+        mesh: Mesh,
+        last_step: int,
+        step: int,
+    ):
+        self._experiment, self._task, self._directory, self._mesh = experiment, task, directory, mesh
+        self._last_step, self._is_first = last_step, run.is_first
+        self._prefix = f"{directory.name}  " if directory != run.workdir else ""
+        self._row_flops = row_flops(
+            layers=model.num_layers,
+            width=model.hidden_size,
+            feed_forward=model.intermediate_size,
+            vocabulary=0,
+            length=shape.length,
+            predictions=0,
+        )
+        self.pace = Pace()
+        directory.mkdir(parents=True, exist_ok=True)
+        self._metrics = MetricsWriter(directory, resume_step=step or -1) if run.is_first else None
+        self._done = step
+        if step:
+            self.note(f"continuing from step {step:,}")
+        else:
+            self.note(
+                f"{last_step:,} steps, {batches.steps_per_epoch:,} an epoch of {experiment.training.batch_size} examples, "
+                f"in rows of {shape.length} tokens"
+            )
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._metrics:
+            self._metrics.close()
+
+    def note(self, text: str) -> None:
+        """One line."""
+        log.info("%s%s", self._prefix, text)
+
+    def training(self, step: int, window: Mapping[str, Any], scalars: Mapping[str, Any]) -> None:
+        """One line and one record: the means of the steps since the last one."""
+        if not window:
+            return
+        values = {name: float(value) for name, value in window.items()}
+        steps, since = max(values["steps"], 1.0), step - self._done
+        flops = values["packed_rows"] * self._row_flops
+        self.pace.add(rows=values["rows"], tokens=values["tokens"], flops=flops)
+        rates = self.pace.report(flops_left=flops / since * (self._last_step - step))
+        self._done = step
+        scores = {"loss": values["loss"] / max(values["weight"], 1e-6)}
+        if self._task.head.problem != "regression":
+            scores["accuracy"] = values["correct"] / max(values["labels"], 1.0)
+        kind = self._mesh.devices.flat[0].device_kind
+        self.note(training_line(step, self._last_step, scores, rates, kind, self._mesh.size))
+        if values["skipped"]:
+            skipped = int(values["skipped"])
+            log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self._prefix, skipped)
+        schedule = FINETUNING[self._experiment.training.schedule]
+        rate = schedule(jnp.int32(step - 1), scalars["steps"], scalars["warmup_steps"], scalars["peak"])
+        record = scores | rates | {"grad_norm": values["grad_norm"] / steps, "skipped": values["skipped"]}
+        record["learning_rate"] = float(rate)
+        if self._metrics:
+            self._metrics.write(step, {f"train/{name}": value for name, value in record.items()})
+
+    def evaluation(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """The scores of every dev split."""
+        for split, own in scores.items():
+            self.note(f"{split} after step {step:,}: {shown(own)}")
+        if self._metrics:
+            self._metrics.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
+        self.draw()
+
+    def draw(self) -> None:
+        """Draws the curves so far."""
+        if self._is_first:
+            split = next(split for split in self._task.splits if split.startswith("dev"))
+            draw_task_curves(
+                self._directory / METRICS,
+                self._directory / PICTURE,
+                title=f"{self._task.name}: {self._directory.name}",
+                metric=f"{split}/{self._task.metric}",
+                baseline=self._task.baseline(split).get(self._task.metric),
+            )
+
+
+def shown(scores: Mapping[str, float], most: int = 8) -> str:
+    """Scores in a line: "f1 0.8912  accuracy 0.8456"."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in list(scores.items())[:most])
+
+
+def log_start(experiment: FinetuningExperiment, task: Task, model: ModelConfig, examples: Mapping[str, int]) -> None:
+    """What is about to be learned, from what."""
+    origin = f"random weights in the shape of {experiment.init_from}" if experiment.init_random else experiment.init_from
+    log.info("model: %d layers, %d wide, from %s", model.num_layers, model.hidden_size, origin)
+    log.info("task: %s, %s", task.name, ", ".join(f"{count:,} {split}" for split, count in examples.items()))
+    labels = task.head.labels
+    if labels and task.head.problem != "regression":
+        log.info("labels: %s", ", ".join(labels) if len(labels) <= 20 else f"{len(labels)}")
+    log.info("devices: %d x %s", jax.device_count(), jax.devices()[0].device_kind)

@@ -1,0 +1,204 @@
+"""Several fine-tuning runs as one command: the paper's grid and several seeds, side by side, and what came of them.
+
+Fine-tuning on small data sets scatters, and sometimes fails outright (paper appendix, "several random restarts"; Mosbach et al.,
+arXiv:2006.04884): a result is a mean over seeds with its deviation, and the number of runs that answer everything alike.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import pathlib
+import queue
+import shutil
+import statistics
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from bert_jax import launch
+from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.metrics.writer import RESULTS, write_json
+from bert_jax.terminal import UserError
+
+log = logging.getLogger(__name__)
+
+RUNS = "runs"
+BEST = "best"
+"""The folder of the best evaluation's weights, while a run goes on."""
+SETTINGS = ("batch_size", "learning_rate", "epochs")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a finished run has come to; `results` has the scores, or says under "failed" why there are none."""
+
+    experiment: FinetuningExperiment
+    directory: pathlib.Path
+    results: Mapping[str, Any]
+
+    @property
+    def score(self) -> float:
+        """Of the metric that runs are compared by, on the dev split that decides; -inf of a run that failed."""
+        if "failed" in self.results:
+            return -math.inf
+        return float(next(iter(self.results["scores"].values()))[self.results["metric"]])
+
+
+Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], Mapping[str, Any] | None]
+
+
+def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finish: Callable[[Learned], None]) -> int:
+    """Trains all runs of `experiment`, compares them, and finishes the best; returns the exit status.
+
+    `train` makes one run in a directory on some devices, and gives its results, or None when it was asked to stop. A run that was
+    finished by an earlier start is not repeated.
+    """
+    runs = experiment.runs()
+    single = len(runs) == 1
+    directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
+    learned: list[Learned] = []
+
+    def train_one(number: int, devices: Sequence[jax.Device]) -> bool:
+        results = _stored(directories[number]) or _trained(train, runs[number], directories[number], devices, single)
+        if results is None:
+            return False
+        learned.append(Learned(runs[number], directories[number], results))
+        if run.is_first and not single:
+            _keep_the_best(learned)
+        return True
+
+    if not _side_by_side(train_one, len(runs), device_groups(experiment, single)):
+        return run.preemption.exit_status
+    best = max(learned, key=lambda one: (one.score, -directories.index(one.directory)))
+    if "failed" in best.results:
+        raise UserError(f"all {len(runs)} runs failed; the first one: {best.results['failed']}")
+    if not single:
+        ordered = sorted(learned, key=lambda one: directories.index(one.directory))
+        summary = {"best_run": best.directory.name, **summarise([one.results for one in ordered])}
+        log.info("%s", table(summary))
+        if run.is_first:
+            write_json(run.workdir / RESULTS, summary)
+    finish(best)
+    log.info("results: %s\nmodel: %s", run.workdir / RESULTS, run.workdir / "model")
+    return 0
+
+
+def device_groups(experiment: FinetuningExperiment, single: bool) -> list[list[jax.Device]]:
+    """The devices of each of the runs that go at a time; a single run has all, and so has each run of several processes, whose
+    collectives must come in one order."""
+    devices, size = jax.devices(), experiment.sweep.devices_per_run
+    if single or jax.process_count() > 1:
+        return [devices]
+    if len(devices) % size:
+        raise UserError(f"config.sweep.devices_per_run={size} does not divide the {len(devices)} devices; choose a divisor")
+    return [devices[i : i + size] for i in range(0, len(devices), size)]
+
+
+def _side_by_side(one: Callable[[int, Sequence[jax.Device]], bool], count: int, groups: Sequence[Sequence[jax.Device]]) -> bool:
+    """`one(number, devices)` for every number, as many at a time as there are groups; False as soon as one of them says so."""
+    if len(groups) == 1:
+        return all(one(number, groups[0]) for number in range(count))
+    free: queue.SimpleQueue[Sequence[jax.Device]] = queue.SimpleQueue()
+    for group in groups:
+        free.put(group)
+    stopping = threading.Event()
+
+    def next_one(number: int) -> bool:
+        if stopping.is_set():
+            return False
+        devices = free.get()
+        try:
+            going_on = one(number, devices)
+        except BaseException:
+            stopping.set()
+            raise
+        finally:
+            free.put(devices)
+        if not going_on:
+            stopping.set()
+        return going_on
+
+    with ThreadPoolExecutor(len(groups), thread_name_prefix="run") as pool:
+        return all(list(pool.map(next_one, range(count))))
+
+
+def _trained(
+    train: Train, one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device], single: bool
+) -> Mapping[str, Any] | None:
+    """A run's results; that of a sweep may fail without ending the others."""
+    try:
+        return train(one, directory, devices)
+    except UserError as error:
+        if single:
+            raise
+        log.warning("%s failed: %s", directory.name, error)
+        settings = {name: getattr(one.training, name) for name in SETTINGS}
+        return {"failed": str(error), "seed": one.seed, **settings}
+
+
+def _stored(directory: pathlib.Path) -> Mapping[str, Any] | None:
+    """The results that an earlier start has written."""
+    try:
+        results = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return results if isinstance(results, dict) and "scores" in results else None
+
+
+def _keep_the_best(learned: Sequence[Learned]) -> None:
+    """Removes the weights of every run that is not the best so far: a grid of 27 BERT-Bases would fill a disk."""
+    best = max(learned, key=lambda one: one.score)
+    for other in learned:
+        for folder in ("checkpoints", *((BEST,) if other is not best else ())):
+            shutil.rmtree(other.directory / folder, ignore_errors=True)
+
+
+def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Statistics over seeds for each setting of batch size, learning rate and epochs.
+
+    `std` is the sample deviation (null for one seed); degenerate runs are counted and part of the statistics, failed ones counted
+    and left out. `settings` are in the order of their mean score, best first.
+    """
+    scored = [r for r in results if "failed" not in r]
+    metric, split = (scored[0]["metric"], next(iter(scored[0]["scores"]))) if scored else ("", "")
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for result in results:
+        groups.setdefault(tuple(result[name] for name in SETTINGS), []).append(result)
+    settings = []
+    for values, members in groups.items():
+        scores = [r["scores"][split][metric] for r in members if "failed" not in r]
+        settings.append(
+            {
+                **dict(zip(SETTINGS, values, strict=True)),
+                "runs": len(members),
+                "best": max(scores, default=None),
+                "mean": statistics.fmean(scores) if scores else None,
+                "std": statistics.stdev(scores) if len(scores) > 1 else None,
+                "median": statistics.median(scores) if scores else None,
+                "degenerate": sum(bool(r.get("degenerate")) for r in members),
+                "failed": sum("failed" in r for r in members),
+            }
+        )
+    settings.sort(key=lambda s: -math.inf if s["mean"] is None else s["mean"], reverse=True)
+    baseline = scored[0]["baseline"][split].get(metric) if scored else None
+    return {"metric": f"{split}/{metric}", "baseline": baseline, "settings": settings, "runs": list(results)}
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The settings of a summary, a line each, for a person."""
+
+    def cell(value: Any) -> str:
+        return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    names = (*SETTINGS, "runs", "best", "mean", "std", "median", "degenerate", "failed")
+    rows = [names, *(tuple(cell(setting[name]) for name in names) for setting in summary["settings"])]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
+    lines = ["  ".join(f"{value:>{width}}" for value, width in zip(row, widths, strict=True)) for row in rows]
+    title = f"{summary['metric']} (the most frequent answer scores {cell(summary['baseline'])})"
+    return "\n".join([title, *lines])

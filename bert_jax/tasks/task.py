@@ -1,0 +1,152 @@
+"""A labelled task: its examples, how a model reads them, what its answers are worth, and the files that report them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.examples.labelled import Unit
+from bert_jax.model.settings import HeadConfig
+from bert_jax.tasks.entity_scores import SCHEMES
+from bert_jax.tasks.own_data import OwnDataConfig
+from bert_jax.terminal import UserError, nearest
+
+CONTEXTS = ("sentence", "document")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """Which task, where its files are, and how its texts become rows."""
+
+    name: str = "glue/mrpc"
+    """"glue/NAME", "sick/entailment", "sick/relatedness", "swag", "codah", "conll2003", "wnut17", "pos", "gap", "squad/v1.1",
+    "squad/v2.0", or of one's own "own/sequence", "own/token", "own/span", "own/choice"."""
+    data_dir: str = ""
+    """The directory of the official files; empty: from the catalogue of tfds, which needs the network."""
+    length: int = 128
+    """Tokens of a sequence with [CLS] and [SEP]; a longer one is cut, a longer context read in windows."""
+    train_rows: int = 0
+    """The first so many training examples; 0 takes all."""
+    context: str = "sentence"
+    """Token tasks: "sentence" reads a sentence alone, "document" with what stands around it (paper section 5.3)."""
+    scheme: str = ""
+    """Token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty leaves them as they are."""
+    doc_stride: int = 128
+    """Tokens between two windows over a context."""
+    max_question: int = 64
+    max_answer: int = 30
+    """Tokens of a question that are read, and of an answer."""
+    n_best: int = 20
+    own: OwnDataConfig = dataclasses.field(default_factory=OwnDataConfig)
+
+    def __post_init__(self) -> None:
+        least_values = {"length": 8, "train_rows": 0, "doc_stride": 1, "max_question": 1, "max_answer": 1, "n_best": 1}
+        for name, least in least_values.items():
+            if getattr(self, name) < least:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least {least}")
+        for name, allowed in (("context", CONTEXTS), ("scheme", ("", *SCHEMES))):
+            if getattr(self, name) not in allowed:
+                raise UserError(f"config.task.{name}={getattr(self, name)!r} is unknown: {nearest(getattr(self, name), allowed)}")
+
+
+class Task(Protocol):
+    """What `finetune` asks of a task. Logits are float32 arrays, one for each unit of a split in its order: [C] of a sequence or
+    mention head, [n, C] of a token head, [n, 2] of a span head, [candidates] of a choice head."""
+
+    @property
+    def name(self) -> str:
+        """As in `TaskConfig.name`."""
+
+    @property
+    def head(self) -> HeadConfig:
+        """The layer it needs, with its labels."""
+
+    @property
+    def metric(self) -> str:
+        """The name among `scores` by which models are compared; more is better."""
+
+    @property
+    def splits(self) -> Mapping[str, Sequence[Any]]:
+        """The examples by split: "train"; "dev", or several that begin with it, of which the first decides; "test" likewise."""
+
+    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+        """The examples of a split as a model with this tokenizer reads them."""
+
+    def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
+        """The official metrics: fractions, but SQuAD's in percent. A split without labels has none: {}."""
+
+    def baseline(self, split: str) -> dict[str, float]:
+        """The same metrics of the answer that is most frequent in training."""
+
+    def is_degenerate(self, logits: Sequence[np.ndarray]) -> bool:
+        """Whether every answer is the same."""
+
+    def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
+        """Writes the official files of predictions for a split; returns their paths."""
+
+
+def encode_pair(
+    tokenizer: Tokenizer, ids: Sequence[int], ids_b: Sequence[int] | None, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` in at most `length` tokens, int32 [n] ids and token types.
+
+    What is too long is cut at its end, from the longer of the two, token by token (run_classifier.py, `_truncate_seq_pair`).
+    """
+    a, b = len(ids), len(ids_b or ())
+    over = a + b + (2 if ids_b is None else 3) - length
+    if over > 0:
+        from_longer = min(over, abs(a - b))
+        a, b = (a - from_longer, b) if a > b else (a, b - from_longer)
+        left = over - from_longer  # both are equally long now: B loses the odd token, as the original does
+        a, b = (a - left // 2, b - (left - left // 2)) if ids_b is not None else (a - left, b)
+    first = [tokenizer.cls_id, *ids[:a], tokenizer.sep_id]
+    second = [] if ids_b is None else [*ids_b[:b], tokenizer.sep_id]
+    types = np.zeros(len(first) + len(second), np.int32)
+    types[len(first) :] = 1
+    return np.array(first + second, np.int32), types
+
+
+def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Those of `splits` that hold examples, of "train" the first `config.train_rows`. Raises UserError where there is nothing to
+    train on, or no dev set."""
+    held = {split: examples for split, examples in splits.items() if examples}
+    for part in ("train", "dev"):
+        if not any(split.startswith(part) for split in held):
+            where = f"config.task.own.{part}" if config.name.startswith("own/") else "config.task.data_dir"
+            raise UserError(f"{config.name} has no examples of its {part} split; give them with {where}")
+    return held | {"train": held["train"][: config.train_rows or None]}
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis, in float64; nan where a logit is nan or positive infinity."""
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(np.float64(logits) - np.max(logits, axis=-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def all_equal(answers: np.ndarray) -> bool:
+    """Whether several answers, [N] or [N, C], are all the same."""
+    return len(answers) > 1 and bool((answers == answers[0]).all())
+
+
+def table_text(rows: Iterable[Sequence[str]]) -> str:
+    """Rows with TABs between their cells; a TAB or a line end inside a cell is a space."""
+    return "".join("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) + "\n" for row in rows)
+
+
+def predictions_file(directory: str | os.PathLike, name: str, text: str) -> pathlib.Path:
+    """Writes one file of predictions. Raises UserError where it cannot."""
+    path = pathlib.Path(directory) / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}); free space, or choose another --workdir") from error
+    return path

@@ -1,0 +1,79 @@
+"""What training minimises: the two pretraining losses together (paper section 3.1), or a labelled task's (section 4)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.labelling import BertForLabels
+from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.settings import HeadConfig, ModelConfig
+from bert_jax.training.label_losses import LabelLoss, hidden_state_loss, label_counts, label_loss_sums
+from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
+
+Array = jax.Array
+Batch = dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """A loss as sums that add over microbatches and devices, and are divided at last."""
+
+    counts: Callable[[Batch], Sums]
+    """What the sums will be divided by, from the batch alone."""
+    sums: Callable[[Any, Batch, Array | None], Sums]
+    """(parameters, batch, dropout seed; None is evaluation) -> float32 scalars."""
+    loss: Callable[[Sums, Sums], Array]
+    """(sums, counts) -> the scalar to differentiate."""
+
+
+def forward(config: ModelConfig, params: Any, batch: Batch, seed: Array | None) -> dict[str, Array]:
+    """The pretraining model's outputs on a batch; `seed` None is evaluation."""
+    outputs = BertForPreTraining(config).apply(
+        {"params": params},
+        batch["input_ids"],
+        batch["token_type_ids"],
+        batch["position_ids"],
+        batch["sequence_ids"],
+        batch["masked_positions"],
+        batch["cls_positions"],
+        seed,
+    )
+    return cast(dict[str, Array], outputs)
+
+
+def pretraining_objective(config: ModelConfig) -> Objective:
+    """Masked language modelling and next sentence prediction."""
+
+    def sums(params: Any, batch: Batch, seed: Array | None) -> Sums:
+        return loss_sums(forward(config, params, batch, seed), batch)
+
+    return Objective(batch_counts, sums, pretraining_loss)
+
+
+def label_objective(config: ModelConfig, head: HeadConfig, settings: LabelLoss, frozen: tuple[str, ...] = ()) -> Objective:
+    """A labelled task's loss on packed rows (`examples/labelled.py`).
+
+    The `frozen` parts of the parameters get no gradient, and none is computed for them. With "teacher_logits" in the batch
+    (shaped as the model's own), and "teacher_hidden_states" [R, N+1, L, D], the task is also to say what the teacher says.
+    """
+
+    def sums(params: Any, batch: Batch, seed: Array | None) -> Sums:
+        held = {part: jax.lax.stop_gradient(tree) if part in frozen else tree for part, tree in params.items()}
+        outputs: Any = BertForLabels(config, head).apply({"params": held}, batch, seed)
+        total = label_loss_sums(outputs["logits"], batch, head, settings)
+        if "teacher_hidden_states" in batch:
+            total["loss"] += settings.hidden_weight * hidden_state_loss(outputs["hidden_states"], batch)
+        return total
+
+    def counts(batch: Batch) -> Sums:
+        return label_counts(batch, head, settings)
+
+    def loss(sums: Sums, counts: Sums) -> Array:
+        return sums["loss"] / jnp.maximum(counts["weight"], 1e-6)
+
+    return Objective(counts, sums, loss)

@@ -1,0 +1,23 @@
+"""One task of GLUE, with the paper's settings (section 4.1): batches of 32, 3 epochs.
+
+    python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \
+        --config.init_from=MODEL --config.task.data_dir=DIR
+
+The argument is cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte or wnli; DIR holds a folder for each task as GLUE's download has
+them, and without it they come from the catalogue of tfds. The paper chooses among learning rates 5e-5, 4e-5, 3e-5 and 2e-5 on
+dev: --config.sweep.learning_rates='[5e-5, 4e-5, 3e-5, 2e-5]'.
+
+Hardware: one chip of any TPU or GPU; for small models a laptop. Expected on dev with BERT-Base (google-research/bert's README and
+the paper's Table 1): MRPC 88.9 F1, MNLI 84.6/83.4, SST-2 93.5.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(task: str = "mrpc") -> ConfigDict:
+    return ConfigDict(
+        {
+            "task": {"name": f"glue/{task}", "length": 128},
+            "training": {"batch_size": 32, "learning_rate": 2e-5, "epochs": 3},
+        }
+    )
