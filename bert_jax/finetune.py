@@ -181,7 +181,7 @@ def finetune(
             "metric": task.metric,
             "scores": {split: task.scores(split, found) for split, found in logits.items()},
             "baseline": {split: task.baseline(split) for split in data.dev},
-            "degenerate": task.is_degenerate(logits[data.dev[0]]),
+            "degenerate": task.is_degenerate(data.dev[0], logits[data.dev[0]]),
             "best_step": int(best["step"]),
             "steps": step,
             "steps_per_epoch": batches.steps_per_epoch,

@@ -8,12 +8,21 @@ import pytest
 
 from bert_jax import launch
 from bert_jax.config import Experiment
+from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.model.settings import published_sizes
 from bert_jax.sharding.mesh import MeshConfig, mesh_shape
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted((REPOSITORY / "experiments" / "pretrain").glob("*.py"))
+FINETUNING = sorted((REPOSITORY / "experiments" / "finetune").glob("*.py"))
+
+
+def load_finetuning(name: str) -> FinetuningExperiment:
+    flags = ["--workdir=unused", "--config.init_from=model", f"--config={name}"]
+    return FinetuningExperiment.from_dict(
+        launch.parse_flags("finetune", "", flags, defaults=FinetuningExperiment.defaults()).config
+    )
 
 
 def load(name: str) -> Experiment:
@@ -74,3 +83,27 @@ def test_the_batches_of_an_experiment_divide_over_the_chips_it_names(name, chips
     for phase in experiment.phases:
         assert phase.batch_size % (data * fsdp * phase.accumulation) == 0
     assert experiment.evaluation.batch_size % (data * fsdp) == 0
+
+
+@pytest.mark.parametrize("file", FINETUNING, ids=lambda file: file.stem)
+def test_every_finetuning_experiment_loads_and_says_how_to_run_it_and_what_to_expect(file):
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    assert f"--config=experiments/finetune/{file.name}" in text
+    assert re.search("chip|laptop", text)
+    assert "xpect" in text
+    assert len(file.read_text().splitlines()) < 50
+    assert load_finetuning(str(file)).runs()
+
+
+def test_the_grid_is_the_papers():
+    runs = load_finetuning("experiments/finetune/grid.py:glue/rte").runs()
+    assert {run.training.batch_size for run in runs} == {16, 32}
+    assert {run.training.learning_rate for run in runs} == {5e-5, 3e-5, 2e-5}
+    assert {run.training.epochs for run in runs} == {2, 3, 4}
+    assert len(runs) == 18
+
+
+@pytest.mark.parametrize("layers", ["embeddings", "second_to_last", "last", "last_four_mix", "last_four_concat", "scalar_mix"])
+def test_every_row_of_the_papers_table_7_is_an_experiment(layers):
+    experiment = load_finetuning(f"experiments/finetune/ner_features.py:{layers}")
+    assert (experiment.head.layers, experiment.head.lstm, experiment.training.freeze_encoder) == (layers, 768, True)

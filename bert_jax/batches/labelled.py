@@ -32,7 +32,7 @@ class LabelledBatches:
         self.steps_per_epoch = -(-len(units) // batch_size)
         typical = min(batch_size, len(units)) * sum(unit.size for unit in units) / len(units) / shape.length
         self._granule = row_multiple * max(1, round(typical / 16 / row_multiple))
-        self._fewest = self._rounded(0.9 * typical)
+        self._fewest = self._rounded(1.05 * typical)  # packs 95 % full: a smaller batch is padded rather than compiled for
 
     def _rounded(self, rows: float) -> int:
         return -(-int(np.ceil(rows)) // self._granule) * self._granule

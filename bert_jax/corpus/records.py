@@ -40,12 +40,12 @@ class TextSet:
         """The texts of the records [start, stop)."""
         if self.builder.info.file_format.value == "tfrecord":
             decode = self.builder.info.features.deserialize_example_np
-            yield from (decode(record)[self.feature] for record in self._tfrecords(start, stop))
+            yield from (decode(record)[self.feature] for record in self.tfrecords(start, stop))
         else:
             records = self.builder.as_data_source(split=self.split)
             yield from (records[i][self.feature] for i in range(start, stop))
 
-    def _tfrecords(self, start: int, stop: int) -> Iterator[bytes]:
+    def tfrecords(self, start: int, stop: int) -> Iterator[bytes]:
         """Serialised examples from the format that most data sets are prepared in, which has no index: files and records before
         are skipped.
         """
@@ -88,11 +88,11 @@ def open_text_set(name: str, directory: str | None) -> TextSet:
     """The data set `name` (see `parse_name`, or `EMBEDDED`), prepared or fetched on the first call and only opened on later
     ones.
     """
-    with _quietly():
+    with quietly():
         if name == EMBEDDED:
             return TextSet(_embedded_builder(directory), "train", "text")
         name, split, feature = parse_name(name)
-        builder = _catalogue_builder(name, catalogue.tfds_directory(directory))
+        builder = catalogue_builder(name, catalogue.tfds_directory(directory))
         splits = builder.info.splits
         if split.split("[")[0] not in splits:
             raise UserError(f"tfds:{name} has no split {split!r}; {nearest(split, splits)}")
@@ -100,7 +100,8 @@ def open_text_set(name: str, directory: str | None) -> TextSet:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
+    """Without the warnings of tfds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tfds and what it imports warn of their own affairs
         yield
@@ -109,7 +110,7 @@ def _quietly() -> Iterator[None]:
 @functools.cache
 def _tfds() -> Any:
     os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits for a metadata server that only Google's machines have
-    with _quietly():
+    with quietly():
         import tensorflow_datasets as tfds  # 0.3-2 s, paid only by who reads a data set
     tfds.disable_progress_bar()
     return tfds
@@ -132,7 +133,7 @@ def _embedded_builder(directory: str | None) -> Any:
     return prepared(pathlib.Path(directory) if directory else cache_directory() / "tfds")
 
 
-def _catalogue_builder(name: str, root: pathlib.Path) -> Any:
+def catalogue_builder(name: str, root: pathlib.Path) -> Any:
     """A builder that reads what lies prepared on disk; else in the public bucket; else what its own code can prepare here."""
     tfds = _tfds()
     path = catalogue.find_prepared(name, root)

@@ -40,6 +40,11 @@ class GlueTask:
     unlabelled: str | None = None  # the label of examples on which the annotators did not agree: left out
 
     @property
+    def key(self) -> str:
+        """What `scores`, configurations and tfds call it: "sst2" for SST-2."""
+        return self.name.lower().replace("-", "")
+
+    @property
     def is_regression(self) -> bool:
         """Whether the label is a number from 0 to 5."""
         return not self.labels
@@ -79,6 +84,8 @@ _TASKS = (
     ),
 )
 TASKS: Mapping[str, GlueTask] = {task.name: task for task in _TASKS}
+GLUE_NAMES: Mapping[str, str] = {f"glue/{task.key}": task.name for task in _TASKS}
+"""{"glue/sst2": "SST-2", ...}: the names of `TASKS` by those in a configuration."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +159,18 @@ def read_glue(task: str, directory: str | os.PathLike, split: str, *, say: Say =
     return examples
 
 
-def _find(task: GlueTask, directory: pathlib.Path, split: str) -> pathlib.Path:
+def has_glue(task: str, directory: str | os.PathLike, split: str) -> bool:
+    """Whether the file is there that `read_glue` would read."""
+    return any(path.is_file() for path in _places(glue_task(task), pathlib.Path(directory), split))
+
+
+def _places(task: GlueTask, directory: pathlib.Path, split: str) -> list[pathlib.Path]:
     names = (*task.files[split], *((_MSR[split],) if task.name == "MRPC" else ()))
-    places = [directory / folder / name for folder in (task.name, *task.folders, ".") for name in names]
+    return [directory / folder / name for folder in (task.name, *task.folders, ".") for name in names]
+
+
+def _find(task: GlueTask, directory: pathlib.Path, split: str) -> pathlib.Path:
+    places = _places(task, directory, split)
     for path in places:
         if path.is_file():
             return path
@@ -195,7 +211,12 @@ def write_submission(
             raise UserError(f"a GLUE submission has no {name!r}; {nearest(name, SUBMISSION)}")
     if complete and (missing := [name for name in SUBMISSION if name not in predictions]):
         raise UserError(f"the submission lacks {', '.join(missing)}; the leaderboard takes all {len(SUBMISSION)} files together")
-    tables = {f"{name}.tsv": _submission_table(name, predictions[name]) for name in SUBMISSION if name in predictions}
+    for name, given in predictions.items():
+        if len(given) != (rows := SUBMISSION[name].rows):
+            raise UserError(
+                f"{name} has {len(given):,} predictions, but the official test set {rows:,} rows; predict every row of it"
+            )
+    tables = {f"{name}.tsv": prediction_table(name, predictions[name]) for name in SUBMISSION if name in predictions}
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, table in tables.items():
@@ -212,12 +233,9 @@ def write_submission(
     return path
 
 
-def _submission_table(name: str, predictions: Sequence[str | float]) -> str:
-    task, rows = TASKS[SUBMISSION[name].task], SUBMISSION[name].rows
-    if len(predictions) != rows:
-        raise UserError(
-            f"{name} has {len(predictions):,} predictions, but the official test set {rows:,} rows; predict every row of it"
-        )
+def prediction_table(name: str, predictions: Sequence[str | float]) -> str:
+    """The text of one file of a submission, `name` of `SUBMISSION`. Raises UserError for what is no prediction of the task."""
+    task = TASKS[SUBMISSION[name].task]
     lines = ["index\tprediction"]
     for index, prediction in enumerate(predictions):
         if task.is_regression:

@@ -18,10 +18,11 @@ from bert_jax.terminal import UserError, nearest
 _Example = TypeVar("_Example")
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
-_GENDERS = {
+GENDERS = {
     **dict.fromkeys(("he", "him", "his", "himself"), "masculine"),
     **dict.fromkeys(("she", "her", "hers", "herself"), "feminine"),
 }
+_SICK_SETS = {"train": "TRAIN", "dev": "TRIAL", "test": "TEST"}
 SICK_LABELS = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
 
 
@@ -179,7 +180,7 @@ def _pronouns(table: Table, has_label: bool) -> Iterator[PronounExample]:
             b=row["B"],
             b_start=starts["B"],
             label=_pronoun_label(place, row) if has_label else None,
-            gender=_GENDERS.get(row["Pronoun"].lower()),
+            gender=GENDERS.get(row["Pronoun"].lower()),
         )
 
 
@@ -200,7 +201,7 @@ def read_sick(path: str | os.PathLike, split: str, *, label: str = "entailment")
 
     label: "entailment" for one of `SICK_LABELS`, "relatedness" for the score from 1 to 5.
     """
-    sets = {"train": "TRAIN", "dev": "TRIAL", "test": "TEST"}
+    sets = _SICK_SETS
     columns = {"entailment": "entailment_label", "relatedness": "relatedness_score"}
     for name, value, known in (("split", split, sets), ("label", label, columns)):
         if value not in known:
@@ -219,6 +220,13 @@ def read_sick(path: str | os.PathLike, split: str, *, label: str = "entailment")
         named: str | float = row[column] if label == "entailment" else number(place, column, row[column], 1, 5)
         examples.append(TextExample(row["pair_ID"], row["sentence_A"], row["sentence_B"], named))
     return _not_empty(table.path, examples, f" whose SemEval_set is {sets[split]}")
+
+
+def has_sick(path: str | os.PathLike, split: str) -> bool:
+    """Whether the file has rows of this split: copies without the test set are about."""
+    table = read_table(pathlib.Path(path))
+    table.require("SemEval_set")
+    return any(row["SemEval_set"] == _SICK_SETS[split] for _, row in table)
 
 
 def _not_empty(path: pathlib.Path, examples: list[_Example], which: str = "") -> list[_Example]:

@@ -1,4 +1,5 @@
-"""The official metrics of classification, regression and GAP: fractions in [-1, 1], never percent; no metric is ever nan.
+"""The official metrics of classification, regression and GAP: fractions in [-1, 1], never percent, but for the two losses; no
+metric is ever nan.
 
 Predictions and labels are arrays of one shape, integer [N] for classes and float [N] for values. Where they differ in shape, are
 empty, or a label is not finite, every function raises ValueError.
@@ -72,6 +73,14 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     if not np.isfinite(predictions).all():
         return 0.0
     return pearson(_ranks(predictions), _ranks(labels))
+
+
+def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Of values; infinite where a prediction is not finite."""
+    predictions, labels = _paired(predictions, labels)
+    if not np.isfinite(predictions).all():
+        return float("inf")
+    return float(np.mean((predictions.astype(np.float64) - labels) ** 2))
 
 
 def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15) -> float:

@@ -44,7 +44,7 @@ def best_spans(
     end_logits: Sequence[np.ndarray],
     windows: Sequence[Window],
     context: str,
-    offsets: Sequence[tuple[int, int]],
+    offsets: Sequence[tuple[int, int]] | np.ndarray,
     *,
     n_best: int = 20,
     candidates: int = 20,
@@ -130,7 +130,7 @@ def _candidates(
         yield int(first[k] + shift[k]), int(last[k] + shift[k]), float(score[k])
 
 
-def _characters(context: str, offsets: Sequence[tuple[int, int]], continuation: np.ndarray | None) -> np.ndarray:
+def _characters(context: str, offsets: Sequence[tuple[int, int]] | np.ndarray, continuation: np.ndarray | None) -> np.ndarray:
     """int64 [C, 2], where an answer begins that begins with the token, and where one ends that ends with it.
 
     A token of no characters (SentencePiece has some) begins where the next one does and ends where the one before it does.

@@ -85,7 +85,7 @@ class Task(Protocol):
     def baseline(self, split: str) -> dict[str, float]:
         """The same metrics of the answer that is most frequent in training."""
 
-    def is_degenerate(self, logits: Sequence[np.ndarray]) -> bool:
+    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
         """Whether every answer is the same."""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:

@@ -1,0 +1,125 @@
+"""One of several continuations of a prompt: SWAG (paper section 4.4), CODAH in its format, and choices of one's own.
+
+Every candidate is a sequence of its own, `[CLS] prompt [SEP] candidate [SEP]`, cut to `config.length` tokens; all candidates of
+an example are one unit, which is right where its best score is that of the right one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.examples.labelled import Unit
+from bert_jax.model.settings import HeadConfig
+from bert_jax.tasks import catalogue
+from bert_jax.tasks.examples import ChoiceExample
+from bert_jax.tasks.own_data import SPLITS, load_own_data
+from bert_jax.tasks.readers import read_codah, read_swag
+from bert_jax.tasks.scores import accuracy, majority_baseline
+from bert_jax.tasks.tables import Say, note
+from bert_jax.tasks.task import (
+    TaskConfig,
+    all_equal,
+    encode_pair,
+    predictions_file,
+    softmax,
+    table_text,
+    usable_splits,
+)
+from bert_jax.terminal import UserError, nearest
+
+_FILES: Mapping[str, tuple[Callable[[pathlib.Path], list[ChoiceExample]], Mapping[str, str]]] = {
+    "swag": (read_swag, {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}),
+    "codah": (read_codah, {split: f"{split}.tsv" for split in SPLITS}),
+}
+NAMES = (*_FILES, "own/choice")
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceTask:
+    """A task that picks one of the candidates of each example; their number may differ between examples."""
+
+    name: str
+    length: int
+    """The most tokens of a sequence."""
+    splits: Mapping[str, Sequence[ChoiceExample]]
+    first_choice: int = 0
+    """What the files call the first candidate."""
+    metric: str = "accuracy"
+
+    @property
+    def head(self) -> HeadConfig:
+        """A score for each candidate."""
+        return HeadConfig(kind="choice")
+
+    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+        """One for each example, in order, with a sequence for each of its candidates."""
+        return [self._unit(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
+
+    def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
+        """Accuracy over the examples with a label; {} where none has one."""
+        known, labels = self._labels(split)
+        return {"accuracy": accuracy(_best(logits)[known], labels)} if known else {}
+
+    def baseline(self, split: str) -> dict[str, float]:
+        """The accuracy of the place at which the right candidate stands most often in training."""
+        known, labels = self._labels(split)
+        training = self._labels("train")[1]
+        return {"accuracy": majority_baseline(accuracy, training, labels)} if known else {}
+
+    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
+        """Whether the candidate at one place is taken every time."""
+        return all_equal(_best(logits))
+
+    def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
+        """SPLIT.tsv: id, prediction, label (empty where it is not known) and the probability of each candidate. Of SWAG's test
+        set also SPLIT.csv as its authors' script writes predictions: the number of the row and `pred`."""
+        best = _best(logits)
+        rows = [["id", "prediction", "label", "probabilities"]]
+        for example, choice, values in zip(self.splits[split], best.tolist(), logits, strict=True):
+            label = "" if example.label is None else str(example.label + self.first_choice)
+            rows.append([example.id, str(choice + self.first_choice), label, *(f"{p:.6f}" for p in softmax(values))])
+        paths = [predictions_file(directory, f"{split}.tsv", table_text(rows))]
+        if self.name == "swag" and split == "test":
+            lines = [",pred", *(f"{i},{choice}" for i, choice in enumerate(best.tolist()))]
+            paths.append(predictions_file(directory, f"{split}.csv", "".join(f"{line}\n" for line in lines)))
+        return paths
+
+    def _unit(self, number: int, example: ChoiceExample, tokenizer: Tokenizer) -> Unit:
+        prompt = tokenizer.encode(example.prompt)
+        pairs = [encode_pair(tokenizer, prompt, tokenizer.encode(choice), self.length) for choice in example.choices]
+        ids, types = zip(*pairs, strict=True)
+        return Unit(number, ids, types, None if example.label is None else np.asarray(example.label, np.int32))
+
+    def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
+        """The examples with a label, and their labels."""
+        labels = {i: example.label for i, example in enumerate(self.splits[split]) if example.label is not None}
+        return list(labels), np.array(list(labels.values()))
+
+
+def _best(logits: Sequence[np.ndarray]) -> np.ndarray:
+    """int [N], the first of equals."""
+    return np.array([int(values.argmax()) for values in logits])
+
+
+def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
+    """The task `config.name`, one of NAMES, from `config.data_dir` or `config.own`; the test set may be absent.
+
+    Raises UserError for files that are missing or faulty.
+    """
+    if config.name == "own/choice":
+        data = load_own_data(config.own, "choice", say=say)
+        splits = {split: getattr(data, split) for split in SPLITS}
+        return ChoiceTask(config.name, config.length, usable_splits(config, splits), config.own.first_choice)
+    if config.name not in _FILES:
+        raise UserError(f"config.task.name={config.name!r} is no task of choices; {nearest(config.name, NAMES)}")
+    if not config.data_dir:
+        catalogue.examples(config.name, "train")  # raises: neither is there
+    read, files = _FILES[config.name]
+    paths = {split: pathlib.Path(config.data_dir) / name for split, name in files.items()}
+    splits = {split: read(path) for split, path in paths.items() if split != "test" or path.is_file()}
+    return ChoiceTask(config.name, config.length, usable_splits(config, splits))

@@ -1,0 +1,62 @@
+"""A submission to GLUE's leaderboard from the predictions of several runs:
+
+    python -m bert_jax.tasks.glue_submission runs/mrpc/predictions runs/mnli/predictions ... --output=submission
+
+Each directory holds one or more of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, QQP.tsv, MNLI-m.tsv, MNLI-mm.tsv, QNLI.tsv, RTE.tsv,
+WNLI.tsv and AX.tsv. `submission.zip` holds them all.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Iterable
+
+from bert_jax.tasks.glue import SUBMISSION, TASKS, write_submission
+from bert_jax.tasks.tables import number, read_table
+from bert_jax.terminal import FlagParser, UserError, run_verb
+
+
+def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[str | float]]:
+    """The predictions in the files that lie in `directories`, by the names of `SUBMISSION`.
+
+    Raises UserError for a directory that holds none, for a file that two of them hold, and for a row out of order.
+    """
+    found: dict[str, pathlib.Path] = {}
+    for directory in directories:
+        paths = {name: directory / f"{name}.tsv" for name in SUBMISSION if (directory / f"{name}.tsv").is_file()}
+        if not paths:
+            raise UserError(f"{directory} holds none of {', '.join(f'{name}.tsv' for name in SUBMISSION)}; name where they are")
+        for name, path in paths.items():
+            if name in found:
+                raise UserError(f"{path} and {found[name]} both answer {name}; give one of the two directories")
+            found[name] = path
+    return {name: _predictions(path, name) for name, path in found.items()}
+
+
+def _predictions(path: pathlib.Path, name: str) -> list[str | float]:
+    table = read_table(path)
+    table.require("index", "prediction")
+    predictions: list[str | float] = []
+    for place, row in table:
+        if row["index"] != str(len(predictions)):
+            raise place.error(f"index is {row['index']!r}, not {len(predictions)}; a row for each test example, in order")
+        if TASKS[SUBMISSION[name].task].is_regression:
+            predictions.append(number(place, "prediction", row["prediction"], -math.inf, math.inf))
+        else:
+            predictions.append(row["prediction"])
+    return predictions
+
+
+def main() -> None:
+    parser = FlagParser(prog="python -m bert_jax.tasks.glue_submission", description=__doc__)
+    parser.add_argument("directories", nargs="+", type=pathlib.Path, metavar="DIR", help="where runs wrote test predictions")
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="the directory for submission.zip and its files")
+    parser.add_argument("--partial", action="store_true", help="without some of the files; the leaderboard takes all together")
+    flags = parser.parse_args()
+    predictions = collect_predictions(flags.directories)
+    print(write_submission(flags.output, predictions, complete=not flags.partial))
+
+
+if __name__ == "__main__":
+    run_verb(main)

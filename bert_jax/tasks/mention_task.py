@@ -1,0 +1,196 @@
+"""Ambiguous pronouns: does "she" mean A, B, or neither (GAP; Webster et al. 2018)?
+
+A text is one sequence, and the model answers from the first pieces of the pronoun and of both names. A text that is too long is
+read in a window around the three; where they stand too far apart for one, the tokens nearest to each of them are read, and those
+between are left out. The development file of GAP is the training set, its validation file the dev set, as its authors mean them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.examples.labelled import Unit
+from bert_jax.model.settings import HeadConfig
+from bert_jax.tasks import catalogue
+from bert_jax.tasks.examples import PronounExample
+from bert_jax.tasks.readers import read_gap
+from bert_jax.tasks.scores import accuracy, gap_scores, log_loss
+from bert_jax.tasks.tables import Say, note
+from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, softmax, table_text, usable_splits
+from bert_jax.terminal import UserError
+
+LABELS = ("A", "B", "neither")
+NAMES = ("gap",)
+_FILES = {"train": "gap-development.tsv", "dev": "gap-validation.tsv", "test": "gap-test.tsv"}
+_LEAST = 1e-15  # a probability, so that its logarithm is finite
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a text was read: `ids` int32 [n] without [CLS] and [SEP], and the first piece in `ids` of each mention."""
+
+    ids: np.ndarray
+    marks: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+    """The characters of the text that each of `ids` stands for."""
+    exact: bool
+    """Whether every mention begins where its first piece does."""
+    is_broken: bool
+    """Whether tokens between the mentions are left out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MentionTask:
+    """GAP."""
+
+    name: str
+    length: int
+    """The most tokens of a sequence."""
+    splits: Mapping[str, Sequence[PronounExample]]
+    say: Say = note
+    metric: str = "f1"
+    _told: set[str] = dataclasses.field(default_factory=set, repr=False)
+
+    @property
+    def head(self) -> HeadConfig:
+        """A logit for A, B and neither."""
+        return HeadConfig(kind="mention", labels=LABELS)
+
+    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+        """One for each example, in order. What could not be read as it stands is counted and said, once."""
+        units, inexact, broken = [], [], []
+        for i, example in enumerate(self.splits[split]):
+            reading = read_mentions(tokenizer, example, self.length - 2)
+            inexact += [] if reading.exact else [example.id]
+            broken += [example.id] if reading.is_broken else []
+            ids = np.array([tokenizer.cls_id, *reading.ids, tokenizer.sep_id], np.int32)
+            target = None if example.label is None else np.asarray(LABELS.index(example.label), np.int32)
+            units.append(Unit(i, (ids,), (np.zeros_like(ids),), target, np.array(reading.marks, np.int32) + 1))
+        if split not in self._told:
+            self._tell(split, inexact, broken)
+            self._told.add(split)
+        return units
+
+    def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
+        """Those of `gap_scores`, the accuracy of the three answers, and log_loss (of which less is better), over the examples
+        with a label; {} where none has one."""
+        examples = self.splits[split]
+        known = [i for i, example in enumerate(examples) if example.label is not None]
+        if not known:
+            return {}
+        stacked = np.stack(logits)[known]
+        labels = np.array([LABELS.index(examples[i].label or "") for i in known])
+        feminine = np.array([examples[i].gender == "feminine" for i in known])
+        said = stacked.argmax(-1)
+        scores = gap_scores(_corefers(said), _corefers(labels), feminine)
+        finite = np.nan_to_num(softmax(stacked), nan=1 / len(LABELS))
+        return scores | {"accuracy": accuracy(said, labels), "log_loss": log_loss(finite, labels)}
+
+    def baseline(self, split: str) -> dict[str, float]:
+        """The same metrics where every answer is the most frequent of training, with the frequencies as probabilities."""
+        labels = [example.label for example in self.splits["train"]]
+        counts = np.array([labels.count(label) for label in LABELS])
+        prior = np.log(np.maximum(counts / max(1, counts.sum()), _LEAST)).astype(np.float32)
+        return self.scores(split, [prior] * len(self.splits[split]))
+
+    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
+        """Whether all answers are A, all B, or all neither."""
+        return all_equal(np.stack(logits).argmax(-1))
+
+    def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
+        """SPLIT.tsv as gap_scorer.py reads it (`ID<TAB>A-coref<TAB>B-coref`, TRUE or FALSE, no header), and SPLIT.csv with the
+        probabilities, in the form of the competition that was scored by log loss (ID,A,B,NEITHER)."""
+        stacked, examples = np.stack(logits), self.splits[split]
+        answers = [["TRUE" if name else "FALSE" for name in row] for row in _corefers(stacked.argmax(-1))]
+        rows = [[example.id, *answer] for example, answer in zip(examples, answers, strict=True)]
+        lines = ["ID,A,B,NEITHER"]
+        for example, row in zip(examples, softmax(stacked), strict=True):
+            lines.append(",".join([example.id, *(f"{p:.6f}" for p in row)]))
+        return [
+            predictions_file(directory, f"{split}.tsv", table_text(rows)),
+            predictions_file(directory, f"{split}.csv", "".join(f"{line}\n" for line in lines)),
+        ]
+
+    def _tell(self, split: str, inexact: Sequence[str], broken: Sequence[str]) -> None:
+        """inexact, broken: ids of examples, by the fields of `Reading`."""
+        where, room = f"{self.name}, {split}", self.length - 2
+        if inexact:
+            self.say(
+                f"{where}: {len(inexact):,} texts have a mention that begins inside a token or has none; the nearest token "
+                f"stands for it, first in {inexact[0]}"
+            )
+        if broken:
+            self.say(
+                f"{where}: {len(broken):,} texts have mentions more than {room} tokens apart and lose some between them, first "
+                f"{broken[0]}; a larger config.task.length keeps them"
+            )
+
+
+def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> Reading:
+    """At most `room` (at least 3) tokens of a text, with the first pieces of its pronoun, A and B (`marks`, in this order).
+
+    A mention without any piece, or one that begins inside a piece, as a name in the middle of an unknown word does, is marked by
+    the piece nearest to its first character.
+    """
+    ids, offsets = tokenizer.encode_with_offsets(example.text)
+    if not ids:  # control characters only
+        ids, offsets = [tokenizer.unk_id], [(0, len(example.text))]
+    mentions = (
+        (example.pronoun_start, example.pronoun),
+        (example.a_start, example.a),
+        (example.b_start, example.b),
+    )
+    spans = [_pieces(offsets, start, start + len(text)) for start, text in mentions]
+    kept = nearest_tokens(len(ids), spans, room)
+    marks = tuple(int(np.searchsorted(kept, first)) for first, _ in spans)
+    exact = all(offsets[first][0] == start for (first, _), (start, _) in zip(spans, mentions, strict=True))
+    return Reading(np.array(ids, np.int32)[kept], marks, tuple(offsets[i] for i in kept), exact, bool((np.diff(kept) > 1).any()))
+
+
+def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+    """The first and the last piece with a character of [start, end); if there is none, the nearest, twice."""
+    inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
+    if inside:
+        return inside[0], inside[-1]
+    only = min(range(len(offsets)), key=lambda i: (max(offsets[i][0] - start, start - offsets[i][1], 0), i))
+    return only, only
+
+
+def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> np.ndarray:
+    """int [at most room], ascending: those of `count` tokens nearest to `spans` (first and last token of each), the earlier of
+    two as near. They are one window wherever all spans fit into one; the first token of every span is among them."""
+    first, last = min(a for a, _ in spans), max(b for _, b in spans)
+    around = [(first, last)] if last - first < room else spans
+    token = np.arange(count)
+    distance = np.min([np.maximum(np.maximum(a - token, token - b), 0) for a, b in around], axis=0)
+    distance[[a for a, _ in spans]] = -1
+    return np.sort(np.argsort(distance, kind="stable")[:room])
+
+
+def _corefers(answers: np.ndarray) -> np.ndarray:
+    """int [N] in LABELS -> bool [N, 2]: whether the pronoun means A, and B."""
+    return answers[:, np.newaxis] == np.arange(2)
+
+
+def load(config: TaskConfig, say: Say = note) -> MentionTask:
+    """GAP from `config.data_dir`, or from tfds's catalogue without it; the test set may be absent.
+
+    Raises UserError for files that are missing or faulty, and for a pronoun of neither gender, which GAP cannot score.
+    """
+    if config.data_dir:
+        paths = {split: pathlib.Path(config.data_dir) / name for split, name in _FILES.items()}
+        splits = {split: read_gap(path) for split, path in paths.items() if split != "test" or path.is_file()}
+    else:
+        splits = {split: catalogue.examples(config.name, split, say=say) for split in _FILES}
+    for split, examples in splits.items():
+        if strange := [example for example in examples if example.gender is None]:
+            raise UserError(
+                f"gap, {split}: the pronoun {strange[0].pronoun!r} of {strange[0].id} is neither masculine nor feminine; remove "
+                "the row, GAP is scored by gender"
+            )
+    return MentionTask(config.name, config.length, usable_splits(config, splits), say)

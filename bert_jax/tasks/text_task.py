@@ -1,0 +1,298 @@
+"""Texts and pairs to classify or score: GLUE (paper section 4.1), SICK, and data of one's own.
+
+A text is read as `[CLS] A [SEP]`, a pair as `[CLS] A [SEP] B [SEP]`, cut to `config.length` tokens. The number that a task is
+known by, and by which models are compared, is that of `scores.main_score`; of SICK's relatedness Pearson's correlation, as in
+its competition, and of texts of one's own the accuracy, Spearman's correlation, or micro F1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.examples.labelled import Unit
+from bert_jax.model.settings import HeadConfig
+from bert_jax.tasks import catalogue
+from bert_jax.tasks.examples import TextExample
+from bert_jax.tasks.glue import GLUE_NAMES, TASKS, GlueTask, has_glue, prediction_table, read_glue
+from bert_jax.tasks.own_data import SPLITS, load_own_data
+from bert_jax.tasks.readers import SICK_LABELS, has_sick, read_sick
+from bert_jax.tasks.scores import (
+    accuracy,
+    glue_scores,
+    macro_f1,
+    main_score,
+    majority_baseline,
+    matthews,
+    mean_squared_error,
+    micro_f1,
+    pearson,
+    spearman,
+)
+from bert_jax.tasks.tables import Say, note
+from bert_jax.tasks.task import (
+    TaskConfig,
+    all_equal,
+    encode_pair,
+    predictions_file,
+    softmax,
+    table_text,
+    usable_splits,
+)
+from bert_jax.terminal import UserError, nearest
+
+Scorer = Callable[[str, np.ndarray, np.ndarray], dict[str, float]]
+"""(split, predictions, labels) -> official metrics. Arrays are int64 [N] (classes), float64 [N] (values), bool [N, C]."""
+
+SICK_FILE = "SICK.txt"
+NAMES = (*GLUE_NAMES, "sick/entailment", "sick/relatedness", "own/sequence")
+_VALUE = ("score",)  # the one output of a regression
+_SENT = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets that a submission calls otherwise than their task
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTask:
+    """A task with one answer for each text or pair."""
+
+    name: str
+    length: int
+    """The most tokens of a sequence."""
+    head: HeadConfig
+    metric: str
+    splits: Mapping[str, Sequence[TextExample]]
+    score: Scorer
+    submission: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The names of `glue.SUBMISSION` that answer test splits."""
+
+    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+        """One for each example, in order."""
+        return [self._unit(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
+
+    def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
+        """The official metrics over the examples with a label; {} where none has one."""
+        known, labels = self._labels(split)
+        return self.score(split, self._predictions(logits)[known], labels) if known else {}
+
+    def baseline(self, split: str) -> dict[str, float]:
+        """`scores` of the most frequent label of training (several labels: the most frequent set of them), or of the mean."""
+        known, labels = self._labels(split)
+        if not known or "train" not in self.splits:
+            return {}
+        _, training = self._labels("train")
+        if self.head.problem != "multi_label":
+            return majority_baseline(lambda said, true: self.score(split, said, true), training, labels)
+        sets, counts = np.unique(training, axis=0, return_counts=True)
+        return self.score(split, np.broadcast_to(sets[counts.argmax()], labels.shape), labels)
+
+    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
+        """Whether every answer is the same class, or the same value but for 1 % of the labels' spread, or no number."""
+        said = self._predictions(logits)
+        if self.head.problem != "regression" or len(said) < 2:
+            return all_equal(said)
+        _, labels = self._labels(next(iter(self.splits)))
+        return not np.isfinite(said).all() or bool(np.std(said) < 0.01 * np.std(labels))
+
+    def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
+        """NAME.tsv for a submission to GLUE's leaderboard where the split is one of its test sets; of any other split SPLIT.tsv
+        with the columns id, prediction, label (empty where it is not known) and the probability of each label."""
+        said = [self._shown(row) for row in self._predictions(logits)]
+        if split in self.submission:
+            name = self.submission[split]
+            answers = [answer for answer in said if not isinstance(answer, tuple)]
+            return [predictions_file(directory, f"{name}.tsv", prediction_table(name, answers))]
+        header = ["id", "prediction", "label"]
+        probabilities: list[list[str]] = [[] for _ in logits]
+        if self.head.problem != "regression":
+            header += [f"P({label})" for label in self.head.labels]
+            stacked = np.stack(logits).astype(np.float64)
+            p = 0.5 + 0.5 * np.tanh(0.5 * stacked) if self.head.problem == "multi_label" else softmax(stacked)
+            probabilities = [[f"{value:.6f}" for value in row] for row in p]
+        rows = [
+            [example.id, _text(prediction), _text(example.label), *row]
+            for example, prediction, row in zip(self.splits[split], said, probabilities, strict=True)
+        ]
+        return [predictions_file(directory, f"{split}.tsv", table_text([header, *rows]))]
+
+    def _unit(self, number: int, example: TextExample, tokenizer: Tokenizer) -> Unit:
+        second = None if example.text_b is None else tokenizer.encode(example.text_b)
+        ids, types = encode_pair(tokenizer, tokenizer.encode(example.text), second, self.length)
+        dtype = np.int32 if self.head.problem == "classification" else np.float32
+        target = None if example.label is None else np.asarray(self._target(example), dtype)
+        return Unit(number, (ids,), (types,), target)
+
+    def _target(self, example: TextExample) -> int | float | list[bool]:
+        """A label as a number, or of several labels which of all they are."""
+        if isinstance(example.label, str):
+            return self.head.labels.index(example.label)
+        if isinstance(example.label, tuple):
+            return [label in example.label for label in self.head.labels]
+        assert example.label is not None
+        return example.label
+
+    def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
+        """The examples with a label, and their labels as an array."""
+        examples = self.splits[split]
+        known = [i for i, example in enumerate(examples) if example.label is not None]
+        return known, np.array([self._target(examples[i]) for i in known])
+
+    def _predictions(self, logits: Sequence[np.ndarray]) -> np.ndarray:
+        """Of all examples, in the form of labels."""
+        stacked = np.stack(logits).astype(np.float64)
+        if self.head.problem == "regression":
+            return stacked[:, 0]
+        return stacked.argmax(-1) if self.head.problem == "classification" else stacked >= 0
+
+    def _shown(self, prediction: np.ndarray) -> str | float | tuple[str, ...]:
+        """A prediction in the form of `TextExample.label`."""
+        if self.head.problem == "regression":
+            return float(prediction)
+        if self.head.problem == "classification":
+            return self.head.labels[int(prediction)]
+        return tuple(label for label, is_said in zip(self.head.labels, prediction, strict=True) if is_said)
+
+
+def _text(label: str | float | tuple[str, ...] | None) -> str:
+    if label is None or isinstance(label, str):
+        return label or ""
+    return ", ".join(label) if isinstance(label, tuple) else f"{label:.6g}"
+
+
+def load(config: TaskConfig, say: Say = note) -> TextTask:
+    """The task `config.name`, one of NAMES, from `config.data_dir`, from tfds's catalogue without it, or from `config.own`.
+
+    Raises UserError for files that are missing or faulty, and for labels that are unknown.
+    """
+    if config.name in GLUE_NAMES:
+        return _glue(config, say)
+    if config.name == "own/sequence":
+        return _own(config, say)
+    if config.name in NAMES:
+        return _sick(config)
+    raise UserError(f"config.task.name={config.name!r} is no task of texts; {nearest(config.name, NAMES)}")
+
+
+def _glue(config: TaskConfig, say: Say) -> TextTask:
+    """AX has no training data: it is MNLI with another test set. MNLI answers AX too, as `test_ax`, where it is there."""
+    name = GLUE_NAMES[config.name]
+    task = TASKS["MNLI" if name == "AX" else name]
+    sources = {split: (task, split) for split in task.files if name != "AX" or not split.startswith("test")}
+    if task.name == "MNLI":
+        sources["test" if name == "AX" else "test_ax"] = (TASKS["AX"], "test")
+    read = _glue_reader(config, say)
+    splits = {split: read(*source) for split, source in sources.items()}
+    if name == "AX" and not any(splits[split] for split in sources if split != "test"):
+        needed: tuple[str, ...] = ("test",)  # alone, for a model that is trained already
+        held: Mapping[str, Sequence[TextExample]] = {"test": splits["test"]}
+    else:
+        needed = ("train", next(split for split in sources if split.startswith("dev")))
+        held = {split: examples for split, examples in splits.items() if examples}
+    for split in needed:
+        if config.data_dir and not splits[split]:
+            read_glue(sources[split][0].name, config.data_dir, sources[split][1])  # raises what says where it was sought
+    if "train" in needed:
+        held = usable_splits(config, held)
+    labels, problem = (_VALUE, "regression") if task.is_regression else (task.labels, "classification")
+
+    def score(split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        return glue_scores(sources[split][0].key, predictions, labels)
+
+    return TextTask(
+        name=config.name,
+        length=config.length,
+        head=HeadConfig(kind="sequence", labels=labels, problem=problem),
+        metric=main_score(task.key),
+        splits=held,
+        score=score,
+        submission={
+            split: _SENT.get(its_split, its_task.name)
+            for split, (its_task, its_split) in sources.items()
+            if its_split.startswith("test")
+        },
+    )
+
+
+def _glue_reader(config: TaskConfig, say: Say) -> Callable[[GlueTask, str], list[TextExample]]:
+    """Reads a split of a task; [] where it is not there."""
+    if config.data_dir:
+        directory = config.data_dir
+
+        def read(task: GlueTask, split: str) -> list[TextExample]:
+            return read_glue(task.name, directory, split, say=say) if has_glue(task.name, directory, split) else []
+
+        return read
+
+    lacking: set[str] = set()
+
+    def fetch(task: GlueTask, split: str) -> list[TextExample]:
+        name = f"glue/{task.key}"
+        try:
+            return [] if name in lacking else catalogue.examples(name, split, say=say)
+        except UserError as error:
+            if name == config.name:
+                raise
+            say(f"{config.name} goes without {name}: {error}")  # MNLI can do without AX, and a trained model without MNLI
+            lacking.add(name)
+            return []
+
+    return fetch
+
+
+def _sick(config: TaskConfig) -> TextTask:
+    if not config.data_dir:
+        catalogue.examples(config.name, "train")  # raises: it is not there
+    path = pathlib.Path(config.data_dir) / SICK_FILE
+    kind = config.name.removeprefix("sick/")
+    splits = {split: read_sick(path, split, label=kind) for split in SPLITS if has_sick(path, split)}
+    is_class = kind == "entailment"
+    labels, problem = (SICK_LABELS, "classification") if is_class else (_VALUE, "regression")
+    return TextTask(
+        name=config.name,
+        length=config.length,
+        head=HeadConfig(kind="sequence", labels=labels, problem=problem),
+        metric="accuracy" if is_class else "pearson",
+        splits=usable_splits(config, splits),
+        score=lambda split, said, true: {"accuracy": accuracy(said, true)} if is_class else _value_scores(said, true),
+    )
+
+
+def _own(config: TaskConfig, say: Say) -> TextTask:
+    data = load_own_data(config.own, "sequence", say=say)
+    problem = config.own.problem
+    if problem == "classification" and len(data.labels) < 2:
+        raise UserError(f"every example of {config.own.train} has the label {data.labels[0]!r}; give examples of two or more")
+    metric, score = _OWN_SCORES[problem]
+    return TextTask(
+        name=config.name,
+        length=config.length,
+        head=HeadConfig(kind="sequence", labels=data.labels or _VALUE, problem=problem),
+        metric=metric,
+        splits=usable_splits(config, {split: getattr(data, split) for split in SPLITS}),
+        score=lambda split, said, true: score(said, true),
+    )
+
+
+def _value_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """What SICK's competition reported (SemEval 2014, task 1)."""
+    errors = {"mean_squared_error": mean_squared_error(predictions, labels)}
+    return {"pearson": pearson(predictions, labels), "spearman": spearman(predictions, labels), **errors}
+
+
+def _class_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    scores = {"accuracy": accuracy(predictions, labels), "macro_f1": macro_f1(predictions, labels)}
+    return scores | {"matthews": matthews(predictions, labels)}
+
+
+def _set_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Accuracy counts a text whose labels are all right."""
+    return {"micro_f1": micro_f1(predictions, labels), "accuracy": float(np.mean((predictions == labels).all(-1)))}
+
+
+_OWN_SCORES: Mapping[str, tuple[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]]] = {
+    "classification": ("accuracy", _class_scores),
+    "regression": ("spearman", _value_scores),
+    "multi_label": ("micro_f1", _set_scores),
+}

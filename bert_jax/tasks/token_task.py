@@ -1,0 +1,284 @@
+"""Tagging words: named entities (CoNLL-2003, WNUT-17), parts of speech (CoNLL-U), and taggings of one's own.
+
+The tag of a word is the model's answer at the word's first piece (paper section 5.3), each by itself: no rule forbids an I after
+an O. Every word of a split is labelled in exactly one unit. A sentence that fits is one unit; a longer one is cut between words
+into parts of at most half the room, so that a word sees at least a quarter of it to either side, as far as the text goes. With
+context="document" what is left of the room shows the words around, before and after the sentence, whole and without marks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.examples.labelled import Unit
+from bert_jax.model.settings import HeadConfig
+from bert_jax.tasks import catalogue
+from bert_jax.tasks.entity_scores import convert, entity_scores, is_tag
+from bert_jax.tasks.examples import WordsExample
+from bert_jax.tasks.own_data import SPLITS, collect_labels, load_own_data
+from bert_jax.tasks.readers import read_conll, read_conllu
+from bert_jax.tasks.scores import accuracy, macro_f1
+from bert_jax.tasks.tables import Say, note
+from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
+from bert_jax.terminal import UserError, nearest
+
+Reader = Callable[[pathlib.Path], list[WordsExample]]
+
+_FILES: Mapping[str, tuple[Reader, Mapping[str, tuple[str, ...]]]] = {
+    "conll2003": (
+        read_conll,
+        {"train": ("train.txt", "eng.train"), "dev": ("valid.txt", "eng.testa"), "test": ("test.txt", "eng.testb")},
+    ),
+    "wnut17": (
+        read_conll,
+        {"train": ("wnut17train.conll",), "dev": ("emerging.dev.conll",), "test": ("emerging.test.annotated",)},
+    ),
+    "pos": (read_conllu, {split: (f"*{split}.conllu", f"*{split}.conllu.gz") for split in SPLITS}),
+}
+"""By name: how its files are read, and what they are called; the first pattern that fits counts."""
+NAMES = (*_FILES, "own/token")
+_ENTITIES = ("conll2003", "wnut17")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where in a unit the words are that it labels."""
+
+    example: int
+    size: int  # tokens of the unit
+    word: int  # the first of them
+    columns: np.ndarray  # int64 [words], their first pieces
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenTask:
+    """A tagging task. `units` notes how it laid out a split; the methods that take logits need it called before them."""
+
+    name: str
+    config: TaskConfig
+    splits: Mapping[str, Sequence[WordsExample]]
+    labels: tuple[str, ...]
+    has_entities: bool
+    """Whether tags are of entities, which are scored as such, or classes of words."""
+    say: Say = note
+    _places: dict[str, list[_Place]] = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def head(self) -> HeadConfig:
+        """An output for each label."""
+        return HeadConfig(kind="token", labels=self.labels)
+
+    @property
+    def metric(self) -> str:
+        """F1 of entities, or the accuracy of words."""
+        return "f1" if self.has_entities else "accuracy"
+
+    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+        """The units of a split, by sentence and part; targets are -1 but at first pieces of words whose label training knows.
+
+        A word without a piece is read as [UNK], and a word longer than the room by its first pieces; both are said, once.
+        """
+        examples, room = self.splits[split], self.config.length - 2
+        ids_of = {label: i for i, label in enumerate(self.labels)}
+        found: list[tuple[Unit, _Place]] = []
+        silent, long = 0, 0
+        for members in _texts(examples, self.config.context):
+            words = [word for i in members for word in examples[i].words]
+            pieces, firsts, counts = tokenizer.encode_words(words)
+            silent += sum(pieces[f] == tokenizer.unk_id and not tokenizer.encode(w) for f, w in zip(firsts, words, strict=True))
+            long += sum(count > room for count in counts)
+            kept = [pieces[first : first + min(count, room)] for first, count in zip(firsts, counts, strict=True)]
+            ids = np.array(list(itertools.chain.from_iterable(kept)), np.int32)
+            starts = np.cumsum([0, *map(len, kept)])
+            end = 0
+            for i in members:
+                first, end = end, end + len(examples[i].words)
+                labels = _targets(examples[i], ids_of, self.config.scheme)
+                for a, b in _parts(starts, first, end, room):
+                    begin, stop = _surrounded(starts, a, b, room)
+                    shown = ids[starts[begin] : starts[stop]]
+                    columns = 1 + starts[a:b] - starts[begin]
+                    row = np.concatenate([[tokenizer.cls_id], shown, [tokenizer.sep_id]]).astype(np.int32)
+                    target = None
+                    if labels is not None:
+                        target = np.full_like(row, -1)
+                        target[columns] = labels[a - first : b - first]
+                    found.append((Unit(i, (row,), (np.zeros_like(row),), target), _Place(i, len(row), a - first, columns)))
+        if split not in self._places:
+            if silent:
+                self.say(f"{self.name}, {split}: {silent:,} words have no character that the tokenizer reads; they are [UNK]")
+            if long:
+                self.say(f"{self.name}, {split}: {long:,} words are longer than {room} pieces; the rest of them is not read")
+        found.sort(key=lambda pair: pair[0].example)  # sentences of a document may lie apart in a file of one's own
+        self._places[split] = [place for _, place in found]
+        return [unit for unit, _ in found]
+
+    def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
+        """Of entities f1, precision, recall, the accuracy of tags, and f1_TYPE for each type in training or in the split; of
+        other labels accuracy and macro_f1. Sentences without labels do not count.
+
+        Entities are those of the file's own tags, whatever the scheme of training; tags are compared in that scheme.
+        """
+        return self._scored(split, self._predicted(split, logits))
+
+    def baseline(self, split: str) -> dict[str, float]:
+        """`scores` where every word has the label that is most frequent in training (O, in entities), and, with the prefix
+        `word_`, where it has the one most frequent with this very word; words that training does not know have the former."""
+        by_word: dict[str, Counter[str]] = {}
+        for example in self.splits["train"]:
+            for word, label in zip(example.words, self._in_scheme(example), strict=True):
+                by_word.setdefault(word, Counter())[label] += 1
+        overall = sum(by_word.values(), Counter[str]())
+        usual = min(overall, key=lambda label: (-overall[label], label))
+        of_word = {word: min(counts, key=lambda label: (-counts[label], label)) for word, counts in by_word.items()}
+        examples = self.splits[split]
+        same = self._scored(split, [[usual] * len(example.words) for example in examples])
+        own = self._scored(split, [[of_word.get(word, usual) for word in example.words] for example in examples])
+        return same | {f"word_{name}": score for name, score in own.items()}
+
+    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
+        """Whether all words have the same label."""
+        return len({label for labels in self._predicted(split, logits) for label in labels}) < 2
+
+    def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
+        """SPLIT.conll, the input of conlleval: `word label prediction` a line, a blank line after each sentence; without
+        the label where there is none. White space inside a word or label is "_". With a scheme, predictions are IOB2, which
+        conlleval reads beside any other."""
+        lines = []
+        for example, said in zip(self.splits[split], self._predicted(split, logits), strict=True):
+            said = convert(said, "IOB2") if self.config.scheme else said
+            columns = [example.words, said] if example.labels is None else [example.words, example.labels, said]
+            lines += [" ".join(re.sub(r"\s", "_", value) for value in row) for row in zip(*columns, strict=True)]
+            lines.append("")
+        return [predictions_file(directory, f"{split}.conll", "".join(f"{line}\n" for line in lines))]
+
+    def _in_scheme(self, example: WordsExample) -> Sequence[str]:
+        return _in_scheme(example.labels or (), self.config.scheme)
+
+    def _predicted(self, split: str, logits: Sequence[np.ndarray]) -> list[list[str]]:
+        """The label of every word of every sentence."""
+        if split not in self._places:
+            raise ValueError(f"call units({split!r}, tokenizer) first: it says where the words are")
+        said = [[""] * len(example.words) for example in self.splits[split]]
+        for place, values in zip(self._places[split], logits, strict=True):
+            best = values[place.columns].argmax(-1)
+            said[place.example][place.word : place.word + len(best)] = [self.labels[i] for i in best.tolist()]
+        return said
+
+    def _scored(self, split: str, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
+        """predictions: the labels of every sentence of the split, in the scheme of training."""
+        known = [(e, tags) for e, tags in zip(self.splits[split], predictions, strict=True) if e.labels is not None]
+        if not known:
+            return {}
+        words = [label for _, tags in known for label in tags]
+        words += [label for example, _ in known for label in self._in_scheme(example)]
+        said, true = np.unique(words, return_inverse=True)[1].reshape(2, -1)
+        if not self.has_entities:
+            return {"accuracy": accuracy(said, true), "macro_f1": macro_f1(said, true)}
+        overall, types = entity_scores([tags for _, tags in known], [example.labels or () for example, _ in known])
+        scores = {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall, "accuracy": accuracy(said, true)}
+        kinds = sorted({*types, *(label.partition("-")[2] for label in self.labels)} - {""})
+        return scores | {f"f1_{kind}": types[kind].f1 if kind in types else 0.0 for kind in kinds}
+
+
+def load(config: TaskConfig, say: Say = note) -> TokenTask:
+    """The task `config.name`, one of NAMES, from its files.
+
+    Official files lie in `config.data_dir`; without it, examples are those of tfds's catalogue. The test set may be absent.
+    Labels are all that the training file holds, whatever `train_rows`. A label that is only in another official file cannot be
+    learnt: that is said, and the words count as wrong (of files of one's own it is an error). Raises UserError for files that
+    are missing or faulty, for tags that are none, and for a scheme where labels are not tags of entities.
+    """
+    if config.name not in NAMES:
+        raise UserError(f"config.task.name={config.name!r} is no tagging task; {nearest(config.name, NAMES)}")
+    labels: tuple[str, ...] = ()
+    if config.name == "own/token":
+        data = load_own_data(config.own, "token", say=say)
+        splits, labels = {split: getattr(data, split) for split in SPLITS}, data.labels
+    else:
+        splits = _official(config, say)
+    splits = {split: examples for split, examples in splits.items() if examples}
+    labels = labels or collect_labels(splits.get("train", ()))
+    tags = sorted(set(labels).union(*(example.labels or () for examples in splits.values() for example in examples)))
+    words_only = [label for label in tags if not is_tag(label)]
+    if words_only and (config.scheme or config.name in _ENTITIES):
+        remedy = 'set config.task.scheme=""' if config.scheme else "mend the file, or give the right one"
+        raise UserError(f"{config.name} has the label {words_only[0]!r}, no tag of an entity such as O or B-PER; {remedy}")
+    if config.scheme:
+        labels = collect_labels(dataclasses.replace(e, labels=_in_scheme(e.labels or (), config.scheme)) for e in splits["train"])
+    for split, examples in splits.items():
+        strange = Counter(label for e in examples for label in _in_scheme(e.labels or (), config.scheme) if label not in labels)
+        if strange:
+            named = ", ".join(sorted(strange))
+            say(f"{config.name}, {split}: training knows no {named}; {strange.total():,} words of it cannot be right")
+        if config.context == "document" and len({example.document for example in examples}) == len(examples):
+            say(f'{config.name}, {split}: no document has two sentences, so that context="document" adds nothing')
+    has_entities = not words_only and (config.name in _ENTITIES or tags != ["O"])
+    return TokenTask(config.name, config, usable_splits(config, splits), labels, has_entities, say)
+
+
+def _official(config: TaskConfig, say: Say) -> dict[str, list[WordsExample]]:
+    if not config.data_dir:
+        return {split: catalogue.examples(config.name, split, say=say) for split in SPLITS}
+    splits = {}
+    directory, (read, names) = pathlib.Path(config.data_dir), _FILES[config.name]
+    for split in SPLITS:
+        paths = next(filter(None, (sorted(directory.glob(pattern)) for pattern in names[split])), [])
+        if len(paths) > 1:
+            raise UserError(f"{directory} has {paths[0].name} and {paths[1].name}, both the {split} split; leave one there")
+        if not paths and split != "test":
+            looked = " or ".join(names[split])
+            raise UserError(f"config.task.data_dir={directory} has no {looked}, the {split} split of {config.name}; give another")
+        if paths:
+            splits[split] = read(paths[0])
+    return splits
+
+
+def _in_scheme(labels: Sequence[str], scheme: str) -> tuple[str, ...]:
+    return tuple(convert(labels, scheme) if scheme else labels)
+
+
+def _targets(example: WordsExample, ids_of: Mapping[str, int], scheme: str) -> np.ndarray | None:
+    """int32 [words], -1 for a label that training does not know; None without labels."""
+    if example.labels is None:
+        return None
+    return np.array([ids_of.get(label, -1) for label in _in_scheme(example.labels, scheme)], np.int32)
+
+
+def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]]:
+    """The numbers of the examples that are read as one text: of a document, or each by itself."""
+    if context == "sentence":
+        return ([i] for i in range(len(examples)))
+    documents: dict[int, list[int]] = {}
+    for i, example in enumerate(examples):
+        documents.setdefault(example.document, []).append(i)
+    return documents.values()
+
+
+def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[int, int]]:
+    """The words [first, end) in ranges that a unit can label, given where each word starts among the pieces."""
+    if starts[end] - starts[first] <= room:
+        return [(first, end)] if end > first else []
+    parts = []
+    while first < end:
+        fitting = int(np.searchsorted(starts, starts[first] + room // 2, side="right")) - 1
+        stop = min(max(fitting, first + 1), end)
+        parts.append((first, stop))
+        first = stop
+    return parts
+
+
+def _surrounded(starts: np.ndarray, first: int, end: int, room: int) -> tuple[int, int]:
+    """[first, end) with as many words of the text around as fit: half of them before, more where there are fewer after."""
+    free = room - int(starts[end] - starts[first])
+    before = max(free // 2, free - int(starts[-1] - starts[end]))
+    begin = int(np.searchsorted(starts, starts[first] - before))
+    return begin, int(np.searchsorted(starts, starts[begin] + room, side="right")) - 1

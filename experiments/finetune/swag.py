@@ -1,0 +1,22 @@
+"""Four-way multiple choice: SWAG (paper section 4.4), or CODAH in the same form.
+
+    python -m bert_jax.finetune --config=experiments/finetune/swag.py:swag --workdir=runs/swag \
+        --config.init_from=MODEL --config.task.data_dir=DIR
+
+DIR holds train.csv and val.csv of SWAG; for `:codah` train.tsv and dev.tsv. A candidate is the pair (prompt, ending); one vector
+scores it, and the four compete in a softmax.
+
+Hardware: one chip of any TPU or GPU. Expected on dev with BERT-Base: accuracy 81.6 (paper Table 4). CODAH is small: several
+seeds, --config.sweep.seeds='[0, 1, 2, 3, 4]'.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(task: str = "swag") -> ConfigDict:
+    return ConfigDict(
+        {
+            "task": {"name": task, "length": 128},
+            "training": {"batch_size": 16, "learning_rate": 2e-5, "epochs": 3},
+        }
+    )

@@ -1,0 +1,196 @@
+"""Rows a second of fine-tuning on a CPU, side by side with transformers' PyTorch on the same weights and data of mixed lengths.
+
+    python tests/benchmarks/benchmark_finetune.py --model=DIR --mrpc=DIR --squad=DIR --peer-python=PATH
+
+--model is a Hugging Face model directory, --mrpc and --squad (either may be left out) are those of the official files, PATH is a
+Python with torch and transformers; without it, ours runs alone. A row is a pair of MRPC (32 a step, at most 128 tokens) or a
+window of SQuAD 1.1 (16 a step, at most 384 tokens).
+
+Every round draws as many examples of the training set at random as its timed steps take, and all sides learn those, in orders of
+their own, with equal settings (float32, dropout 0.1, AdamW, clipping). The peer pads a batch to its longest row. It runs as
+installed and with glibc's allocator tuned, which keeps its large buffers from being returned to the system and faulted in again
+at every step; and both again with batches of rows of like length (Trainer's group_by_length), which pads less and shuffles less.
+Sides take turns, every one in a fresh process. Run it on an idle machine. The last line printed is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
+HERE = pathlib.Path(__file__).resolve()
+LEARNING_RATE = 2e-5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    for name in SETTINGS:
+        parser.add_argument(f"--{name}", type=pathlib.Path, help="the directory of its official files")
+    parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
+    parser.add_argument("--steps", type=int, default=20, help="timed steps of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ours", choices=SETTINGS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.ours:
+        print(json.dumps(ours(options.ours, options)))
+        return
+    chosen = [name for name in SETTINGS if getattr(options, name)]
+    if not chosen:
+        parser.error(f"give the data of at least one task: {', '.join('--' + name for name in SETTINGS)}")
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for number in range(options.rounds):
+        for task in chosen:
+            setting = SETTINGS[task]
+            with tempfile.TemporaryDirectory() as directory:
+                count = options.steps * setting.batch_size
+                setting.sample(getattr(options, task), pathlib.Path(directory), count, random.Random(number))
+                for who, command, extra in sides(task, directory, options):
+                    environment = os.environ | {"PYTHONPATH": str(HERE.parents[2])} | extra
+                    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+                    runs.setdefault((task, who), []).append(json.loads(done.stdout.splitlines()[-1]))
+    report(runs)
+
+
+def sample_mrpc(source: pathlib.Path, target: pathlib.Path, count: int, generator: random.Random) -> None:
+    """Writes so many of the training pairs to `target`; a dev set, which readers want, too, of the same."""
+    header, *lines = (source / "train.tsv").read_bytes().splitlines(keepends=True)
+    chosen = header + b"".join(generator.sample(lines, count))
+    for split in ("train", "dev"):
+        (target / f"{split}.tsv").write_bytes(chosen)
+
+
+def sample_squad(source: pathlib.Path, target: pathlib.Path, count: int, generator: random.Random) -> None:
+    """Writes so many of the training questions, of which each is one window or more, to `target`; as `sample_mrpc`."""
+    articles = json.loads((source / "train-v1.1.json").read_text(encoding="utf-8"))["data"]
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    questions = [{"context": p["context"], "qas": [question]} for p in paragraphs for question in p["qas"]]
+    chosen = {"version": "1.1", "data": [{"title": "a sample", "paragraphs": generator.sample(questions, count)}]}
+    for split in ("train", "dev"):
+        (target / f"{split}-v1.1.json").write_text(json.dumps(chosen), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a task is trained, and how some of its training set is drawn."""
+
+    name: str
+    length: int
+    batch_size: int
+    sample: Callable[[pathlib.Path, pathlib.Path, int, random.Random], None]
+
+
+SETTINGS = {
+    "mrpc": Setting("glue/mrpc", length=128, batch_size=32, sample=sample_mrpc),
+    "squad": Setting("squad/v1.1", length=384, batch_size=16, sample=sample_squad),
+}
+
+
+def sides(task: str, directory: str, options: argparse.Namespace) -> list[tuple[str, list[str], dict[str, str]]]:
+    """(name, command, environment) of everything measured on the sample of a task in `directory`."""
+    mine = [sys.executable, str(HERE), f"--ours={task}", f"--{task}={directory}", f"--model={options.model}"]
+    result = [("ours", [*mine, f"--steps={options.steps}"], {"JAX_PLATFORMS": "cpu"})]
+    if not options.peer_python:
+        return result
+    setting = SETTINGS[task]
+    flags = {
+        "model": options.model,
+        "task": setting.name,
+        "data-dir": directory,
+        "length": setting.length,
+        "batch-size": setting.batch_size,
+        "learning-rate": LEARNING_RATE,
+        "max-steps": options.steps,
+        "threads": os.cpu_count(),
+    }
+    program = str(HERE.with_name("peer_finetune.py"))
+    theirs = [options.peer_python, program, *(f"--{name}={value}" for name, value in flags.items())]
+    for suffix, more in (("", []), (", like lengths", ["--group-by-length"])):
+        result += [(f"peer as installed{suffix}", theirs + more, {}), (f"peer, allocator tuned{suffix}", theirs + more, TUNED)]
+    return result
+
+
+def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Our rows a second, seconds of each step and this process's peak memory in MB, over one epoch of the sample; every shape of
+    batch is compiled before."""
+    import jax
+    import numpy as np
+
+    from bert_jax.batches.device import to_device
+    from bert_jax.batches.labelled import LabelledBatches
+    from bert_jax.finetune import read_units
+    from bert_jax.finetuning_config import FinetuningExperiment
+    from bert_jax.finetuning_program import program_of
+    from bert_jax.sharding.mesh import make_mesh
+    from bert_jax.sharding.rules import BATCH
+    from bert_jax.tasks.registry import load_task
+    from bert_jax.warm_start import labelled_start, with_own_head
+
+    setting = SETTINGS[task]
+    experiment = FinetuningExperiment.from_dict(
+        {
+            "init_from": options.model,
+            "task": {"name": setting.name, "data_dir": str(getattr(options, task)), "length": setting.length},
+            "training": {"batch_size": setting.batch_size, "learning_rate": LEARNING_RATE, "schedule": "linear"},
+            "optimizer": {"name": "adamw"},
+        }
+    )
+    labelled = load_task(experiment.task)
+    start = labelled_start(experiment, labelled.head)
+    data, mesh = read_units(labelled, start), make_mesh(experiment.mesh)
+    batches = LabelledBatches(
+        data.units["train"], data.shape, setting.batch_size, experiment.seed, row_multiple=1, pad_id=data.pad_id
+    )
+    program = program_of(experiment, start, labelled, data.units["train"], batches.steps_per_epoch, mesh)
+    state = program.begin(with_own_head(start, program.config, program.head, experiment).params)
+    scalars = {
+        "steps": np.int32(10 * options.steps),
+        "warmup_steps": np.int32(options.steps),
+        "peak": np.float32(LEARNING_RATE),
+        "seed": np.uint32(0),
+    }
+    seconds = []
+    with jax.set_mesh(mesh):
+        first_of_shape = {batches.at(step)["input_ids"].shape: step for step in range(options.steps)}
+        for step in [*first_of_shape.values()] * 2 + [*range(options.steps)]:
+            started = time.perf_counter()
+            state, sums = program.train(state, to_device(batches.at(step), mesh, BATCH), scalars)
+            jax.block_until_ready((state, sums))
+            seconds.append(time.perf_counter() - started)
+    timed = seconds[-options.steps :]
+    rows = sum(len(batches.members(step)) for step in range(options.steps))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"rows_per_second": rows / sum(timed), "seconds": timed, "shapes": len(first_of_shape), "peak_mb": peak}
+
+
+def report(runs: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+    """A table of rows a second and of how many times the peer's ours are."""
+    figures = []
+    for (task, who), rounds in runs.items():
+        rates = [run["rows_per_second"] for run in rounds]
+        median, peak = statistics.median(rates), max(run["peak_mb"] for run in rounds)
+        ratio = statistics.median(run["rows_per_second"] for run in runs[task, "ours"]) / median
+        rate = f"median {median:6.2f}  best {max(rates):6.2f} rows/s"
+        print(f"{task:5}  {who:35}  {rate}  peak {peak:5,.0f} MB  ours is {ratio:.2f} x")
+        figures.append(
+            {"task": task, "who": who, "rows_per_second": rates, "median": median, "peak_mb": peak, "ours_is_times_faster": ratio}
+        )
+    versions = {name: run[name] for some in runs.values() for run in some for name in ("torch", "transformers") if name in run}
+    print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), **versions, "figures": figures}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""Fine-tuning as transformers' PyTorch examples do it, in an interpreter that has both; this repository is on its PYTHONPATH.
+
+    python tests/benchmarks/peer_finetune.py --model=DIR --task=glue/mrpc --data-dir=DIR --seed=1
+
+DIR is a Hugging Face model directory, and the directory of the task's official files: `glue/NAME` (one with a folder for each
+task will do), `wnut17`, or `squad/v1.1` with train-v1.1.json and dev-v1.1.json. Files are read and answers scored by
+`bert_jax.tasks`, so that both sides are measured with one rule; all that lies between is transformers': its fast tokenizer (the
+windows over a long context too, of which neighbours share `--stride` tokens), its collators, models, heads and their initial
+weights, its schedule. float32 on the CPU, dropout as the model's configuration says.
+
+With --max-steps only speed is measured: that many full batches drawn from all rows are an epoch, which is timed after three steps
+of another one to warm up; nothing is evaluated. The last line printed is JSON. Time and rows are those of training alone, its
+collation included, not of tokenising.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import pathlib
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers.trainer_pt_utils import get_length_grouped_indices
+
+from bert_jax.tasks.entity_scores import entity_scores
+from bert_jax.tasks.examples import QuestionExample, TextExample, WordsExample
+from bert_jax.tasks.glue import TASKS, GlueTask, read_glue
+from bert_jax.tasks.readers import read_conll
+from bert_jax.tasks.scores import glue_scores
+from bert_jax.tasks.squad import read_squad
+from bert_jax.tasks.squad_scores import squad1_scores
+from bert_jax.terminal import UserError, run_verb
+
+Row = dict[str, Any]
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+NAMES = {f"glue/{name.lower().replace('-', '')}": name for name in TASKS if name not in ("MNLI", "AX")}
+MEGABATCH = 50  # batches that Trainer's group_by_length sorts together, fewer in a small data set
+WARMUP_STEPS = 3  # of --max-steps
+N_BEST, MAX_ANSWER = 20, 30
+NOT_LEARNT = -100  # the label that torch's cross-entropy leaves out
+
+
+@dataclass(frozen=True)
+class Job:
+    """What training and scoring need of a task."""
+
+    model: type[transformers.PreTrainedModel]
+    labels: int
+    train: list[Row]
+    dev: list[Row]
+    collate: Callable[[list[Row]], dict[str, torch.Tensor]]
+    scores: Callable[[list[np.ndarray]], dict[str, float]]
+    """Takes the logits of each dev row: [C], or [n, C] of its n tokens."""
+
+
+def main() -> None:
+    o = options()
+    torch.set_num_threads(o.threads)
+    torch.manual_seed(o.seed)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    job = load_job(o, transformers.AutoTokenizer.from_pretrained(o.model, use_fast=True))
+    model = load_model(o, job)
+    seconds, rows = train(model, job, o)
+    result = {"task": o.task, "seed": o.seed, "scores": {} if o.max_steps else job.scores(predict(model, job))}
+    result |= {"train_seconds": sum(seconds), "rows_per_second": rows / sum(seconds), "steps": len(seconds)}
+    result |= {"seconds": seconds} if o.max_steps else {}
+    result |= {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    print(json.dumps(result | {"torch": torch.__version__, "transformers": transformers.__version__}))
+
+
+def options() -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--task", required=True, choices=[*NAMES, "wnut17", "squad/v1.1"])
+    parser.add_argument("--data-dir", required=True, type=pathlib.Path)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--learning-rate", type=float, default=5e-5)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0, help="of the head, the order of the rows and dropout")
+    parser.add_argument("--length", type=int, help="tokens of a row at most; 128, of SQuAD 384")
+    parser.add_argument("--stride", type=int, default=128, help="SQuAD: tokens that neighbouring windows share")
+    parser.add_argument("--train-rows", type=int, default=0, help="the first so many training examples; 0 takes all")
+    parser.add_argument("--random-init", action="store_true", help="the model's shape, from random weights")
+    parser.add_argument("--group-by-length", action="store_true", help="batches of rows of like length, as Trainer's option")
+    parser.add_argument("--max-steps", type=int, default=0, help="measure the speed of so many steps only")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    o = parser.parse_args()
+    o.length = o.length or (384 if o.task.startswith("squad") else 128)
+    return o
+
+
+def load_job(o: argparse.Namespace, tokenizer: Any) -> Job:
+    """The job of --task."""
+    if o.task == "wnut17":
+        return tagging(o, tokenizer)
+    return questions(o, tokenizer) if o.task == "squad/v1.1" else sentences(o, tokenizer, TASKS[NAMES[o.task]])
+
+
+def load_model(o: argparse.Namespace, job: Job) -> transformers.PreTrainedModel:
+    """The model with a new head; all else comes from the checkpoint, or with --random-init nothing."""
+    if o.random_init:
+        return job.model(transformers.AutoConfig.from_pretrained(o.model, num_labels=job.labels)).float()
+    arguments = {"num_labels": job.labels, "dtype": torch.float32, "output_loading_info": True}
+    model, report = job.model.from_pretrained(o.model, **arguments)
+    if lacking := [name for name in report["missing_keys"] if not name.startswith(("classifier.", "qa_outputs."))]:
+        raise UserError(f"{o.model} lacks {len(lacking)} weights, first {lacking[0]}; give the directory of a whole BERT model")
+    return model
+
+
+def train(model: transformers.PreTrainedModel, job: Job, o: argparse.Namespace) -> tuple[list[float], int]:
+    """(seconds of each step, rows in all of them); the model is trained in place."""
+    plain = {name for name, _ in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name}
+    groups = [
+        {"params": [p for name, p in model.named_parameters() if name not in plain], "weight_decay": 0.01},
+        {"params": [p for name, p in model.named_parameters() if name in plain], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=o.learning_rate, betas=(0.9, 0.999), eps=1e-6, fused=True)
+    steps = o.epochs * -(-len(job.train) // o.batch_size)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
+    generator = torch.Generator().manual_seed(o.seed)
+
+    def step(rows: list[Row]) -> float:
+        """The loss, a host float."""
+        loss = model(**job.collate(rows)).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    model.train()
+    rows = job.train
+    if o.max_steps:
+        rows = sample(rows, o.max_steps * o.batch_size, generator)
+        for batch in itertools.islice(batches(rows, o, generator), WARMUP_STEPS):
+            step(batch)
+    epochs = 1 if o.max_steps else o.epochs
+    seconds = []
+    for epoch in range(epochs):
+        losses = []
+        started = time.perf_counter()
+        for batch in batches(rows, o, generator):
+            losses.append(step(batch))
+            seconds.append(time.perf_counter() - started)
+            started = time.perf_counter()
+        print(f"epoch {epoch + 1} of {epochs}: mean loss {np.mean(losses):.4f}, {sum(seconds):.0f}s", file=sys.stderr)
+    return seconds, epochs * len(rows)
+
+
+def sample(rows: Sequence[Row], count: int, generator: torch.Generator) -> list[Row]:
+    """So many of the rows."""
+    if count > len(rows):
+        raise UserError(f"--max-steps needs {count} rows and there are {len(rows)}; lower it or --batch-size")
+    return [rows[i] for i in torch.randperm(len(rows), generator=generator)[:count]]
+
+
+def batches(rows: Sequence[Row], o: argparse.Namespace, generator: torch.Generator) -> Iterator[list[Row]]:
+    """One epoch in a new order, the last batch perhaps a smaller one."""
+    if o.group_by_length:
+        lengths = [len(row["input_ids"]) for row in rows]
+        # --max-steps has few rows but stands for many: sorted as those of a large data set would be
+        order = get_length_grouped_indices(lengths, o.batch_size, MEGABATCH if o.max_steps else None, generator)
+    else:
+        order = torch.randperm(len(rows), generator=generator).tolist()
+    for i in range(0, len(rows), o.batch_size):
+        yield [rows[k] for k in order[i : i + o.batch_size]]
+
+
+def predict(model: transformers.PreTrainedModel, job: Job) -> list[np.ndarray]:
+    """The logits of every dev row, float32 [C], or [n, C] of its n tokens (of a span head C = 2, start and end)."""
+    model.eval()
+    logits: list[Any] = [None] * len(job.dev)
+    order = sorted(range(len(job.dev)), key=lambda i: len(job.dev[i]["input_ids"]))
+    for first in range(0, len(order), 32):
+        chosen = order[first : first + 32]
+        with torch.inference_mode():
+            out = model(**job.collate([job.dev[i] for i in chosen]))
+        values = out.logits if "logits" in out else torch.stack((out.start_logits, out.end_logits), -1)
+        for i, value in zip(chosen, values.numpy(), strict=True):
+            logits[i] = value[: len(job.dev[i]["input_ids"])] if value.ndim == 2 else value
+    return logits
+
+
+def sentences(o: argparse.Namespace, tokenizer: Any, task: GlueTask) -> Job:
+    """Classification or regression of texts and pairs of GLUE."""
+
+    def rows(examples: Sequence[TextExample], labels: list[Any] | None) -> list[Row]:
+        pair = [e.text_b for e in examples] if task.text_b else None
+        encoded = tokenizer([e.text for e in examples], pair, truncation=True, max_length=o.length)
+        return [
+            {name: encoded[name][i] for name in INPUTS} | ({"label": labels[i]} if labels else {}) for i in range(len(examples))
+        ]
+
+    def labels(examples: Sequence[TextExample]) -> list[Any]:
+        return [e.label if task.is_regression else task.labels.index(e.label) for e in examples]
+
+    train, dev = read_glue(task.name, o.data_dir, "train")[: o.train_rows or None], read_glue(task.name, o.data_dir, "dev")
+
+    def scores(logits: list[np.ndarray]) -> dict[str, float]:
+        said = np.array([values[0] if task.is_regression else values.argmax() for values in logits])
+        return glue_scores(o.task.removeprefix("glue/"), said, np.array(labels(dev)))
+
+    model, collate = transformers.BertForSequenceClassification, transformers.DataCollatorWithPadding(tokenizer)
+    return Job(model, len(task.labels) or 1, rows(train, labels(train)), rows(dev, None), collate, scores)
+
+
+def tagging(o: argparse.Namespace, tokenizer: Any) -> Job:
+    """A tag for the first piece of each word; a word that is cut off, or has no piece, counts as O."""
+
+    def rows(examples: Sequence[WordsExample], known: dict[str, int] | None) -> tuple[list[Row], list[dict[int, int]]]:
+        """Rows, and of each row the column of every word's first piece."""
+        words = [list(e.words) for e in examples]
+        encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=o.length)
+        made, places = [], []
+        for i, example in enumerate(examples):
+            first: dict[int, int] = {}
+            for column, word in enumerate(encoded.word_ids(i)):
+                if word is not None:
+                    first.setdefault(word, column)
+            row = {name: encoded[name][i] for name in INPUTS}
+            if known:
+                row["labels"] = [NOT_LEARNT] * len(row["input_ids"])
+                for word, column in first.items():
+                    row["labels"][column] = known[example.labels[word]]
+            made.append(row)
+            places.append(first)
+        return made, places
+
+    train = read_conll(o.data_dir / "wnut17train.conll")[: o.train_rows or None]
+    dev = read_conll(o.data_dir / "emerging.dev.conll")
+    tags = sorted({"O"}.union(*(e.labels for e in train)))
+    dev_rows, places = rows(dev, None)
+
+    def scores(logits: list[np.ndarray]) -> dict[str, float]:
+        said = [["O"] * len(e.words) for e in dev]
+        for tagged, values, first in zip(said, logits, places, strict=True):
+            for word, column in first.items():
+                tagged[word] = tags[values[column].argmax()]
+        overall, _ = entity_scores(said, [e.labels for e in dev])
+        return {"precision": overall.precision, "recall": overall.recall, "f1": overall.f1}
+
+    model, collate = transformers.BertForTokenClassification, transformers.DataCollatorForTokenClassification(tokenizer)
+    return Job(model, len(tags), rows(train, {tag: i for i, tag in enumerate(tags)})[0], dev_rows, collate, scores)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a window shows of its example's context: the [start, end) of each token in it, None of the question and [SEP]s."""
+
+    example: int
+    offsets: list[tuple[int, int] | None]
+
+
+def questions(o: argparse.Namespace, tokenizer: Any) -> Job:
+    """Spans of contexts, read in windows; of several gold answers the first is learnt."""
+
+    def rows(examples: Sequence[QuestionExample], learnt: bool) -> tuple[list[Row], list[Seen]]:
+        encoded = tokenizer(
+            [e.question.strip() for e in examples],
+            [e.context for e in examples],
+            truncation="only_second",
+            max_length=o.length,
+            stride=o.stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        made, seen = [], []
+        for i, example in enumerate(encoded["overflow_to_sample_mapping"]):
+            inside = encoded.sequence_ids(i)
+            offsets = [place if part == 1 else None for place, part in zip(encoded["offset_mapping"][i], inside, strict=True)]
+            row = {name: encoded[name][i] for name in INPUTS}
+            if learnt:
+                row["start_positions"], row["end_positions"] = target(offsets, *examples[example].answers[0])
+            made.append(row)
+            seen.append(Seen(example, offsets))
+        return made, seen
+
+    train, dev = (read_squad(o.data_dir / f"{split}-v1.1.json") for split in ("train", "dev"))
+    train = [e for e in train if e.answers[0][1] is not None][: o.train_rows or None]
+    dev_rows, seen = rows(dev, False)
+
+    def scores(logits: list[np.ndarray]) -> dict[str, float]:
+        best: dict[int, tuple[float, str]] = {}
+        for values, window in zip(logits, seen, strict=True):
+            found = best_answer(values, window.offsets, dev[window.example].context)
+            best[window.example] = max(best.get(window.example, found), found, key=lambda answer: answer[0])
+        gold = {e.id: [text for text, _ in e.answers] for e in dev}
+        return squad1_scores(gold, {dev[example].id: text for example, (_, text) in best.items()})
+
+    model, collate = transformers.BertForQuestionAnswering, transformers.DataCollatorWithPadding(tokenizer)
+    return Job(model, 2, rows(train, True)[0], dev_rows, collate, scores)
+
+
+def target(offsets: Sequence[tuple[int, int] | None], text: str, start: int) -> tuple[int, int]:
+    """The columns of an answer's first and last token, or (0, 0), [CLS], where the window does not hold all of it."""
+    end = start + len(text)
+    columns = [(column, *place) for column, place in enumerate(offsets) if place]
+    if not columns or columns[0][1] > start or columns[-1][2] < end:
+        return 0, 0
+    return max(c for c, begins, _ in columns if begins <= start), min(c for c, _, ends in columns if ends >= end)
+
+
+def best_answer(logits: np.ndarray, offsets: Sequence[tuple[int, int] | None], context: str) -> tuple[float, str]:
+    """(score, text) of a window's best legal pair of its N_BEST best starts and ends; (-inf, "") where none is legal."""
+    starts, ends = (np.argsort(-logits[:, i], kind="stable")[:N_BEST] for i in (0, 1))
+    legal = [(s, e) for s in starts for e in ends if offsets[s] and offsets[e] and s <= e < s + MAX_ANSWER]
+    if not legal:
+        return -np.inf, ""
+    start, end = max(legal, key=lambda pair: logits[pair[0], 0] + logits[pair[1], 1])
+    return float(logits[start, 0] + logits[end, 1]), context[offsets[start][0] : offsets[end][1]]
+
+
+if __name__ == "__main__":
+    run_verb(main)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.examples.labelled import assemble_units, pack_units, row_shape, unit_logits
+from bert_jax.tasks.choice_task import load
+from bert_jax.tasks.own_data import OwnDataConfig
+from bert_jax.tasks.task import TaskConfig
+from bert_jax.terminal import UserError
+
+SWAG = "video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tokenizer:
+    return load_tokenizer(pathlib.Path(__file__).parents[1] / "corpus" / "tiny_vocab.txt")
+
+
+def put(path: pathlib.Path, *lines: str) -> str:
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    return str(path)
+
+
+def codah(directory: pathlib.Path, train: str, dev: str, test: str = "") -> TaskConfig:
+    """With these right places."""
+    for split, labels in {"train": train, "dev": dev, "test": test}.items():
+        if labels:
+            put(directory / f"{split}.tsv", *(f"o\thello {i}\tthe a\tthe b\tthe 中\tworld\t{n}" for i, n in enumerate(labels)))
+    return TaskConfig(name="codah", data_dir=str(directory))
+
+
+def choosing(*places: int, of: int = 4) -> list[np.ndarray]:
+    return [2 * np.eye(of, dtype=np.float32)[place] for place in places]
+
+
+def test_a_unit_is_the_prompt_with_each_candidate(tmp_path: pathlib.Path, tiny: Tokenizer):
+    task = load(codah(tmp_path, "01", "2"))
+    assert (task.head.kind, task.head.labels, task.metric) == ("choice", (), "accuracy")
+    [unit] = task.units("dev", tiny)
+    endings = ("the a", "the b", "the 中", "world")
+    hello = tiny.encode("hello 0")
+    for ids, types, ending in zip(unit.ids, unit.types, endings, strict=True):
+        assert ids.tolist() == [tiny.cls_id, *hello, tiny.sep_id, *tiny.encode(ending), tiny.sep_id]
+        assert types.sum() == len(tiny.encode(ending)) + 1
+    assert unit.target == 2
+
+
+def test_each_candidate_is_cut_to_the_length(tmp_path: pathlib.Path, tiny: Tokenizer):
+    rows = [f"o\t{'hello ' * 20}\t{'the ' * 20}\t \t\u200b\t😀[SEP]\t0"]
+    for split in ("train", "dev"):
+        put(tmp_path / f"{split}.tsv", *rows)
+    [unit] = load(TaskConfig(name="codah", data_dir=str(tmp_path), length=9)).units("dev", tiny)
+    assert [len(ids) for ids in unit.ids] == [9, 9, 9, 9]
+    # 6 tokens are left for both: three each, or all of them for the prompt where a candidate has none
+    assert [int(types.sum()) for types in unit.types] == [4, 1, 1, 4]
+    assert all((ids == tiny.sep_id).sum() == 2 for ids in unit.ids)
+
+
+def test_swag_repeats_the_beginning_of_the_second_sentence_in_each_candidate(tmp_path: pathlib.Path):
+    row = 'v,1,"A b, c. He","A b, c.",He,gold,runs.,sits.,"goes, then.",swims.'
+    for name in ("train.csv", "val.csv"):
+        put(tmp_path / name, SWAG + ",label", f"{row},2", f"{row},2", f"{row},0")
+    put(tmp_path / "test.csv", SWAG, row, row)
+    task = load(TaskConfig(name="swag", data_dir=str(tmp_path), train_rows=2))
+    assert {split: len(examples) for split, examples in task.splits.items()} == {"train": 2, "dev": 3, "test": 2}
+    assert task.splits["dev"][0].choices == ("He runs.", "He sits.", "He goes, then.", "He swims.")
+    assert task.baseline("dev") == {"accuracy": pytest.approx(2 / 3)}
+    assert task.scores("test", choosing(1, 2)) == task.baseline("test") == {}
+    readable, official = task.write_predictions(tmp_path / "out", "test", choosing(3, 0))
+    assert (official.name, official.read_text()) == ("test.csv", ",pred\n0,3\n1,0\n")
+    assert readable.read_text().splitlines()[1].split("\t")[:3] == ["0", "3", ""]
+    assert [path.name for path in task.write_predictions(tmp_path / "out", "dev", choosing(0, 1, 2))] == ["dev.tsv"]
+
+
+def test_accuracy_counts_the_right_places_and_the_baseline_is_the_usual_one(tmp_path: pathlib.Path):
+    task = load(codah(tmp_path, "1130", "1132", test="03"))
+    assert task.scores("dev", choosing(1, 0, 3, 3)) == {"accuracy": 0.5}
+    assert task.baseline("dev") == {"accuracy": 0.5}
+    assert task.scores("test", choosing(0, 3)) == {"accuracy": 1.0}
+    assert [path.name for path in task.write_predictions(tmp_path / "out", "test", choosing(0, 3))] == ["test.tsv"]
+    assert task.is_degenerate("dev", choosing(2, 2, 2))
+    assert task.is_degenerate("dev", [np.full(4, 7, np.float32), np.full(4, -1, np.float32)])  # no candidate is better than another
+    assert not task.is_degenerate("dev", choosing(2, 1, 2))
+
+
+def test_ones_own_candidates_may_differ_in_number(tmp_path: pathlib.Path, tiny: Tokenizer):
+    rows = ["prompt\tchoices\tlabel", "hello\tthe|a|world\t3", "world\tthe|un\t1"]
+    path = put(tmp_path / "own.tsv", *rows)
+    own = OwnDataConfig(train=path, dev=path, separator="|", first_choice=1)
+    task = load(TaskConfig(name="own/choice", own=own))
+    units = task.units("dev", tiny)
+    assert [len(unit.ids) for unit in units] == [3, 2]
+    assert [unit.target for unit in units] == [2, 0]
+    shape = row_shape(units, "choice")
+    rows_of = pack_units(units, shape)
+    batch = assemble_units(units, rows_of, len(rows_of), shape, tiny.pad_id)
+    # a model that says the first token after the prompt: what comes back is of the right candidates
+    said = np.take_along_axis(batch["input_ids"], batch["cls_positions"] + 3, axis=1)[..., None].astype(np.float32)
+    back = unit_logits(said, units, rows_of, shape)
+    assert [values.tolist() for values in back] == [[ids[3] for ids in unit.ids] for unit in units]
+    [written] = task.write_predictions(tmp_path, "dev", [*choosing(2, of=3), *choosing(1, of=2)])
+    assert [line.split("\t")[:3] for line in written.read_text().splitlines()] == [
+        ["id", "prediction", "label"],
+        ["0", "3", "3"],
+        ["1", "2", "1"],
+    ]
+
+
+def test_ones_own_test_set_may_be_labelled_in_part(tmp_path: pathlib.Path):
+    path = put(tmp_path / "own.tsv", "prompt\tchoices\tlabel", "a\tb|c\t0", "a\tb|c\t1")
+    test = put(tmp_path / "test.tsv", "prompt\tchoices\tlabel", "a\tb|c\t", "a\tb|c\t1")
+    task = load(TaskConfig(name="own/choice", own=OwnDataConfig(train=path, dev=path, test=test, separator="|")))
+    assert task.scores("test", choosing(0, 1, of=2)) == {"accuracy": 1.0}
+
+
+def test_what_is_not_there_is_told(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"codah is not in the catalogue of tfds; set config\.task\.data_dir"):
+        load(TaskConfig(name="codah"))
+    codah(tmp_path, "01", "")
+    with pytest.raises(UserError, match=r"dev\.tsv cannot be read"):
+        load(TaskConfig(name="codah", data_dir=str(tmp_path)))
+    path = put(tmp_path / "own.jsonl", '{"prompt": "a", "choices": ["b", "c"], "label": 0}')
+    with pytest.raises(UserError, match=r"own/choice has no examples of its dev split; give them with config\.task\.own\.dev"):
+        load(TaskConfig(name="own/choice", own=OwnDataConfig(train=path)))
+
+
+def test_the_real_codah_is_read_whole(shared_data: pathlib.Path, tiny: Tokenizer):
+    if not (shared_data / "codah").is_dir():
+        pytest.skip("needs codah in ../shared/data")
+    task = load(TaskConfig(name="codah", data_dir=str(shared_data / "codah")))
+    units = task.units("dev", tiny)
+    assert len(units) == len(task.splits["dev"]) == 556
+    assert {len(unit.ids) for unit in units} == {4}
+    right = choosing(*(int(unit.target) for unit in units if unit.target is not None))
+    assert task.scores("dev", right) == {"accuracy": 1.0}
+    assert 0.2 < task.baseline("dev")["accuracy"] < 0.3

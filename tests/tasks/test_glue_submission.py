@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pathlib
+import sys
+import zipfile
+
+import pytest
+
+from bert_jax.tasks.glue import SUBMISSION, TASKS, prediction_table
+from bert_jax.tasks.glue_submission import collect_predictions, main
+from bert_jax.terminal import UserError
+
+
+def put(directory: pathlib.Path, name: str, rows: int | None = None) -> pathlib.Path:
+    """A whole file of predictions, or its first so many rows."""
+    task = TASKS[SUBMISSION[name].task]
+    answer: str | float = 1.25 if task.is_regression else task.labels[0]
+    directory.mkdir(exist_ok=True)
+    (directory / f"{name}.tsv").write_text(prediction_table(name, [answer] * (rows or SUBMISSION[name].rows)))
+    return directory
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *flags: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["glue_submission", *map(str, flags)])
+    main()
+
+
+def test_the_files_of_several_runs_become_one_submission(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    runs = [put(tmp_path / ("mnli" if name in ("MNLI-m", "MNLI-mm", "AX") else name), name) for name in SUBMISSION]
+    run(monkeypatch, *dict.fromkeys(runs), f"--output={tmp_path / 'out'}")
+    path = pathlib.Path(capsys.readouterr().out.strip())
+    with zipfile.ZipFile(path) as archive:
+        packed = {name: archive.read(name) for name in archive.namelist()}
+    assert packed == {f"{name}.tsv": (run / f"{name}.tsv").read_bytes() for name, run in zip(SUBMISSION, runs, strict=True)}
+
+
+def test_a_part_of_it_must_be_asked_for(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    directory = put(tmp_path / "a", "WNLI")
+    with pytest.raises(UserError, match="the submission lacks CoLA"):
+        run(monkeypatch, directory, f"--output={tmp_path / 'out'}")
+    assert not (tmp_path / "out").exists()
+    run(monkeypatch, directory, f"--output={tmp_path / 'out'}", "--partial")
+    assert (tmp_path / "out" / "submission.zip").is_file()
+
+
+def test_what_cannot_be_submitted_is_told_by_file_and_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    first, second = put(tmp_path / "a", "WNLI"), put(tmp_path / "b", "WNLI")
+    with pytest.raises(UserError, match=r"b/WNLI\.tsv and .*a/WNLI\.tsv both answer WNLI"):
+        collect_predictions([first, second])
+    with pytest.raises(UserError, match=r"none holds none of CoLA\.tsv"):
+        collect_predictions([first, tmp_path / "none"])
+    put(tmp_path / "a", "WNLI", rows=3)
+    with pytest.raises(UserError, match="WNLI has 3 predictions, but the official test set 146 rows"):
+        run(monkeypatch, first, f"--output={tmp_path / 'out'}", "--partial")
+    (first / "WNLI.tsv").write_text("index\tprediction\n0\t1\n2\t1\n")
+    with pytest.raises(UserError, match=r"a/WNLI\.tsv, line 3: index is '2', not 1"):
+        collect_predictions([first])
+    (second / "WNLI.tsv").unlink()
+    (second / "STS-B.tsv").write_text("index\tprediction\n0\thigh\n")
+    with pytest.raises(UserError, match=r"STS-B\.tsv, line 2: prediction is 'high', not a number"):
+        collect_predictions([second])

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.examples.labelled import KINDS
+from bert_jax.tasks import registry
+from bert_jax.tasks.registry import NAMES, load_task
+from bert_jax.tasks.task import TaskConfig
+from bert_jax.terminal import UserError
+
+DOCUMENTED = {
+    *(f"glue/{name}" for name in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")),
+    *("sick/entailment", "sick/relatedness", "swag", "codah", "gap"),
+    *("conll2003", "wnut17", "pos", "squad/v1.1", "squad/v2.0"),
+    *("own/sequence", "own/token", "own/span", "own/choice"),
+}
+FOLDERS = {
+    "glue": "glue",
+    "sick": "sick",
+    "codah": "codah",
+    "gap": "gap",
+    "wnut17": "wnut17",
+    "squad": "squad",
+    "pos": "ud_english_ewt",
+}
+
+
+def test_every_documented_task_has_a_loader_and_no_other():
+    assert set(NAMES) == DOCUMENTED
+
+
+def test_a_task_is_loaded_by_the_module_that_has_its_name(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    loaders = {name: (lambda config, say, name=name: asked.append((name, config.name, say))) for name in NAMES}
+    monkeypatch.setattr(registry, "_LOADERS", loaders)
+    for name in NAMES:
+        load_task(TaskConfig(name=name), say=print)
+    assert asked == [(name, name, print) for name in NAMES]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("glue/sst-2", r"config\.task\.name='glue/sst-2' is no task; did you mean 'glue/sst2'"),
+        ("squad/v2", "did you mean 'squad/v2.0'"),
+        ("xyz", "is no task; known: codah, "),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_nearest(name: str, message: str):
+    with pytest.raises(UserError, match=message):
+        load_task(TaskConfig(name=name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["glue/mrpc", "glue/stsb", "sick/entailment", "codah", "gap", "wnut17", "pos", "squad/v1.1"],
+)
+def test_every_task_keeps_the_protocol_on_real_data(shared_data: pathlib.Path, tmp_path: pathlib.Path, name: str):
+    """What the head says of the units of the dev set is scored, judged and written, whatever the task."""
+    folder = shared_data / FOLDERS[name.split("/")[0]]
+    vocab = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
+    if not folder.is_dir() or not vocab.is_file():
+        pytest.skip(f"needs {folder.name} and vocab in ../shared/data")
+    tokenizer = load_tokenizer(vocab)
+    task = load_task(TaskConfig(name=name, data_dir=str(folder), train_rows=50, length=64), say=lambda message: None)
+    assert (task.name, len(task.splits["train"])) == (name, 50)
+    assert task.head.kind in KINDS
+    draw = np.random.default_rng(0)
+    units = task.units("dev", tokenizer)
+    assert sorted({unit.example for unit in units}) == list(range(len(task.splits["dev"])))
+    outputs = {"token": lambda unit: (unit.size, task.head.num_outputs), "span": lambda unit: (unit.size, 2)}
+    outputs |= {"choice": lambda unit: (len(unit.ids),)}
+    shape = outputs.get(task.head.kind, lambda unit: (task.head.num_outputs,))
+    logits = [draw.normal(size=shape(unit)).astype(np.float32) for unit in units]
+    scores = task.scores("dev", logits)
+    assert np.isfinite(scores[task.metric])
+    assert task.metric in task.baseline("dev")
+    assert not task.is_degenerate("dev", logits)
+    assert all(path.is_file() for path in task.write_predictions(tmp_path, "dev", logits))

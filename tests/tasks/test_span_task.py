@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import functools
+import json
+import math
+import pathlib
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.corpus.training import train_sentencepiece
+from bert_jax.examples.labelled import Unit
+from bert_jax.tasks import catalogue
+from bert_jax.tasks.examples import QuestionExample
+from bert_jax.tasks.own_data import OwnDataConfig
+from bert_jax.tasks.span_task import SpanTask, answer_tokens, load
+from bert_jax.tasks.squad import read_squad
+from bert_jax.tasks.squad_scores import squad1_scores, squad2_scores
+from bert_jax.tasks.task import TaskConfig
+from bert_jax.terminal import UserError
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Question = tuple[str, str, list[tuple[str, int]] | None]  # question, context, answers or None for an impossible one
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Letters, so that a word of n letters is n pieces, a few words, and [UNK] for the rest."""
+    path: pathlib.Path = tmp_path_factory.mktemp("span_task") / "vocab.txt"
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS), "contend", "##ers"]
+    path.write_text("\n".join([*pieces, "ten", "paris", "lyon", "who", "?", ",", "."]) + "\n")
+    return load_tokenizer(path, lowercase=True)
+
+
+def squad(path: pathlib.Path, questions: list[Question]) -> None:
+    paragraphs = []
+    for i, (question, context, answers) in enumerate(questions):
+        entry: dict[str, Any] = {"id": f"q{i}", "question": question, "is_impossible": answers is None}
+        entry["answers"] = [{"text": text, "answer_start": start} for text, start in answers or ()]
+        paragraphs.append({"context": context, "qas": [entry]})
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+
+
+def squad_task(directory: pathlib.Path, train: list[Question], dev: list[Question], say=print, **settings) -> SpanTask:
+    version = settings.pop("version", "v1.1")
+    squad(directory / f"train-{version}.json", train)
+    squad(directory / f"dev-{version}.json", dev)
+    return load(TaskConfig(name=f"squad/{version}", data_dir=str(directory), **settings), say)
+
+
+def right(units: list[Unit]) -> list[np.ndarray]:
+    """Logits that say what the targets say."""
+    logits = []
+    for unit in units:
+        values = np.zeros((unit.size, 2), np.float32)
+        if unit.target is not None:
+            values[unit.target, [0, 1]] = 9
+        logits.append(values)
+    return logits
+
+
+def written(task: SpanTask, directory: pathlib.Path, split: str, logits: list[np.ndarray]) -> list[Any]:
+    return [json.loads(path.read_text()) for path in task.write_predictions(directory, split, logits)]
+
+
+@pytest.fixture(scope="module")
+def uncased(shared_data: pathlib.Path) -> Tokenizer:
+    return load_tokenizer(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+
+
+@pytest.fixture(scope="module")
+def places(uncased: Tokenizer) -> Callable[[str], np.ndarray]:
+    """The characters of the tokens of a context."""
+    return functools.cache(lambda context: np.array(uncased.encode_with_offsets(context)[1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "inside"),
+    [("train-v1.1", 27471, 52), ("dev-v1.1", 4010, 6), ("train-v2.0", 13159, 15), ("dev-v2.0", 3765, 4)],
+)
+def test_every_answer_of_real_files_is_exactly_some_tokens_but_those_inside_a_word(name, count, inside, shared_data, places):
+    examples = read_squad(shared_data / "squad" / f"{name}.json")
+    answers = [(example.context, *answer) for example in examples for answer in example.answers]
+    exceptions = [answer for answer in answers if not answer_tokens(answer[0], places(answer[0]), *answer[1:])[1]]
+    assert (len(answers), len(exceptions)) == (count, inside)
+    for context, text, start in exceptions:  # "8" of "18", "success" of "successfully", "20,980" of "£20,980"
+        edges = [context[place - 1 : place + 1] for place in (start, start + len(text))]
+        assert any(re.fullmatch(r"\w\w|£\w", edge) for edge in edges)
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
+def test_logits_that_say_the_answers_recover_them_from_the_windows_of_real_files(version, uncased, shared_data, tmp_path):
+    notes: list[str] = []
+    data_dir = str(shared_data / "squad")
+    config = TaskConfig(name=f"squad/{version}", data_dir=data_dir, length=192, doc_stride=64, max_answer=100, train_rows=500)
+    task = load(config, notes.append)
+    for split in task.splits:
+        units = task.units(split, uncased)
+        assert len(units) > 1.1 * len(task.splits[split]), "many contexts are longer than a window"
+        predictions, *_ = written(task, tmp_path, split, right(units))
+        for example in task.splits[split]:
+            assert predictions[example.id] in ({text for text, _ in example.answers} or {""})
+    assert notes == []
+
+
+ADVERSARIAL = (
+    "The Café\u0301 Zürich, naïve; İstanbul ΣΟΦΟΣ straße ﬁne ½ ½",  # letters that fold, lengthen, decompose
+    "smile 😀 and 👩‍👩‍👧 then 🇩🇪 flags\u200b hidden\u00ad soft",
+    "東京は日本の首都 and 北京 too, 한국어 हिन्दी العربية",
+    "tab\there\u00a0nbsp\u3000wide\r\nline\x0bfeed\x00nul \ufffd odd\u2028sep",
+    "e\u0301e\u0300\u0323 q\u0307\u0323 ẛ̣ \u1e9b\u0323 Å Å ﷺ",
+)
+
+
+@pytest.mark.parametrize("kind", ["uncased", "cased", "sentencepiece"])
+def test_answers_in_any_script_are_recovered_exactly_through_windows(kind, tmp_path, request):
+    if kind == "sentencepiece":
+        tokenizer = train_sentencepiece([[" ".join(ADVERSARIAL), *ADVERSARIAL, "who is it"] * 20], 300, False)
+    else:
+        tokenizer = load_tokenizer(request.getfixturevalue("shared_data") / "vocab" / f"bert-base-{kind}-vocab.txt")
+    draw = random.Random(0)
+    questions: list[Question] = []
+    for _ in range(150):
+        context = "  ".join(draw.sample(ADVERSARIAL, len(ADVERSARIAL)))
+        words = tokenizer.word_spans(context)
+        first = draw.randrange(len(words))
+        start, end = words[first][0], words[min(first + draw.randrange(3), len(words) - 1)][1]
+        if context[start:end].strip():
+            questions.append(("who is it", context, [(context[start:end], start)]))
+    notes: list[str] = []
+    task = squad_task(tmp_path, questions, questions, notes.append, length=60, doc_stride=12, max_answer=60)
+    units = task.units("dev", tokenizer)
+    assert len(units) > 2 * len(questions) > 250
+    predictions, _ = written(task, tmp_path, "dev", right(units))
+    assert predictions == {f"q{i}": answers[0][0].strip() for i, (_, _, answers) in enumerate(questions)}
+    assert task.scores("dev", right(units))["exact_match"] == 100.0
+    assert notes == []
+
+
+def test_a_window_without_all_of_the_answer_is_to_point_at_cls(tokenizer, tmp_path):
+    context = "a b c d e f g h"
+    task = squad_task(tmp_path, [("who", context, [("d e", 6)])], [("who", context, [("d e", 6)])], length=8, doc_stride=1)
+    units = task.units("train", tokenizer)
+    shown = [tokenizer.decode(unit.ids[0]) for unit in units]
+    assert shown == [f"[CLS] who [SEP] {context[i : i + 7]} [SEP]" for i in (0, 2, 4, 6, 8)]
+    assert [unit.target.tolist() for unit in units] == [[0, 0], [5, 6], [4, 5], [3, 4], [0, 0]]
+    assert [unit.types[0].tolist() for unit in units] == [[0] * 3 + [1] * 5] * 5
+    assert {unit.example for unit in units} == {0}
+
+
+def test_questions_and_answers_have_no_more_tokens_than_is_said(tokenizer, tmp_path):
+    questions: list[Question] = [("who who who ?", "a b c d", [("b c d", 2)])]
+    for most, answer in ((3, "b c d"), (2, "b c")):
+        task = squad_task(tmp_path, questions, questions, max_question=2, max_answer=most)
+        (unit,) = task.units("dev", tokenizer)
+        assert tokenizer.decode(unit.ids[0]) == "[CLS] who who [SEP] a b c d [SEP]"
+        (logits,) = right([unit])
+        logits[6, 1] = 5  # the second best end
+        assert written(task, tmp_path, "dev", [logits])[0] == {"q0": answer}
+
+
+def test_an_answer_inside_a_token_is_learnt_where_it_stands_by_itself(tokenizer, tmp_path):
+    notes: list[str] = []
+    questions: list[Question] = [
+        ("who", "ten, a contenders ten ten", [("ten", 10)]),  # the file says the place inside the longer word
+        ("who", "contenders, lyon", [("ten", 3), ("lyon", 12)]),  # another annotator's is a word
+        ("who", "contenders", [("ten", 3)]),  # nowhere: the token that holds it, not the whole word
+        ("who", "paris \u200b lyon", [("\u200b", 6)]),
+        ("who", "paris", [("lyon", 0)]),
+    ]
+    task = squad_task(tmp_path, questions, questions[:1], notes.append)
+    targets = [unit.target for unit in task.units("train", tokenizer)]
+    assert [None if target is None else target.tolist() for target in targets] == [[8, 8], [6, 6], [3, 3], None, None]
+    assert notes[-2:] == [
+        "squad/v1.1, train: 1 answers begin or end inside a token and are learnt with it, first q2",
+        "squad/v1.1, train: 2 questions have no answer in their context and are not learnt, first q3",
+    ]
+    task.units("train", tokenizer)
+    assert len(notes) == 3, "the reader's word of q4, and these two once"
+
+
+def test_scores_are_the_official_ones_of_the_file_that_is_written(tokenizer, tmp_path):
+    draw = np.random.default_rng(0)
+    questions: list[Question] = [("who", " ".join(draw.choice(list(LETTERS), 40)), None) for _ in range(30)]
+    questions = [(q, text, [(text[2 * i : 2 * i + 5], 2 * i)] * 2) for i, (q, text, _) in enumerate(questions)]
+    task = squad_task(tmp_path, questions, questions, length=20, doc_stride=5)
+    units = task.units("dev", tokenizer)
+    logits = [values * draw.integers(0, 2) + draw.normal(size=values.shape).astype(np.float32) for values in right(units)]
+    predictions, best = written(task, tmp_path, "dev", logits)
+    gold = {f"q{i}": [text for text, _ in answers or ()] for i, (_, _, answers) in enumerate(questions)}
+    scores = task.scores("dev", logits)
+    assert scores == squad1_scores(gold, predictions)
+    assert 20 < scores["f1"] < 90
+    assert next(iter(scores)) == task.metric
+    for name, entries in best.items():
+        assert entries[0]["text"] == predictions[name]
+        assert len(entries) == 20
+        context = questions[int(name[1:])][1]
+        assert all(context[entry["start"] : entry["end"]] == entry["text"] for entry in entries)
+        assert math.isclose(sum(entry["probability"] for entry in entries), 1)
+    assert task.baseline("dev") == {"f1": 0.0, "exact_match": 0.0}
+
+
+def margins(units: list[Unit], wanted: list[float]) -> list[np.ndarray]:
+    """Logits by which the word after "who [SEP]" is the answer, with these margins of "no answer"."""
+    logits = [np.full((unit.size, 2), -20, np.float32) for unit in units]
+    for values, margin in zip(logits, wanted, strict=True):
+        values[3] = 1
+        values[0] = 1 + margin / 2
+    return logits
+
+
+def unanswerable(directory: pathlib.Path, **settings) -> SpanTask:
+    answered: Question = ("who", "paris", [("paris", 0)])
+    impossible: Question = ("who", "lyon", None)
+    return squad_task(directory, [answered, impossible], [answered, answered, impossible, impossible], version="v2.0", **settings)
+
+
+def test_the_threshold_of_no_answer_is_tuned_on_the_dev_logits_alone(tokenizer, tmp_path):
+    task = unanswerable(tmp_path)
+    units = task.units("dev", tokenizer)
+    logits = margins(units, [-3, 2, 4, 8])
+    scores = task.scores("dev", logits)
+    assert (scores["f1"], scores["exact"], scores["threshold"]) == (100.0, 100.0, 2.0)
+    assert (scores["HasAns_f1"], scores["NoAns_f1"], scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 100.0, 100.0, 2.0)
+    assert not [name for name in scores if name.endswith("total")]
+    worse = task.scores("dev", margins(units, [-3, 4, 2, 8]))  # another model: nothing of the one before is left
+    assert (worse["f1"], worse["threshold"]) == (75.0, -3.0)
+    nothing = task.scores("dev", margins(units, [-2, 9, -5, -6]))  # best is never to answer, so even -6 must exceed it
+    assert (nothing["f1"], nothing["best_f1"], nothing["threshold"] < -6) == (50.0, 50.0, True)
+    assert task.scores("dev", logits) == scores
+    predictions, best, odds = written(task, tmp_path, "dev", logits)
+    assert (predictions, odds) == ({"q0": "paris", "q1": "paris", "q2": "", "q3": ""}, {"q0": -3, "q1": 2, "q2": 4, "q3": 8})
+    assert [entry["text"] for entry in best["q1"]] == ["", "paris"]
+    gold = {"q0": ["paris"], "q1": ["paris"], "q2": [], "q3": []}
+    assert squad2_scores(gold, predictions).items() >= {"f1": scores["f1"], "exact": scores["exact"]}.items()
+    assert task.baseline("dev") == {
+        **{"f1": 50.0, "exact": 50.0, "HasAns_exact": 0.0, "HasAns_f1": 0.0, "NoAns_exact": 100.0, "NoAns_f1": 100.0}
+    }
+
+
+def test_other_splits_take_the_threshold_tuned_last_on_dev(tokenizer, tmp_path):
+    task = unanswerable(tmp_path)
+    train, dev = (task.units(split, tokenizer) for split in ("train", "dev"))
+    assert task.scores("train", margins(train, [1, 1]))["threshold"] == 0.0
+    for shift in (5.0, -5.0):
+        task.scores("dev", margins(dev, [shift, shift, shift + 2, shift + 2]))
+        assert task.scores("train", margins(train, [shift, shift + 2])).items() >= {"f1": 100.0, "threshold": shift}.items()
+        predictions, *_ = written(task, tmp_path, "train", margins(train, [shift, shift + 2]))
+        assert predictions == {"q0": "paris", "q1": ""}
+
+
+def test_a_question_without_any_span_has_margins_that_json_can_hold(tokenizer, tmp_path):
+    questions: list[Question] = [("who", "\u200b", None), ("who", "paris", [("paris", 0)])]
+    task = squad_task(tmp_path, questions, questions, version="v2.0")
+    units = task.units("dev", tokenizer)
+    assert [unit.target.tolist() for unit in units] == [[0, 0], [3, 3]]
+    predictions, _, odds = written(task, tmp_path, "dev", right(units))
+    assert (predictions, math.isfinite(odds["q0"])) == ({"q0": "", "q1": "paris"}, True)
+    assert task.scores("dev", right(units))["f1"] == 100.0
+
+
+def test_a_model_that_always_points_at_cls_or_at_one_place_is_degenerate(tokenizer, tmp_path):
+    task = unanswerable(tmp_path)
+    units = task.units("dev", tokenizer)
+    never = [np.random.default_rng(i).normal(size=(unit.size, 2)) for i, unit in enumerate(units)]
+    for values in never:
+        values[0, 0] = 9
+    assert task.is_degenerate("dev", never)
+    assert task.is_degenerate("dev", margins(units, [-3] * 4))
+    assert not task.is_degenerate("dev", margins(units, [-3, 2, -3, 2]))
+
+
+def test_logits_before_units_and_of_another_split_are_refused(tokenizer, tmp_path):
+    task = unanswerable(tmp_path)
+    with pytest.raises(ValueError, match=r"call units\('dev', tokenizer\) first"):
+        task.scores("dev", [])
+    logits = right(task.units("train", tokenizer))
+    task.units("dev", tokenizer)
+    with pytest.raises(ValueError, match="logits of 2 units are not those of dev"):
+        task.scores("dev", logits)
+
+
+def own(directory: pathlib.Path, train: list[dict], dev: list[dict], test: list[dict], **columns) -> TaskConfig:
+    files = {}
+    for split, rows in {"train": train, "dev": dev, "test": test}.items():
+        path = directory / f"{split}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        files |= {split: str(path)} if rows else {}
+    return TaskConfig(name="own/span", own=OwnDataConfig(**files, **columns))
+
+
+def test_own_questions_are_scored_as_squad_2_where_one_is_impossible(tokenizer, tmp_path):
+    answered = {"question": "who", "context": "paris, lyon", "answers": ["lyon"]}
+    impossible = answered | {"answers": []}
+    hidden = {"question": "who", "context": "lyon"}
+    notes: list[str] = []
+    for rows, names in (([answered], {"f1", "exact_match"}), ([answered, impossible], {"f1", "exact", "NoAns_f1", "threshold"})):
+        task = load(own(tmp_path, rows, rows, [hidden]), notes.append)
+        units = task.units("dev", tokenizer)
+        assert [unit.target.tolist() for unit in units] == [[5, 5], [0, 0]][: len(rows)]
+        scores = task.scores("dev", right(units))
+        assert scores["f1"] == 100.0
+        assert names <= set(scores)
+        (unit,) = task.units("test", tokenizer)
+        assert unit.target is None
+        assert (task.scores("test", right([unit])), task.baseline("test")) == ({}, {})
+        assert len(written(task, tmp_path, "dev", right(units)) + written(task, tmp_path, "test", right([unit]))) == 4 + 2 * (
+            len(rows) - 1
+        )
+    assert len(list(tmp_path.glob("*.json"))) == 6, "splits do not overwrite each other"
+    assert {text.partition(";")[0] for text in notes} == {"own/span, test: 1 questions have no answer in the file"}
+
+
+def test_without_a_directory_the_questions_are_those_of_the_catalogue(monkeypatch):
+    asked = []
+
+    def examples(name: str, split: str, *, say) -> list[QuestionExample]:
+        asked.append((name, split))
+        return [QuestionExample("q", "who", "paris", (("paris", 0),))]
+
+    monkeypatch.setattr(catalogue, "examples", examples)
+    assert list(load(TaskConfig(name="squad/v2.0")).splits) == ["train", "dev"]
+    assert asked == [("squad/v2.0", "train"), ("squad/v2.0", "dev")]
+
+
+def test_faults_are_named(tokenizer, tmp_path):
+    with pytest.raises(UserError, match=r"question q1 is impossible, .* set config.task.name=squad/v2.0"):
+        squad_task(tmp_path, [("who", "a", [("a", 0)])] * 2, [("who", "a", [("a", 0)]), ("who", "a", None)])
+    row = {"question": "who", "context": "paris", "answers": ["paris"], "id": "one"}
+    with pytest.raises(UserError, match=r"dev.jsonl: the id 'one' is that of 2 questions"):
+        load(own(tmp_path, [row], [row, row], [], id="id"))
+    with pytest.raises(UserError, match=r"'squad' is no task of questions.*squad/v"):
+        load(TaskConfig(name="squad"))
+    with pytest.raises(UserError, match=r"train-v2.0.json cannot be read"):
+        load(TaskConfig(name="squad/v2.0", data_dir=str(tmp_path)))
+    task = squad_task(tmp_path, [("who", "a", [("a", 0)])] * 3, [("who", "a", [("a", 0)])], train_rows=2, length=8)
+    assert len(task.units("train", tokenizer)) == 2
+    task = squad_task(tmp_path, [("who who who who who", "a", [("a", 0)])], [("who", "a", [("a", 0)])], length=8)
+    with pytest.raises(UserError, match="rows of 8 tokens leave no room"):
+        task.units("train", tokenizer)

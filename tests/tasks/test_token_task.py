@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import pathlib
+import random
+
+import numpy as np
+import pytest
+
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.examples.labelled import Unit
+from bert_jax.tasks import catalogue
+from bert_jax.tasks.entity_scores import SCHEMES, entity_scores
+from bert_jax.tasks.examples import WordsExample
+from bert_jax.tasks.own_data import OwnDataConfig
+from bert_jax.tasks.task import TaskConfig
+from bert_jax.tasks.token_task import TokenTask, load
+from bert_jax.terminal import UserError
+
+GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "scores_golden.json").read_text())["tags"]
+LETTERS = "abcdefghij"
+Sentences = list[list[tuple[str, str]]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A word of n letters is n pieces."""
+    path: pathlib.Path = tmp_path_factory.mktemp("token_task") / "vocab.txt"
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    path.write_text("\n".join(pieces) + "\n")
+    return load_tokenizer(path, lowercase=True)
+
+
+def conll(sentences: Sentences) -> str:
+    return "".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
+
+
+def wnut(directory: pathlib.Path, train: Sentences, dev: Sentences, say=print, **settings) -> TokenTask:
+    (directory / "wnut17train.conll").write_text(conll(train))
+    (directory / "emerging.dev.conll").write_text(conll(dev))
+    return load(TaskConfig(name="wnut17", data_dir=str(directory), **settings), say)
+
+
+def said_by(task: TokenTask, units: list[Unit], predictions: list[list[str]]) -> list[np.ndarray]:
+    """Logits that say the predictions at the labelled columns of the units, and anything elsewhere."""
+    draw = np.random.default_rng(0)
+    rest = [iter(tags) for tags in predictions]
+    logits = []
+    for unit in units:
+        values = draw.normal(size=(unit.size, len(task.labels))).astype(np.float32)
+        assert unit.target is not None
+        for column in np.flatnonzero(unit.target >= 0):
+            values[column, task.labels.index(next(rest[unit.example]))] = 9
+        logits.append(values)
+    assert all(next(tags, None) is None for tags in rest)
+    return logits
+
+
+def from_targets(task: TokenTask, units: list[Unit]) -> list[np.ndarray]:
+    return [np.eye(len(task.labels), dtype=np.float32)[np.maximum(unit.target, 0)] for unit in units]
+
+
+def random_sentences(draw: random.Random, count: int, longest: int, tags: str) -> Sentences:
+    def word() -> str:
+        return "".join(draw.choices(LETTERS, k=draw.choice((1, 1, 2, 5))))
+
+    return [[(word(), draw.choice(tags.split())) for _ in range(draw.randint(1, longest))] for _ in range(count)]
+
+
+@pytest.mark.parametrize("context", ["sentence", "document"])
+def test_every_word_is_labelled_once_at_its_first_piece_among_as_much_context_as_fits(context, tokenizer, tmp_path):
+    draw = random.Random(0)
+    for length in (8, 13, 30, 64):
+        room = length - 2
+        sentences = random_sentences(draw, 40, 40, "O B-x I-x B-y")
+        text = ""
+        for i, sentence in enumerate(sentences):
+            text += ("-DOCSTART- -X- O\n\n" if i % 4 == 0 else "") + "".join(f"{w} - {t}\n" for w, t in sentence) + "\n"
+        for name in ("train.txt", "valid.txt"):
+            (tmp_path / name).write_text(text)
+        task = load(TaskConfig(name="conll2003", data_dir=str(tmp_path), context=context, length=length), print)
+        units = task.units("dev", tokenizer)
+        assert [unit.example for unit in units] == sorted(unit.example for unit in units)
+        labelled: list[list[tuple[int, str]]] = [[] for _ in sentences]
+        for unit in units:
+            ids, target = unit.ids[0].tolist(), unit.target
+            assert len(ids) <= length
+            assert (ids[0], ids[-1], unit.types[0].max()) == (tokenizer.cls_id, tokenizer.sep_id, 0)
+            columns = np.flatnonzero(target >= 0)
+            labelled[unit.example] += [(ids[c], task.labels[target[c]]) for c in columns]
+            members = range(unit.example // 4 * 4, unit.example // 4 * 4 + 4) if context == "document" else [unit.example]
+            whole = tokenizer.encode(" ".join(word for i in members for word, _ in sentences[i]))
+            starts = [i for i in range(len(whole) - len(ids) + 3) if whole[i : i + len(ids) - 2] == ids[1:-1]]
+            assert starts, "a unit shows a part of its text"
+            shows_all = len(ids) - 2 == len(whole)
+            assert shows_all or len(ids) > length - 2 * 5, "room is left for less than a word on either side"
+            assert shows_all or not tokenizer.is_continuation(unit.ids[0][1:2])[0], "words are shown whole"
+            if len(columns) < len(sentences[unit.example]):
+                before, after = columns[0] - 1, len(ids) - 2 - columns[-1]
+                assert before >= room // 4 - 5 or starts[0] == 0
+                assert after >= room // 4 - 5 or starts[-1] + len(ids) - 2 == len(whole)
+        for sentence, found in zip(sentences, labelled, strict=True):
+            assert found == [(tokenizer.encode(word)[0], tag) for word, tag in sentence]
+
+
+@pytest.mark.parametrize("scheme", ["", *SCHEMES])
+def test_logits_that_say_the_labels_score_1_in_every_scheme(scheme, tokenizer, tmp_path):
+    draw = random.Random(1)
+    tags = "O O B-PER I-PER E-PER S-LOC I-LOC B-LOC"  # in no scheme's order
+    train, dev = (random_sentences(draw, 60, 30, tags) for _ in range(2))
+    task = wnut(tmp_path, train, train + dev, scheme=scheme, length=40)
+    units = task.units("dev", tokenizer)
+    scores = task.scores("dev", from_targets(task, units))
+    assert scores == dict.fromkeys(("f1", "precision", "recall", "accuracy", "f1_LOC", "f1_PER"), 1.0)
+    assert len(units) > 120
+    prefixes = {"IOB2": "BIO", "IOE2": "EIO", "BIOES": "BEIOS"}
+    if scheme in prefixes:
+        assert {label[0] for label in task.labels} == set(prefixes[scheme])
+
+
+def test_scores_are_those_of_seqeval(tokenizer, tmp_path):
+    for case in GOLDEN:
+        tags = {tag for part in ("labels", "predictions") for own in case[part] for tag in own}
+        dev = [[("abc", tag) for tag in own] for own in case["labels"]]
+        held = [i for i, own in enumerate(dev) if own]  # a file has no empty sentences
+        task = wnut(tmp_path, [[("a", tag)] for tag in sorted(tags)], [dev[i] for i in held])
+        units = task.units("dev", tokenizer)
+        scores = task.scores("dev", said_by(task, units, [case["predictions"][i] for i in held]))
+        assert [scores["precision"], scores["recall"], scores["f1"]] == pytest.approx(case["overall"][:3], abs=1e-12)
+        for kind, (*_, f1, _) in case["types"].items():
+            assert scores[f"f1_{kind}"] == pytest.approx(f1, abs=1e-12)
+
+
+def test_a_label_that_training_never_saw_is_said_and_counts_as_wrong(tokenizer, tmp_path):
+    notes: list[str] = []
+    train = [[("a", "B-PER"), ("b", "O")]]
+    dev = [[("a", "B-PER"), ("b", "B-LOC"), ("c", "I-LOC"), ("d", "O")]]
+    task = wnut(tmp_path, train, dev, notes.append)
+    assert notes == ["wnut17, dev: training knows no B-LOC, I-LOC; 2 words of it cannot be right"]
+    (unit,) = task.units("dev", tokenizer)
+    assert unit.target.tolist() == [-1, 0, -1, -1, 1, -1]
+    logits = from_targets(task, [unit])
+    scores = task.scores("dev", logits)  # where nothing is learnt they say B-PER, so three of PER are said, one is right
+    assert (scores["precision"], scores["recall"], scores["accuracy"], scores["f1_LOC"]) == (1 / 3, 1 / 2, 1 / 2, 0.0)
+
+
+def test_both_names_of_the_conll_2003_files_are_known_and_the_tag_is_the_last_column(tokenizer, tmp_path):
+    for names in (("train.txt", "valid.txt", "test.txt"), ("eng.train", "eng.testa", "eng.testb")):
+        directory = tmp_path / names[0]
+        directory.mkdir()
+        for i, name in enumerate(names):
+            (directory / name).write_text(f"-DOCSTART- -X- O O\n\na NNP I-NP I-PER\n{'b VB I-VP O' * (i < 2)}\n\n")
+        task = load(TaskConfig(name="conll2003", data_dir=str(directory)))
+        assert {split: [e.labels for e in examples] for split, examples in task.splits.items()} == {
+            "train": [("I-PER", "O")],
+            "dev": [("I-PER", "O")],
+            "test": [("I-PER",)],
+        }
+        assert (task.labels, task.metric, task.head.kind) == (("I-PER", "O"), "f1", "token")
+    (directory / "eng.testb").unlink()
+    assert list(load(TaskConfig(name="conll2003", data_dir=str(directory))).splits) == ["train", "dev"]
+    (directory / "eng.testa").unlink()
+    with pytest.raises(UserError, match=r"no valid.txt or eng.testa, the dev split of conll2003"):
+        load(TaskConfig(name="conll2003", data_dir=str(directory)))
+
+
+def conllu(*sentences: str) -> str:
+    def row(number: int, word: str, tag: str) -> str:
+        return "\t".join([str(number), word, "_", tag, *"______"]) + "\n"
+
+    rows = ("".join(row(i, *pair.split("/")) for i, pair in enumerate(sentence.split(), 1)) for sentence in sentences)
+    return "\n".join(rows) + "\n"
+
+
+def test_parts_of_speech_are_scored_word_by_word(tokenizer, tmp_path):
+    (tmp_path / "en-ud-train.conllu").write_text(conllu("a/DET b/NOUN c/NOUN", "a/DET b/VERB b/VERB d/NOUN"))
+    (tmp_path / "en-ud-dev.conllu.gz").write_bytes(gzip.compress(conllu("a/DET c/VERB", "b/VERB j/NOUN").encode()))
+    task = load(TaskConfig(name="pos", data_dir=str(tmp_path)))
+    assert (task.labels, task.metric) == (("DET", "NOUN", "VERB"), "accuracy")
+    units = task.units("dev", tokenizer)
+    assert task.scores("dev", from_targets(task, units)) == {"accuracy": 1.0, "macro_f1": 1.0}
+    said = said_by(task, units, [["DET", "NOUN"], ["NOUN", "NOUN"]])
+    # F1 of DET 1, of NOUN, three times said and once right, 1/2, of VERB 0
+    assert task.scores("dev", said) == {"accuracy": 0.5, "macro_f1": 0.5}
+    # NOUN is most frequent; b is VERB more often, and j was never seen
+    usual = {"word_accuracy": 0.75, "word_macro_f1": pytest.approx((1 + 2 / 3 + 2 / 3) / 3)}
+    assert task.baseline("dev") == {"accuracy": 0.25, "macro_f1": pytest.approx(2 / 5 / 3)} | usual
+    (tmp_path / "other-train.conllu").write_text(conllu("a/DET"))
+    with pytest.raises(UserError, match=r"en-ud-train.conllu and other-train.conllu, both the train split"):
+        load(TaskConfig(name="pos", data_dir=str(tmp_path)))
+
+
+def test_the_baselines_are_o_throughout_and_the_usual_tag_of_a_word(tokenizer, tmp_path):
+    train = [[("a", "B-PER"), ("b", "O"), ("b", "B-PER"), ("c", "O")], [("a", "B-PER"), ("b", "O"), ("c", "O"), ("d", "O")]]
+    dev = [[("a", "B-PER"), ("b", "B-PER"), ("j", "O"), ("c", "O")]]
+    found = wnut(tmp_path, train, dev).baseline("dev")
+    zero = {"f1": 0.0, "precision": 0.0, "recall": 0.0, "accuracy": 0.5, "f1_PER": 0.0}
+    usual = {"word_f1": 2 / 3, "word_precision": 1.0, "word_recall": 0.5, "word_accuracy": 0.75, "word_f1_PER": 2 / 3}
+    assert found == pytest.approx(zero | usual)
+
+
+def test_one_label_for_every_word_is_degenerate_whatever_the_other_pieces_say(tokenizer, tmp_path):
+    train = [[("abc", "B-PER"), ("ab", "O")], [("a", "O")]]
+    task = wnut(tmp_path, train, train)
+    units = task.units("dev", tokenizer)
+    assert task.is_degenerate("dev", said_by(task, units, [["O", "O"], ["O"]]))
+    assert not task.is_degenerate("dev", said_by(task, units, [["O", "O"], ["B-PER"]]))
+    with pytest.raises(ValueError, match="call units"):
+        task.scores("train", [])
+
+
+def test_words_without_a_piece_or_with_too_many_are_said_once_and_answered(tokenizer, tmp_path):
+    notes: list[str] = []
+    train = [[("\u200b", "B-PER"), ("abcdefghij", "O"), ("b", "B-LOC")]]
+    task = wnut(tmp_path, train, train, notes.append, length=8)
+    for _ in range(2):
+        units = task.units("dev", tokenizer)
+    assert notes == [
+        "wnut17, dev: 1 words have no character that the tokenizer reads; they are [UNK]",
+        "wnut17, dev: 1 words are longer than 6 pieces; the rest of them is not read",
+    ]
+    assert [tokenizer.tokens(unit.ids[0])[1:-1] for unit in units] == [["[UNK]"], ["a", *(f"##{x}" for x in "bcdef")], ["b"]]
+    assert task.scores("dev", from_targets(task, units))["f1"] == 1.0
+
+
+def test_predictions_are_conllevals_input(tokenizer, tmp_path):
+    train = [[("a", "B-PER"), ("ab", "I-PER"), ("c\u00a0d", "O")], [("b", "B-LOC")]]
+    task = wnut(tmp_path, train, train, scheme="BIOES")
+    units = task.units("dev", tokenizer)
+    said = said_by(task, units, [["B-PER", "E-PER", "S-LOC"], ["O"]])
+    (path,) = task.write_predictions(tmp_path / "new", "dev", said)
+    assert path.name == "dev.conll"
+    assert path.read_text() == "a B-PER B-PER\nab I-PER I-PER\nc_d O B-LOC\n\nb B-LOC O\n\n"
+    blocks = [[line.split(" ") for line in block.split("\n")] for block in path.read_text().strip().split("\n\n")]
+    overall, _ = entity_scores([[row[2] for row in rows] for rows in blocks], [[row[1] for row in rows] for rows in blocks])
+    assert overall.f1 == task.scores("dev", said)["f1"] == 0.5
+
+
+def test_labels_that_are_no_tags_are_refused_where_entities_are_asked_for(tmp_path):
+    with pytest.raises(UserError, match=r"wnut17 has the label 'PER', no tag of an entity such as O or B-PER; mend the file"):
+        wnut(tmp_path, [[("a", "O")]], [[("a", "PER")]])
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.conllu").write_text(conllu("a/DET"))
+    with pytest.raises(UserError, match=r"pos has the label 'DET'.*; set config.task.scheme=\"\""):
+        load(TaskConfig(name="pos", data_dir=str(tmp_path), scheme="IOB2"))
+    with pytest.raises(UserError, match=r"config.task.name='conll' is no tagging task.*conll2003"):
+        load(TaskConfig(name="conll"))
+
+
+def test_own_sentences_of_a_document_are_its_context_wherever_they_stand_in_the_file(tokenizer, tmp_path):
+    rows = [(["a", "b"], ["x", "y"], "one"), (["c"], ["x"], "two"), (["d", "e"], ["y", "y"], "one")]
+    labelled = [{"words": words, "labels": labels, "document": document} for words, labels, document in rows]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labelled))
+    unlabelled = [{"words": words, "document": document} for words, _, document in rows]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in unlabelled))
+    files = {split: str(tmp_path / f"{file}.jsonl") for split, file in (("train", "train"), ("dev", "train"), ("test", "test"))}
+    own = OwnDataConfig(**files, document="document")
+    task = load(TaskConfig(name="own/token", own=own, context="document"))
+    assert (task.labels, task.metric) == (("x", "y"), "accuracy")
+    named = load(TaskConfig(name="own/token", own=dataclasses.replace(own, label_names=("y", "z", "x"))))
+    assert named.labels == ("y", "z", "x")
+    units = task.units("dev", tokenizer)
+    assert [tokenizer.decode(unit.ids[0][1:-1]) for unit in units] == ["a b d e", "c", "a b d e"]
+    assert [unit.target.tolist() for unit in units] == [[-1, 0, 1, -1, -1, -1], [-1, 0, -1], [-1, -1, -1, 1, 1, -1]]
+    logits = from_targets(task, units)
+    assert task.scores("dev", logits)["accuracy"] == 1.0
+    hidden = task.units("test", tokenizer)
+    assert [unit.target for unit in hidden] == [None] * 3
+    said = [np.tile(np.float32([0, 1]), (unit.size, 1)) for unit in hidden]
+    assert (task.scores("test", said), task.baseline("test")) == ({}, {})
+    (path,) = task.write_predictions(tmp_path, "test", said)
+    assert path.read_text() == "a y\nb y\n\nc y\n\nd y\ne y\n\n"
+
+
+def test_without_a_directory_the_sentences_are_those_of_the_catalogue(monkeypatch):
+    held = {"train": [WordsExample("0", ("a",), ("B-PER",), 0)], "dev": [WordsExample("0", ("b",), ("O",), 0)], "test": []}
+    monkeypatch.setattr(catalogue, "examples", lambda name, split, *, say: held[split] if name == "conll2003" else [])
+    notes: list[str] = []
+    assert load(TaskConfig(name="conll2003"), notes.append).splits == {"train": held["train"], "dev": held["dev"]}
+    assert notes == ["conll2003, dev: training knows no O; 1 words of it cannot be right"]
+
+
+def test_the_first_training_rows_are_learnt_with_the_labels_of_all(tokenizer, tmp_path):
+    notes: list[str] = []
+    train = [[("a", "B-PER")], [("b", "O")], [("c", "B-LOC")]]
+    task = wnut(tmp_path, train, train, notes.append, train_rows=2, context="document")
+    assert (len(task.units("train", tokenizer)), len(task.units("dev", tokenizer))) == (2, 3)
+    assert task.labels == ("B-LOC", "B-PER", "O")
+    assert [text.partition(":")[0] for text in notes] == ["wnut17, train", "wnut17, dev"], "no document has two sentences"
+
+
+@pytest.mark.parametrize(("name", "folder"), [("wnut17", "wnut17"), ("pos", "ud_english_ewt")])
+@pytest.mark.parametrize("context", ["sentence", "document"])
+def test_every_word_of_real_files_is_evaluated_once(name, folder, context, shared_data):
+    tokenizer = load_tokenizer(shared_data / "vocab" / "bert-base-cased-vocab.txt")
+    task = load(TaskConfig(name=name, data_dir=str(shared_data / folder), context=context, length=48), lambda text: None)
+    for split in {"dev", "test"} & set(task.splits):
+        units = task.units(split, tokenizer)
+        words = [len(example.words) for example in task.splits[split]]
+        counts = np.zeros(len(words), int)
+        np.add.at(counts, [unit.example for unit in units], [int((unit.target >= 0).sum()) for unit in units])
+        assert counts.tolist() == words
+        assert max(unit.size for unit in units) == 48
+        assert set(task.scores(split, from_targets(task, units)).values()) == {1.0}
