@@ -48,12 +48,11 @@ from bert_jax.interop.surgery import (
 )
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
-from bert_jax.model.settings import ACTIVATIONS, PROBLEMS, HeadConfig
+from bert_jax.model.settings import ACTIVATIONS, NAMED, PROBLEMS, HeadConfig
 from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
 
 FORMATS = ("huggingface", "tf1", "stablehlo")
 FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
-READ_POOLER = ("nsp_head", "sequence_head", "choice_head")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -216,7 +215,8 @@ def _models(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model
         model = read(path, flags)
         if target == pathlib.Path(model.source).resolve():
             raise UserError(f"--to={flags.to} is where {path} is read from; name another directory")
-        lacking = [part for part in READ_POOLER if part in model.params and "pooler" not in model.params]
+        reading = ["nsp_head", *([model.head.part] if model.head and model.head.reads_pooler else [])]
+        lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
         if lacking:
             remedy = f"--drop={','.join(lacking)} or --new=pooler"
             raise UserError(f"{' and '.join(lacking)} would read the pooler, which is not there; {remedy}")
@@ -258,7 +258,7 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 def _new_head(flags: argparse.Namespace) -> HeadConfig | None:
     """The head that --new asks for; None also where it has no labels, as the one that the model has may lend its own."""
     kinds = [part.removesuffix("_head") for part in flags.new if part in LABELLED]
-    if not kinds or (kinds[0] in ("sequence", "token") and not flags.labels):
+    if not kinds or (kinds[0] in NAMED and not flags.labels):
         return None
     return HeadConfig(kind=kinds[0], labels=tuple(flags.labels or ()), problem=flags.problem or "classification")
 

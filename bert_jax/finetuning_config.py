@@ -194,6 +194,14 @@ class FinetuningExperiment:
             raise UserError(f"config.training.class_weights={t.class_weights} must not be negative")
         if self.init_random and (self.keep_head or self.init_new):
             raise UserError("config.init_random begins with random weights: keep_head and init_new have no use; leave them out")
+        if s.patience and s.select == "last":
+            raise UserError(f"config.selection.patience={s.patience} waits for a better evaluation; set selection.select=best")
+        if (self.optimizer.decay_power, self.optimizer.end_learning_rate) != (1.0, 0.0):
+            raise UserError("config.optimizer.decay_power and end_learning_rate are for pretraining; set training.schedule")
+        names = [run.name for run in self.runs()]
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f"config.sweep asks twice for the run {name}; leave one out")
         if t.freeze_encoder and t.gradual_unfreezing:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")
 

@@ -63,7 +63,7 @@ def program_of(
     )
 
 
-@functools.lru_cache(maxsize=16)
+@functools.cache  # few of them: a mesh for each run that goes at a time
 def training_program(
     config: ModelConfig,
     head: HeadConfig,
@@ -127,14 +127,17 @@ def label_loss(experiment: FinetuningExperiment, task: Task, units: Sequence[Uni
     """The loss that the experiment asks for on these training `units`. Raises UserError for class weights that are not one a
     label."""
     weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
-    if weights == (0.0,):
+    takes = task.head.problem == "classification" and bool(labels)
+    if takes and weights == (0.0,):
         targets = np.concatenate([np.ravel(u.target) for u in units if u.target is not None])
         counts = np.bincount(targets[targets >= 0].astype(np.int64), minlength=len(labels))
         weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
-    if weights and (len(weights) != len(labels) or task.head.problem != "classification"):
+    if weights and not takes:
+        raise UserError(f"config.training.class_weights is for tasks that choose one of several labels, and {task.name} is none")
+    if weights and len(weights) != len(labels):
         raise UserError(
-            f"config.training.class_weights has {len(weights)} numbers, but {task.name} has {len(labels)} labels to choose from "
-            f"({', '.join(labels) or 'none'}); give one for each, or 0 to balance them"
+            f"config.training.class_weights has {len(weights)} numbers, but {task.name} has {len(labels)} labels "
+            f"({', '.join(labels)}); give one for each, or a single 0 to balance them"
         )
     taught = bool(d.teacher)
     return LabelLoss(

@@ -23,12 +23,14 @@ import jax
 
 from bert_jax import launch
 from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.metrics.pictures import draw_sweep
 from bert_jax.metrics.writer import RESULTS, write_json
 from bert_jax.terminal import UserError
 
 log = logging.getLogger(__name__)
 
 RUNS = "runs"
+PICTURE = "curves.png"
 BEST = "best"
 """The folder of the best evaluation's weights, while a run goes on."""
 SETTINGS = ("batch_size", "learning_rate", "epochs")
@@ -63,28 +65,34 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
     learned: list[Learned] = []
+    judging = threading.Lock()  # a run that ends while others are being compared would be taken for one of the worse
+
+    def best() -> Learned:
+        return max(learned, key=lambda one: (one.score, -directories.index(one.directory)))
 
     def train_one(number: int, devices: Sequence[jax.Device]) -> bool:
         results = _stored(directories[number]) or _trained(train, runs[number], directories[number], devices, single)
         if results is None:
             return False
-        learned.append(Learned(runs[number], directories[number], results))
-        if run.is_first and not single:
-            _keep_the_best(learned)
+        with judging:
+            learned.append(Learned(runs[number], directories[number], results))
+            if run.is_first and not single:
+                _keep_only(best(), learned)
         return True
 
     if not _side_by_side(train_one, len(runs), device_groups(experiment, single)):
         return run.preemption.exit_status
-    best = max(learned, key=lambda one: (one.score, -directories.index(one.directory)))
-    if "failed" in best.results:
-        raise UserError(f"all {len(runs)} runs failed; the first one: {best.results['failed']}")
+    chosen = best()
+    if "failed" in chosen.results:
+        raise UserError(f"all {len(runs)} runs failed; the first one: {chosen.results['failed']}")
     if not single:
         ordered = sorted(learned, key=lambda one: directories.index(one.directory))
-        summary = {"best_run": best.directory.name, **summarise([one.results for one in ordered])}
+        summary = {"best_run": chosen.directory.name, **summarise([one.results for one in ordered])}
         log.info("%s", table(summary))
         if run.is_first:
             write_json(run.workdir / RESULTS, summary)
-    finish(best)
+            draw(run.workdir, summary)
+    finish(chosen)
     log.info("results: %s\nmodel: %s", run.workdir / RESULTS, run.workdir / "model")
     return 0
 
@@ -151,9 +159,8 @@ def _stored(directory: pathlib.Path) -> Mapping[str, Any] | None:
     return results if isinstance(results, dict) and "scores" in results else None
 
 
-def _keep_the_best(learned: Sequence[Learned]) -> None:
+def _keep_only(best: Learned, learned: Sequence[Learned]) -> None:
     """Removes the weights of every run that is not the best so far: a grid of 27 BERT-Bases would fill a disk."""
-    best = max(learned, key=lambda one: one.score)
     for other in learned:
         for folder in ("checkpoints", *((BEST,) if other is not best else ())):
             shutil.rmtree(other.directory / folder, ignore_errors=True)
@@ -188,6 +195,20 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     settings.sort(key=lambda s: -math.inf if s["mean"] is None else s["mean"], reverse=True)
     baseline = scored[0]["baseline"][split].get(metric) if scored else None
     return {"metric": f"{split}/{metric}", "baseline": baseline, "settings": settings, "runs": list(results)}
+
+
+def draw(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
+    """The scores of all runs as `curves.png`, best setting first."""
+    split, metric = summary["metric"].split("/")
+
+    def scores(setting: Mapping[str, Any]) -> list[float]:
+        runs = [r for r in summary["runs"] if "failed" not in r and all(r[name] == setting[name] for name in SETTINGS)]
+        return [r["scores"][split][metric] for r in runs]
+
+    labels = ["batch {batch_size}\nrate {learning_rate:g}\n{epochs} epochs".format(**setting) for setting in summary["settings"]]
+    settings = [(label, scores(setting)) for label, setting in zip(labels, summary["settings"], strict=True)]
+    title = f"{workdir.name}: {len(summary['runs'])} runs"
+    draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baseline=summary["baseline"])
 
 
 def table(summary: Mapping[str, Any]) -> str:

@@ -73,6 +73,14 @@ def labelled_start(experiment: FinetuningExperiment, own: HeadConfig) -> Model:
             f"config.keep_head goes on with the head of {experiment.init_from}, but that has {has}, and the task needs a "
             f"{head.part} with {', '.join(head.labels) or 'none'}; leave keep_head out to begin with a new one"
         )
+    if experiment.keep_head and model.head is not None:
+        asked = {name: (getattr(model.head, name), getattr(head, name)) for name in ("pooling", "layers", "lstm")}
+        flags = [f"--config.head.{name}={there}" for name, (there, wanted) in asked.items() if there != wanted]
+        if flags:
+            raise UserError(
+                f"config.keep_head goes on with the head of {experiment.init_from}, which reads something else than config.head "
+                f"asks for; say {' '.join(flags)}"
+            )
     if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:
         raise UserError(
             f"config.init_from={experiment.init_from} has no pooler, which a {head.part} reads; to begin it with random weights, "
@@ -103,9 +111,15 @@ def teacher_of(experiment: FinetuningExperiment, student: Model, head: HeadConfi
     teacher = import_model(name)
     if teacher.head is None or not _same_answers(teacher.head, head):
         raise UserError(f"config.distillation.teacher={name} does not answer this task; fine-tune it on the same task first")
-    if teacher.tokenizer.vocabulary.sha256 != student.tokenizer.vocabulary.sha256:
+    theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
+    if (theirs.sha256, theirs.lowercase) != (own.sha256, own.lowercase):
         raise UserError(
             f"config.distillation.teacher={name} has another vocabulary than {experiment.init_from}; both must read alike"
+        )
+    if teacher.config.max_position < experiment.task.length:
+        raise UserError(
+            f"config.distillation.teacher={name} reads {teacher.config.max_position} tokens, and config.task.length="
+            f"{experiment.task.length}; shorten it"
         )
     widths = teacher.config.hidden_size, student.config.hidden_size
     if experiment.distillation.hidden_weight and widths[0] != widths[1]:

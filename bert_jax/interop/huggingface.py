@@ -30,6 +30,7 @@ from bert_jax.interop.settings import (
     ARCHITECTURES,
     HEAD_FIELDS,
     LABELLED,
+    OURS,
     WRITTEN,
     architecture_from_json,
     architecture_of,
@@ -37,6 +38,8 @@ from bert_jax.interop.settings import (
     config_to_json,
     head_from_json,
     head_to_json,
+    own_fields,
+    recorded,
 )
 from bert_jax.interop.weights import WEIGHTS, read_weights, weights_file
 from bert_jax.model.labelling import initial_label_parameters
@@ -46,8 +49,6 @@ from bert_jax.terminal import UserError, nearest
 
 FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILES[0], TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
 METADATA = {"format": "pt"}  # transformers 4 refuses a file that does not say which framework laid it out
-OURS = "bert_jax"
-"""The key of config.json that holds what only we write; transformers keeps and ignores it."""
 PARTS = ("pooler", "mlm_head", "nsp_head", *LABELLED)
 """What a model may have or lack, and an import may drop or start anew."""
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -84,16 +85,18 @@ def export_model(
     """Writes a model directory; one that exists already is replaced once the new one is complete.
 
     Every array of `model.params` has to be whole on this process. `extra` is any JSON to keep under config.json's "bert_jax", the
-    step for example. The transformers class it is saved for follows from the heads it has.
+    step for example. The transformers class it is saved for follows from the heads it has; a labelled head that no class has lies
+    beside them under names of ours, which transformers does not read.
     """
     directory = pathlib.Path(directory)
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is not one that weights are stored in: {nearest(dtype, DTYPES)}")
     config, tokenizer = model.config, model.tokenizer
     check_vocabulary(tokenizer, config, model.source or str(directory))
+    architecture = architecture_of(model.params, model.head)
     fields = config_to_json(
         config,
-        architecture=architecture_of(model.params),
+        architecture=architecture,
         pad_token_id=tokenizer.pad_id,
         head=model.head,
         other_fields=model.other_fields,
@@ -102,10 +105,12 @@ def export_model(
     fields[OURS] = {"version": __version__, "vocabulary_sha256": tokenizer.vocabulary.sha256, **(extra or {})}
     if model.untrained:
         fields[OURS]["untrained"] = sorted(model.untrained)
+    if model.head:
+        fields[OURS] |= own_fields(model.head)
     tensors = tensors_from_params(model.params, config, model.head)
     if not config.tied_decoder and "mlm_head" in model.params:  # the one that transformers reads where nothing is tied
         tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
-    if architecture_of(model.params) == "BertModel":  # transformers finds either name, other loaders only the bare one
+    if architecture == "BertModel":  # transformers finds either name, other loaders only the bare one
         tensors = {name.removeprefix("bert."): x for name, x in tensors.items()}
     tensors = {name: x.astype(DTYPES[dtype]) for name, x in tensors.items()} if dtype != "float32" else tensors
     with replaced_when_complete(directory, is_ours=_exported_by_us, format_files=FILES) as incomplete:
@@ -149,9 +154,9 @@ def import_model(
     architecture = architecture_from_json(fields, tensors, source)
     own = head_from_json(fields, architecture, source)
     dropped = {*drop, *new}
-    required = set(ARCHITECTURES[architecture]) - dropped
+    required = {*ARCHITECTURES[architecture], *_read_by(own)} - dropped
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
-    untrained = frozenset(_recorded(fields).get("untrained", ())) & set(params)
+    untrained = frozenset(recorded(fields).get("untrained", ())) & set(params)
     kept_head = own if own and own.part in params else None
     model = Model(
         params=params,
@@ -232,7 +237,7 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
 
 
 def _check_recorded(fields: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> None:
-    written = _recorded(fields).get("vocabulary_sha256", tokenizer.vocabulary.sha256)
+    written = recorded(fields).get("vocabulary_sha256", tokenizer.vocabulary.sha256)
     if written != tokenizer.vocabulary.sha256:
         raise UserError(
             f"{where}: the vocabulary there (sha256 {tokenizer.vocabulary.sha256[:12]}...) is not the one "
@@ -252,9 +257,11 @@ def _files_left(directory: pathlib.Path) -> tuple[str, ...]:
     return (f"the files {', '.join(names)} are not read, and not copied",) if names else ()
 
 
-def _recorded(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    recorded = fields.get(OURS, {})
-    return recorded if isinstance(recorded, dict) else {}
+def _read_by(head: HeadConfig | None) -> tuple[str, ...]:
+    """The parts that a labelled head cannot do without."""
+    if head is None:
+        return ()
+    return ("pooler", head.part) if head.reads_pooler else (head.part,)
 
 
 def _other_fields(fields: Mapping[str, Any], head: HeadConfig | None) -> dict[str, Any]:

@@ -5,19 +5,20 @@ round. Each row of the table gives both names and both layouts, so shapes, trans
 nothing else in the project knows a foreign name.
 
 The tensor names are those of transformers' `BertForPreTraining` and its siblings with other heads (`modeling_bert.py`); a bare
-`BertModel` has no `bert.` prefix.
+`BertModel` has no `bert.` prefix. A head that transformers has no class for keeps our names, with dots, and our layout.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from bert_jax.interop.settings import LABELLED
 from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.terminal import UserError
 
@@ -44,8 +45,9 @@ class Row:
         return self.ours.split("/")[0]
 
 
-# D width, E width again (output), H heads, K head width, F feed-forward, V vocabulary, S positions, T token types, C = 2 classes,
-# Y outputs of a labelled task's head.
+# D width, E width again (output), H heads, K head width, F feed-forward, V vocabulary, S positions, T token types, C = 2 classes.
+# Of a labelled task's head: Y outputs, J inputs, I width of a token, M layers that it weighs; of its LSTM W width of a direction,
+# Z again (input), U of both, G = 4 gates, X = 2 directions.
 TABLE = (
     Row("embeddings/word_embeddings/embedding", "V D", "bert.embeddings.word_embeddings.weight", "V D"),
     Row("embeddings/position_embeddings/embedding", "S D", "bert.embeddings.position_embeddings.weight", "S D"),
@@ -85,7 +87,7 @@ DECODER = Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D"
 """Only where the decoder is not the word-embedding table (`ModelConfig.tied_decoder`)."""
 
 HEAD_MODULES = {"sequence": "classifier", "token": "classifier", "span": "qa_outputs", "choice": "classifier"}
-"""A labelled task's head -> its name in transformers; three of them share one, so a file must say what its head is."""
+"""A plain head -> its name in transformers; three of them share one, so a file must say what its head is."""
 
 
 def rows(config: ModelConfig, head: HeadConfig | None = None) -> tuple[Row, ...]:
@@ -93,12 +95,31 @@ def rows(config: ModelConfig, head: HeadConfig | None = None) -> tuple[Row, ...]
     result = TABLE if config.tied_decoder else (*TABLE, DECODER)
     if head is None:
         return result
+    if not head.is_plain:
+        return (*result, *_own_rows(head))
     module = HEAD_MODULES[head.kind]
     return (
         *result,
         Row(f"{head.part}/dense/kernel", "D Y", f"{module}.weight", "Y D"),
         Row(f"{head.part}/dense/bias", "Y", f"{module}.bias", "Y"),
     )
+
+
+def _own_rows(head: HeadConfig) -> Iterator[Row]:
+    """The arrays of a head that is not plain."""
+    axes = {"dense/kernel": "J Y", "dense/bias": "Y"}
+    if head.mixed_layers(0):
+        axes |= {"mix/weights": "M", "mix/gamma": ""}
+    if head.lstm:
+        for layer, inputs in (("lower", "I"), ("upper", "U")):
+            axes |= {
+                f"lstm/{layer}_input/kernel": f"{inputs} X G W",
+                f"lstm/{layer}_input/bias": "X G W",
+                f"lstm/{layer}_recurrence/kernel": "X Z G W",
+            }
+    for name, letters in axes.items():
+        ours = f"{head.part}/{name}"
+        yield Row(ours, letters, ours.replace("/", "."), letters)
 
 
 # Copies of a tied tensor that some files also hold (the decoder of the MLM head is the word-embedding table).
@@ -112,7 +133,7 @@ OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNo
 
 def axis_sizes(config: ModelConfig, head: HeadConfig | None = None) -> dict[str, int]:
     """The size of every axis letter in the foreign layout; ours differs in V only, which may be padded."""
-    return {
+    sizes = {
         "V": config.vocab_size,
         "S": config.max_position,
         "T": config.type_vocab_size,
@@ -122,7 +143,19 @@ def axis_sizes(config: ModelConfig, head: HeadConfig | None = None) -> dict[str,
         "K": config.head_width,
         "F": config.intermediate_size,
         "C": 2,
-        "Y": head.num_outputs if head else 0,
+    }
+    if head is None:
+        return sizes
+    return sizes | {
+        "Y": head.num_outputs,
+        "J": head.input_width(config.hidden_size),
+        "I": head.token_width(config.hidden_size),
+        "M": head.mixed_layers(config.num_layers),
+        "W": head.lstm,
+        "Z": head.lstm,
+        "U": 2 * head.lstm,
+        "G": 4,
+        "X": 2,
     }
 
 
@@ -212,6 +245,8 @@ def part_of(name: str, expected: Mapping[str, Row]) -> str:
     if name in expected:
         return expected[name].part
     module = name.split(".")[0]
+    if module in LABELLED:
+        return module
     return next((f"{kind}_head" for kind, theirs in HEAD_MODULES.items() if theirs == module), "")
 
 
@@ -222,7 +257,7 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool = Tr
     decoder's weight is a tensor of its own.
     """
     bare = not any(name.startswith("bert.") for name in tensors)
-    heads = ("cls.", *(f"{module}." for module in set(HEAD_MODULES.values())))
+    heads = ("cls.", *(f"{module}." for module in {*HEAD_MODULES.values(), *LABELLED}))
     renamed: dict[str, np.ndarray] = {}
     for name, value in tensors.items():
         for old, new in OLD_ENDINGS.items():
@@ -283,9 +318,9 @@ def _groups(axes: str) -> list[list[str]]:
 def _to_theirs(value: np.ndarray, row: Row, config: ModelConfig, head: HeadConfig | None) -> np.ndarray:
     ours = row.our_axes.split()
     order = [ours.index(axis) for group in _groups(row.their_axes) for axis in group]
-    if ours[0] == "V":
+    if ours[:1] == ["V"]:
         value = value[: config.vocab_size]
-    return np.ascontiguousarray(value.transpose(order).reshape(their_shape(row, config, head)))
+    return np.asarray(value.transpose(order).reshape(their_shape(row, config, head)), order="C")
 
 
 def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: HeadConfig | None) -> np.ndarray:
@@ -293,6 +328,6 @@ def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: HeadConfig
     theirs = [axis for group in _groups(row.their_axes) for axis in group]
     order = [theirs.index(axis) for axis in row.our_axes.split()]
     value = np.asarray(tensor, np.float32).reshape([sizes[a] for a in theirs]).transpose(order)
-    if row.our_axes[0] == "V":
+    if row.our_axes.startswith("V"):
         value = np.pad(value, [(0, config.padded_vocab_size - config.vocab_size)] + [(0, 0)] * (value.ndim - 1))
     return value

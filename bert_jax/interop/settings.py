@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bert_jax.model.settings import HEADS, HeadConfig, ModelConfig
+from bert_jax.model.settings import HEADS, NAMED, HeadConfig, ModelConfig
 from bert_jax.terminal import UserError
 
 FIELDS = {
@@ -71,6 +71,12 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {
 
 LABELLED = tuple(f"{kind}_head" for kind in HEADS)
 
+OURS = "bert_jax"
+"""The key of config.json that holds what only we write; transformers keeps and ignores it."""
+
+OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
+"""What it says under "head" of a labelled head that transformers has no class for; the rest stands where transformers has it."""
+
 PROBLEM_TYPES = {
     "classification": "single_label_classification",
     "multi_label": "multi_label_classification",
@@ -79,8 +85,11 @@ PROBLEM_TYPES = {
 """Our `HeadConfig.problem` -> their `problem_type`."""
 
 
-def architecture_of(parts: Collection[str]) -> str:
-    """The class that has these parts and none that it does not know; a labelled head counts before those of pretraining."""
+def architecture_of(parts: Collection[str], head: HeadConfig | None = None) -> str:
+    """The class that has these parts and none that it does not know; a labelled head counts before those of pretraining, and not
+    at all where it is one that no class has."""
+    if head is not None and not head.is_plain:
+        parts = set(parts) - {head.part}
     for name, needed in ARCHITECTURES.items():
         if needed and needed[-1] in parts and needed[-1] in LABELLED:
             return name
@@ -116,8 +125,13 @@ def config_to_json(
     return fields | (head_to_json(head) if head else {})
 
 
+def own_fields(head: HeadConfig) -> dict[str, Any]:
+    """What `config.json` says under "bert_jax" of a labelled head that transformers has no class for."""
+    return {} if head.is_plain else {"head": {name: getattr(head, name) for name in OWN_FIELDS}}
+
+
 def head_to_json(head: HeadConfig) -> dict[str, Any]:
-    """The fields of a `config.json` that describe a labelled head."""
+    """The fields of a `config.json` that describe a labelled head in transformers' words."""
     fields: dict[str, Any] = {"classifier_dropout": head.dropout}
     if head.labels:
         fields["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
@@ -181,15 +195,17 @@ def architecture_from_json(fields: Mapping[str, Any], tensor_names: Collection[s
 
 
 def head_from_json(fields: Mapping[str, Any], architecture: str, source: str) -> HeadConfig | None:
-    """The labelled head of a `config.json`, None for a class without one. Labels default to transformers': LABEL_0 and LABEL_1.
+    """The labelled head of a `config.json`: of its class, or one of ours; None without either. Labels default to transformers':
+    LABEL_0 and LABEL_1.
 
     Raises UserError where the labels contradict each other or the problem is unknown.
     """
+    own = _own_head(fields, source)
     part = next((part for part in ARCHITECTURES[architecture] if part in LABELLED), "")
-    if not part:
+    kind = own.pop("kind", part.removesuffix("_head"))
+    if not kind:
         return None
-    kind = part.removesuffix("_head")
-    labels = _labels(fields, source) if kind in ("sequence", "token") else ()
+    labels = _labels(fields, source) if kind in NAMED else ()
     problem = "classification"
     if kind == "sequence":
         stated = fields.get("problem_type")
@@ -202,9 +218,25 @@ def head_from_json(fields: Mapping[str, Any], architecture: str, source: str) ->
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float, type(None))):
         raise UserError(f"{source}: classifier_dropout={dropout!r} must be a number or null")
     try:
-        return HeadConfig(kind=kind, labels=labels, problem=problem, dropout=dropout)
+        return HeadConfig(kind=kind, labels=labels, problem=problem, dropout=dropout, **own)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
+
+
+def recorded(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a `config.json` says under "bert_jax"; nothing where others wrote it."""
+    ours = fields.get(OURS, {})
+    return ours if isinstance(ours, dict) else {}
+
+
+def _own_head(fields: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The fields of OWN_FIELDS, {} where there is no such head."""
+    own = recorded(fields).get("head") or {}
+    if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS):
+        raise UserError(
+            f'{source}: "head" under "{OURS}" is {own!r}, not the {", ".join(OWN_FIELDS)} of a head; export the model again'
+        )
+    return dict(own)
 
 
 def _labels(fields: Mapping[str, Any], source: str) -> tuple[str, ...]:

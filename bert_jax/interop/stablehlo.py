@@ -31,6 +31,7 @@ from bert_jax.interop.locate import CONFIG
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.weights import WEIGHTS
 from bert_jax.model.bert import Bert
+from bert_jax.model.labelling import INPUTS as ROW
 from bert_jax.model.labelling import BertForLabels
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
@@ -65,6 +66,8 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
     if function == "labels":
         if model.head is None:
             raise UserError("this model has no labelled head, so it gives no labels; choose the function pretraining or encode")
+        if model.head.kind == "mention":
+            raise UserError("a mention head reads where names stand, which such a file cannot take; choose the function encode")
         return ("pooler", model.head.part) if model.head.reads_pooler else (model.head.part,)
     if function == "encode":
         return tuple(part for part in model.parts if part == "pooler")
@@ -124,7 +127,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
     shapes = our_shapes(config, model.head)
 
     def unpadded(path: Sequence[Any], x: np.ndarray) -> np.ndarray:
-        return np.asarray(x[: shapes["/".join(key.key for key in path)][0]], np.float32)
+        return np.asarray(x[tuple(map(slice, shapes["/".join(key.key for key in path)]))], np.float32)
 
     kept = {part: tree for part, tree in model.params.items() if part in ("embeddings", "encoder", *used)}
     params = jax.tree_util.tree_map_with_path(unpadded, kept)
@@ -139,8 +142,9 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
         positions = jax.lax.broadcasted_iota(jnp.int32, input_ids.shape, 1)
         first = jnp.zeros_like(input_ids[:, :1])  # where [CLS] stands
         if function == "labels":
-            logits = bert(input_ids, token_type_ids, positions, attention_mask, first)["logits"]
-            return {"logits": logits[:, 0] if bert.head.reads_pooler else logits}
+            batch = dict(zip(ROW, (input_ids, token_type_ids, positions, attention_mask), strict=True))
+            logits = bert(batch | {"cls_positions": first})["logits"]
+            return {"logits": logits if bert.head.per_token else logits[:, 0]}
         last, _ = bert.encode(input_ids, token_type_ids, positions, attention_mask)
         pooled = bert.pool(last, first) if "pooler" in used else None
         if function == "encode":

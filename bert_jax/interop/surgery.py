@@ -71,6 +71,8 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
     if not keep or list(keep) != sorted(set(keep)):
         listed = ", ".join(map(str, keep)) or "none"
         raise UserError(f"the layers to keep are {listed}; name one or more, each once, in ascending order")
+    if model.head and model.head.layers == "scalar_mix":
+        raise UserError(f"the {model.head.part} weighs all {layers} layers, so none can be left out; drop it, or start it anew")
     config = dataclasses.replace(model.config, num_layers=len(keep))
     return dataclasses.replace(model, params=_changed(model, lambda row: row.stacked, lambda x: x[list(keep)]), config=config)
 
@@ -201,7 +203,7 @@ def _differences(a: Model, b: Model) -> list[str]:
 
 
 def _leads(row: Row, axis: str) -> bool:
-    return not row.stacked and row.our_axes.split()[0] == axis
+    return not row.stacked and row.our_axes.startswith(axis)
 
 
 def _changed(model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]) -> dict[str, Any]:

@@ -359,6 +359,8 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: HeadCo
         )
     if head is not None and head.kind not in ("sequence", "span"):
         raise UserError(f"{where}: the original has no {head.kind} head; drop it, or choose another format")
+    if head is not None and not head.is_plain:
+        raise UserError(f"{where}: the original's heads read the last layer's [CLS] or tokens only; choose another format")
     if tokenizer.vocabulary.kind != "wordpiece":
         raise UserError(f"{where}: the original reads WordPiece only, not {tokenizer.vocabulary.kind}; choose another format")
     words = tokenizer.vocabulary

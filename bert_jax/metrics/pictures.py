@@ -65,6 +65,30 @@ def draw_task_curves(
     return True
 
 
+def draw_sweep(
+    picture: pathlib.Path, *, title: str, metric: str, settings: Sequence[tuple[str, Sequence[float]]], baseline: float | None
+) -> None:
+    """Draws every run's score as a dot over its setting (label, scores of its seeds), their means as bars, and the score of the
+    most frequent answer."""
+    figure = Figure(figsize=(max(5.6, 0.7 * len(settings) + 2.0), 4.2), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
+    axes = figure.subplots()
+    for place, (_, scores) in enumerate(settings):
+        axes.plot([place] * len(scores), scores, "o", color=HELDOUT, markersize=4, alpha=0.7)
+        if scores:
+            axes.plot([place - 0.3, place + 0.3], [np.mean(scores)] * 2, color=TRAIN, linewidth=2.5)
+    if baseline is not None:
+        label = f"most frequent answer, {baseline:.4g}"
+        axes.axhline(baseline, color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=label)
+    axes.set_title(metric.replace("/", " "))
+    _dress(axes, last=max(1, len(settings) - 1), phases=())
+    axes.set_xlim(-0.7, len(settings) - 0.3)
+    axes.set_xlabel("")
+    axes.set_xticks(range(len(settings)), [label for label, _ in settings], fontsize=8, color=INK)
+    _save(figure, picture)
+
+
 def _draw(
     records: Sequence[Mapping[str, Any]],
     panels: Sequence[Callable[[Axes, Sequence[Mapping[str, Any]]], None]],
@@ -84,6 +108,11 @@ def _draw(
         _dress(axes, last=max(record["step"] for record in records), phases=phases)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
+    _save(figure, picture)
+
+
+def _save(figure: Figure, picture: pathlib.Path) -> None:
+    """So that the picture appears whole."""
     unfinished = picture.with_name(f".{picture.name}.unfinished.png")
     figure.savefig(unfinished)
     unfinished.replace(picture)

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model.features import LayerMix, Lstm, chosen_layers
 from bert_jax.model.layers import (
     Array,
     Dense,
@@ -20,6 +21,7 @@ from bert_jax.model.layers import (
     truncated_normal,
 )
 from bert_jax.model.settings import HeadConfig, ModelConfig
+from bert_jax.terminal import UserError
 
 PADDED_LOGIT = -1e9
 """The logit of a padded vocabulary row: its probability and its gradient are exactly zero in float32."""
@@ -104,16 +106,34 @@ class NextSentenceHead(nn.Module):
 
 
 class LabelHead(nn.Module):
-    """The one layer of a labelled task: [..., D] -> float32 logits [..., C]."""
+    """The one layer of a labelled task, [..., J] -> float32 logits [..., C], and what `HeadConfig` sets before it.
+
+    Raises UserError for four layers to be read where there are fewer.
+    """
 
     config: ModelConfig
     head: HeadConfig
 
-    @nn.compact
-    def __call__(self, x: Array, dropout_seed: Array | None) -> Array:
+    def setup(self) -> None:
         c, head = self.config, self.head
-        usual = 0.0 if head.kind == "span" else c.hidden_dropout  # the original's run_squad.py, and transformers, have none
-        x = dropout(x.astype(jnp.float32), usual if head.dropout is None else head.dropout, dropout_seed)
-        return Dense(
-            (c.hidden_size,), (head.num_outputs,), ("embed", None), c.initializer_range, jnp.dtype(jnp.float32), name="dense"
-        )(x)
+        if head.layers.startswith("last_four") and c.num_layers < 4:
+            raise UserError(f"head.layers={head.layers!r} needs 4 layers, and the model has {c.num_layers}; choose another")
+        if mixed := head.mixed_layers(c.num_layers):
+            self.mix = LayerMix(mixed)
+        if head.lstm:
+            self.lstm = Lstm(head.lstm)
+        width, axis = head.input_width(c.hidden_size), None if head.lstm else "embed"
+        self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32))
+
+    def features(self, last: Array, hidden_states: Array, sequence_ids: Array) -> Array:
+        """What it reads of a token: last [B, L, D], hidden_states [N+1, B, L, D], sequence_ids [B, L] -> [B, L, I or 2 W]."""
+        if mixed := self.head.mixed_layers(self.config.num_layers):
+            x = self.mix(hidden_states[-mixed:])
+        else:
+            x = chosen_layers(last, hidden_states, self.head.layers)
+        return self.lstm(x, sequence_ids) if self.head.lstm else x
+
+    def __call__(self, x: Array, dropout_seed: Array | None) -> Array:
+        usual = 0.0 if self.head.kind == "span" else self.config.hidden_dropout  # run_squad.py, and transformers, have none
+        x = dropout(x.astype(jnp.float32), usual if self.head.dropout is None else self.head.dropout, dropout_seed)
+        return self.dense(x)

@@ -1,31 +1,38 @@
-"""BERT with the one layer that a labelled task adds (paper section 4 and Figure 4)."""
+"""BERT with what a labelled task adds (paper sections 4 and 5.3, Figure 4)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.bert import Bert
-from bert_jax.model.heads import LabelHead
+from bert_jax.model.features import concat_pooling, mention_features
+from bert_jax.model.heads import LabelHead, gather_positions
 from bert_jax.model.layers import Array, mix
 from bert_jax.model.settings import HeadConfig, ModelConfig
 
+INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 HEAD_SEED = np.uint32(0x68656164)
 
 
 class BertForLabels(Bert):
-    """The encoder with a sequence, token, span or choice head.
+    """The encoder with a sequence, token, span, choice or mention head.
 
-    Call with int32 input_ids, token_type_ids, position_ids, sequence_ids [B, L], cls_positions [B, P] and, to train, a
-    `dropout_seed` uint32 scalar. Returns a dict:
+    Call with a batch of int32 arrays and, to train, a `dropout_seed` uint32 scalar:
 
-        logits float32: [B, P, C] of a sequence or choice head, [B, L, C] of a token or span head
+        input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row
+        cls_positions [B, P], for a sequence or choice head      marks [B, P, 3], for a mention head: a pronoun and two names
+
+    Returns a dict:
+
+        logits float32: [B, P, C] of a sequence, choice or mention head, [B, L, C] of a token or span head
         last [B, L, D]        hidden_states [N+1, B, L, D]
 
-    The candidates of a choice are rows of their own (or packed examples of one row): C is 1, and
-    the caller lays them side by side.
+    The candidates of a choice are texts of their own: C is 1, and the caller lays them side by side. A slot without a text has
+    finite logits that mean nothing.
     """
 
     head: HeadConfig
@@ -34,23 +41,38 @@ class BertForLabels(Bert):
         super().setup()
         setattr(self, self.head.part, LabelHead(self.config, self.head))
 
-    def __call__(
-        self,
-        input_ids: Array,
-        token_type_ids: Array,
-        position_ids: Array,
-        sequence_ids: Array,
-        cls_positions: Array,
-        dropout_seed: Array | None = None,
-    ) -> dict[str, Array]:
-        last, hidden_states = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
-        read = self.pool(last, cls_positions) if self.head.reads_pooler else last
+    def __call__(self, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> dict[str, Array]:
+        ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
+        last, hidden_states = self.encode(ids, types, positions, sequence_ids, dropout_seed)
+        tokens = self.features(last, hidden_states, sequence_ids)
         seed = None if dropout_seed is None else mix(dropout_seed ^ HEAD_SEED)
-        return {"logits": getattr(self, self.head.part)(read, seed), "last": last, "hidden_states": hidden_states}
+        return {"logits": self.answer(tokens, batch, seed), "last": last, "hidden_states": hidden_states}
+
+    def features(self, last: Array, hidden_states: Array, sequence_ids: Array) -> Array:
+        """What the head reads of every token [B, L, E], from what `encode` gives."""
+        return getattr(self, self.head.part).features(last, hidden_states, sequence_ids)
+
+    def answer(self, tokens: Array, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> Array:
+        """The logits, from the features of tokens [B, L, E]; of `batch` only what says where texts are, so that rows may also be
+        laid end to end [1, B * L, E]."""
+        return getattr(self, self.head.part)(self._read(tokens, batch), dropout_seed)
+
+    def _read(self, tokens: Array, batch: Mapping[str, Array]) -> Array:
+        """What the head's own layer reads: [B, P, J], or [B, L, J] of a token or span head."""
+        if self.head.per_token:
+            return tokens
+        if self.head.kind == "mention":
+            rows, slots, three = batch["marks"].shape
+            marked = gather_positions(tokens, batch["marks"].reshape(rows, slots * three))
+            return mention_features(marked.reshape(rows, slots, three, tokens.shape[-1]))
+        if self.head.reads_pooler:
+            return self.pool(tokens, batch["cls_positions"])
+        return concat_pooling(tokens, gather_positions(tokens, batch["cls_positions"]), batch["sequence_ids"])
 
 
 def initial_label_parameters(config: ModelConfig, head: HeadConfig, key: Array) -> dict[str, Any]:
     """Fresh float32 parameters, each boxed with its logical axis names; without a pooler if the head does not
     read it."""
     ids = jnp.zeros((1, 1), jnp.int32)
-    return BertForLabels(config, head).init(key, ids, ids, ids, ids, ids)["params"]
+    batch = dict.fromkeys((*INPUTS, "cls_positions"), ids) | {"marks": jnp.zeros((1, 1, 3), jnp.int32)}
+    return BertForLabels(config, head).init(key, batch)["params"]

@@ -94,37 +94,64 @@ class ModelConfig:
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
-HEADS = ("sequence", "token", "span", "choice")
+HEADS = ("sequence", "token", "span", "choice", "mention")
+NAMED = ("sequence", "token", "mention")
+"""Heads whose outputs have names, the labels."""
 PROBLEMS = ("classification", "regression", "multi_label")
+POOLINGS = ("pooler", "concat")
+LAYERS = (
+    "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """The layer that a labelled task puts on top of the encoder (paper section 4 and Figure 4).
+    """The layer that a labelled task puts on top of the encoder (paper section 4 and Figure 4), and what it reads.
 
-    Raises UserError on a kind, a problem or labels that do not go together.
+    The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7).
+
+    Raises UserError on a kind, a problem, labels and inputs that do not go together.
     """
 
     kind: str
-    """"sequence" (one answer for a text or a pair, from the pooled [CLS]), "token" (one for every token), "span" (the first and
-    last token of an answer), or "choice" (a score for each of several candidates)."""
+    """"sequence" (one answer for a text or a pair, from its [CLS]), "token" (one for every token), "span" (the first and last
+    token of an answer), "choice" (a score for each of several candidates), or "mention" (which of two names a pronoun means)."""
     labels: tuple[str, ...] = ()
-    """The names of the outputs of a sequence or token head, by id; a regression has one."""
+    """The names of the outputs of a sequence, token or mention head, by id; a regression has one."""
     problem: str = "classification"
     """What a sequence head's outputs are: "classification" (one label of several), "multi_label" (any number), "regression"."""
     dropout: float | None = None
     """Dropout before the layer; None is the model's `hidden_dropout`, and for a span head no dropout."""
+    pooling: str = "pooler"
+    """How a sequence head reads a text: "pooler", the trained layer on its [CLS], or "concat", the [CLS], the mean and the
+    maximum of its tokens side by side (ULMFiT, arXiv:1801.06146, section 3.3)."""
+    layers: str = "last"
+    """Whose hidden states are read: those of the "last", the "second_to_last" or no layer ("embeddings"), the sum of the last
+    four or of all layers, the last four side by side ("last_four_concat"), or a trained average of the last four
+    ("last_four_mix") or of embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
+    lstm: int = 0
+    """Width of each direction of a two-layer bidirectional LSTM between the encoder and a token head; 0 is none."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (("kind", HEADS), ("problem", PROBLEMS)):
+        for name, allowed in (("kind", HEADS), ("problem", PROBLEMS), ("pooling", POOLINGS), ("layers", LAYERS)):
             if getattr(self, name) not in allowed:
                 raise UserError(f"head.{name}={getattr(self, name)!r} is unknown: {nearest(str(getattr(self, name)), allowed)}")
-        if self.kind in ("sequence", "token") and not self.labels:
+        if self.kind in NAMED and not self.labels:
             raise UserError(f"a {self.kind} head needs labels; name at least one")
-        if self.kind in ("span", "choice") and self.labels:
+        if self.kind not in NAMED and self.labels:
             raise UserError(f"a {self.kind} head has no labels, but was given {len(self.labels)}; leave them out")
-        if self.problem != "classification" and self.kind != "sequence":
-            raise UserError(f"head.problem={self.problem!r} is for a sequence head, not for a {self.kind} head; leave it out")
+        for name, kind in (("problem", "sequence"), ("pooling", "sequence"), ("lstm", "token")):
+            if getattr(self, name) != getattr(HeadConfig, name) and self.kind != kind:
+                raise UserError(
+                    f"head.{name}={getattr(self, name)!r} is for a {kind} head, not for a {self.kind} head; leave it out"
+                )
+        if self.layers == "last_four_concat" and self.reads_pooler:
+            raise UserError(
+                "head.layers='last_four_concat' is four times as wide as what the pooler reads; set head.layers='last_four_sum'"
+                + (" or head.pooling='concat'" if self.kind == "sequence" else "")
+            )
+        if self.lstm < 0:
+            raise UserError(f"head.lstm={self.lstm} must be 0 (no LSTM) or more")
         if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
             raise UserError(f"head.dropout={self.dropout} must be in [0, 1)")
 
@@ -139,9 +166,35 @@ class HeadConfig:
         return f"{self.kind}_head"
 
     @property
+    def per_token(self) -> bool:
+        """Whether it answers for every token; else for every text."""
+        return self.kind in ("token", "span")
+
+    @property
     def reads_pooler(self) -> bool:
-        """Whether its input is the pooled [CLS]; else it is every token's last hidden state."""
-        return self.kind in ("sequence", "choice")
+        """Whether its input is the pooled [CLS]."""
+        return self.kind in ("sequence", "choice") and self.pooling == "pooler"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the one layer of the paper's Figure 4 on what the last layer gives."""
+        return self.kind != "mention" and (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
+
+    def mixed_layers(self, num_layers: int) -> int:
+        """How many hidden states it weighs, 0 where it weighs none."""
+        return {"scalar_mix": num_layers + 1, "last_four_mix": 4}.get(self.layers, 0)
+
+    def token_width(self, hidden_size: int) -> int:
+        """I, the width of what it reads of a token."""
+        return hidden_size * (4 if self.layers == "last_four_concat" else 1)
+
+    def input_width(self, hidden_size: int) -> int:
+        """J, the width of what the layer itself reads."""
+        if self.lstm:
+            return 2 * self.lstm
+        if self.kind == "mention":
+            return 5 * self.token_width(hidden_size)
+        return self.token_width(hidden_size) * (3 if self.pooling == "concat" else 1)
 
 
 # (layers, width) by the names of the paper (section 3) and of the miniatures' paper (arXiv:1908.08962); heads = width / 64.

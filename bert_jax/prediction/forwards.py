@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.bert import Bert
-from bert_jax.model.labelling import BertForLabels
+from bert_jax.model.labelling import INPUTS, BertForLabels
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.model.settings import HeadConfig, ModelConfig
@@ -21,7 +21,6 @@ from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, Any]
 Batch = Mapping[str, Array]
-INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 
 
 @compiled
@@ -99,9 +98,11 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Hea
     """float32 [T, C] of a sequence or choice head, [B, L, C] of a token or span head."""
 
     def read(model: BertForLabels, batch: Batch) -> Array:
-        last, _ = model.encode(*(batch[name] for name in INPUTS))
-        layer = getattr(model, head.part)
-        return layer(model.pool(_flat(last), batch["starts"][None]), None)[0] if head.reads_pooler else layer(last, None)
+        ids = batch["sequence_ids"]
+        tokens = model.features(*model.encode(*(batch[name] for name in INPUTS)), ids)
+        if head.per_token:
+            return model.answer(tokens, batch)
+        return model.answer(_flat(tokens), {"sequence_ids": ids.reshape(1, -1), "cls_positions": batch["starts"][None]})[0]
 
     logits: Any = BertForLabels(config, head).apply({"params": params}, batch, method=read)
     return logits

@@ -42,7 +42,7 @@ def label_counts(batch: Batch, head: HeadConfig, settings: LabelLoss) -> Sums:
     """What the loss is divided by, and the labels, the examples ("rows", as of a peer that packs none), the tokens and the packed
     rows (float32 scalars)."""
     weights = batch["label_weights"]
-    units = weights.any(axis=1) if head.kind == "token" else weights
+    units = batch["sequence_ids"].max(axis=1) if head.kind == "token" else weights  # its slots are its units, numbered from 1
     return {
         "weight": (weights * _class_weights(batch, settings)).sum(),
         "labels": weights.sum(),

@@ -3,7 +3,7 @@
     python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
-The argument is cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte or wnli; DIR holds a folder for each task as GLUE's download has
+The argument is cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli; DIR holds a folder for each task as GLUE's download has
 them, and without it they come from the catalogue of tfds. The paper chooses among learning rates 5e-5, 4e-5, 3e-5 and 2e-5 on
 dev: --config.sweep.learning_rates='[5e-5, 4e-5, 3e-5, 2e-5]'.
 

@@ -1,6 +1,6 @@
 """A text classifier trained as ULMFiT's (Howard and Ruder, arXiv:1801.06146), on top of BERT.
 
-    python -m bert_jax.finetune --config=experiments/finetune/ulmfit.py:glue/sst-2 --workdir=runs/ulmfit \
+    python -m bert_jax.finetune --config=experiments/finetune/ulmfit.py:glue/sst2 --workdir=runs/ulmfit \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
 Discriminative rates (2.6 times less a layer, section 3.2), the slanted triangular schedule (section 3.2), gradual unfreezing (one
@@ -12,7 +12,7 @@ Hardware: one chip; a laptop for small models. Expected: about what plain fine-t
 from ml_collections import ConfigDict
 
 
-def get_config(task: str = "glue/sst-2") -> ConfigDict:
+def get_config(task: str = "glue/sst2") -> ConfigDict:
     return ConfigDict(
         {
             "task": {"name": task, "length": 128},

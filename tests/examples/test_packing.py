@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.examples.packing import packs_of, rows_of
+from bert_jax.examples.packing import best_fit, packs_of, rows_of
 
 
 def lengths_like_a_corpus(count: int, longest: int, seed: int = 0) -> np.ndarray:
@@ -67,3 +67,30 @@ def test_examples_of_one_length_meet_anew_and_rows_are_in_random_order():
         assert abs(stats.spearmanr(rows[:, 0], np.arange(2000)).statistic) < 0.1
     partner = dict(first.tolist())
     assert np.mean([partner[a] == b for a, b in second.tolist()]) < 0.01
+
+
+@pytest.mark.parametrize(("row_length", "most"), [(64, 100), (64, 3), (100, 1), (40, 7)])
+def test_best_fit_is_the_search_through_all_open_rows_one_by_one(row_length, most):
+    lengths = np.random.default_rng(most).integers(1, 41, 200).tolist()
+    rows: list[list[int]] = []
+    for i in sorted(range(200), key=lambda i: -lengths[i]):
+        left = [row_length - sum(lengths[j] for j in row) for row in rows]
+        open_rows = [r for r, row in enumerate(rows) if len(row) < most and left[r] >= lengths[i]]
+        if open_rows:
+            rows[min(open_rows, key=lambda r: (left[r], r))].append(i)
+        else:
+            rows.append([i])
+    found = best_fit(lengths, lambda length: row_length, lambda length: most)
+    assert found == [(row_length, row) for row in rows]
+    assert sorted(i for row in rows for i in row) == list(range(200))
+
+
+def test_the_longest_item_of_a_row_decides_its_length_and_how_many_it_takes():
+    rows = best_fit([50, 4, 4, 4, 20], lambda length: 64 if length > 32 else 32, lambda length: 3 if length == 64 else 2)
+    assert rows == [(64, [0, 2, 3]), (32, [4, 1])]
+
+
+def test_a_row_with_less_than_the_least_room_takes_no_more():
+    lengths = [60, 4, 3, 2]
+    assert best_fit(lengths, lambda length: 64, lambda length: 9) == [(64, [0, 1]), (64, [2, 3])]
+    assert best_fit(lengths, lambda length: 64, lambda length: 9, least_room=5) == [(64, [0]), (64, [1, 2, 3])]

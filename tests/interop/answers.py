@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax.interop.huggingface import Model
-from bert_jax.model.labelling import BertForLabels
+from bert_jax.model.labelling import INPUTS, BertForLabels
 from bert_jax.model.pretraining import BertForPreTraining
 
 
@@ -20,7 +20,8 @@ def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndar
     inputs = (batch["input_ids"], batch["token_type_ids"], columns, batch["attention_mask"])
     if model.head:
         module = BertForLabels(model.config, model.head)
-        logits = jax.jit(lambda params: module.apply({"params": params}, *inputs, first)["logits"])(model.params)
+        row = dict(zip(INPUTS, inputs, strict=True)) | {"cls_positions": first}
+        logits = jax.jit(lambda params: module.apply({"params": params}, row)["logits"])(model.params)
         match model.head.kind:
             case "span":
                 return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}

@@ -14,7 +14,7 @@ import pytest
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import Model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function
-from bert_jax.model.labelling import BertForLabels
+from bert_jax.model.labelling import INPUTS, BertForLabels
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.model.settings import HeadConfig
 from bert_jax.terminal import UserError
@@ -69,8 +69,9 @@ def expected(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, Any]:
     first = np.zeros((len(ids), 1), np.int32)
     if model.head:
         bert = BertForLabels(model.config, model.head)
-        logits = bert.apply({"params": model.params}, ids, types, columns, mask, first)["logits"]
-        return {"logits": logits[:, 0] if model.head.reads_pooler else logits}
+        batch = dict(zip(INPUTS, (ids, types, columns, mask), strict=True)) | {"cls_positions": first}
+        logits = bert.apply({"params": model.params}, batch)["logits"]
+        return {"logits": logits if model.head.per_token else logits[:, 0]}
     out = BertForPreTraining(model.config).apply({"params": model.params}, ids, types, columns, mask, columns, first)
     return {
         "mlm_logits": out["mlm_logits"][..., : model.config.vocab_size],

@@ -14,9 +14,10 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.corpus.tokenizer import Tokenizer
-from bert_jax.interop.huggingface import Model, export_model, import_model
+from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.settings import ARCHITECTURES
 from bert_jax.model.settings import HeadConfig, ModelConfig
+from bert_jax.terminal import UserError
 from tests.interop.answers import our_outputs
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
@@ -46,7 +47,8 @@ def check(peer: str, model: Model, tmp_path: pathlib.Path, dtype: str = "float32
     mask = (columns < np.array([[20], [13]])).astype(np.int32)
     ids = rng.integers(5, model.config.vocab_size, (rows, length)).astype(np.int32)
     batch = {"input_ids": ids, "token_type_ids": (columns > 8).astype(np.int32), "attention_mask": mask}
-    outputs = {f"outputs/{name}": np.asarray(value) for name, value in our_outputs(model, batch).items()}
+    known = without_parts(model, [model.head.part]) if model.head and not model.head.is_plain else model
+    outputs = {f"outputs/{name}": np.asarray(value) for name, value in our_outputs(known, batch).items()}
     np.savez(tmp_path / "expected.npz", **batch, **outputs, texts=np.array(TEXTS))
     export_model(tmp_path / "model", model, {"step": 7}, dtype=dtype)
     places = [str(tmp_path / name) for name in ("model", "expected.npz", "resaved")]
@@ -143,6 +145,27 @@ def test_every_labelled_head_is_loaded_with_its_labels(peer, vocabulary, tmp_pat
     problems = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}
     assert theirs["problem_type"] == (problems.get(head.problem, "regression") if head.kind == "sequence" else None)
     assert_what_transformers_saves_is_the_same_model(model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        HeadConfig(kind="token", labels=("O", "B-X", "I-X"), lstm=3, layers="last_four_mix"),
+        HeadConfig(kind="sequence", labels=("no", "yes"), layers="scalar_mix"),
+    ],
+    ids=lambda head: head.kind,
+)
+def test_beside_a_head_that_no_class_has_transformers_loads_the_encoder(peer, vocabulary, tmp_path, head):
+    model = make_labelled_model(vocabulary, head, num_layers=4)
+    report = check(peer, model, tmp_path, **({} if head.reads_pooler else {"add_pooling_layer": False}))
+    own = sorted(f"{head.part}.{path}" for path in flatten_dict(model.params[head.part], sep="."))
+    assert (report["class"], report["loading"]) == ("BertModel", {"unexpected_keys": own})
+    assert max(report["differences"].values()) < 1e-5
+    assert report["config"]["id2label"] == {str(i): label for i, label in enumerate(head.labels)}
+    shutil.copy(tmp_path / "model" / "vocab.txt", tmp_path / "resaved")
+    with pytest.raises(UserError, match=rf"missing: {head.part}\.dense\.kernel, .*to start {head.part} anew, declare it as new"):
+        import_model(tmp_path / "resaved")  # what it did not read it does not save
+    assert import_model(tmp_path / "resaved", drop=[head.part]).parts == (("pooler",) if head.reads_pooler else ())
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 1e-2), ("bfloat16", 1e-1)])

@@ -19,7 +19,7 @@ CONFIG = ModelConfig(
     vocab_size=50, hidden_size=12, num_layers=1, num_heads=3, intermediate_size=20, max_position=16, hidden_dropout=0.3,
     attention_dropout=0.0,
 )  # fmt: skip
-LABELLED = {"sequence": ("a", "b", "c"), "token": ("O", "B", "I", "E"), "span": (), "choice": ()}
+LABELLED = {"sequence": ("a", "b", "c"), "token": ("O", "B", "I", "E"), "span": (), "choice": (), "mention": ("A", "B", "none")}
 ROWS, LENGTH = 3, 10
 
 
@@ -49,6 +49,7 @@ def inputs(rows: int = ROWS, length: int = LENGTH) -> dict[str, np.ndarray]:
         "position_ids": columns,
         "sequence_ids": mask,
         "cls_positions": np.zeros((rows, 1), np.int32),
+        "marks": np.tile(np.array([4, 1, 3], np.int32), (rows, 1, 1)),
     }
 
 
@@ -59,7 +60,7 @@ def compiled(config: ModelConfig, head: HeadConfig):
 
 def outputs_of(config: ModelConfig, head: HeadConfig, params: dict, batch: dict, seed: int | None = None) -> dict:
     words = None if seed is None else np.uint32(seed)
-    return jax.device_get(compiled(config, head)({"params": params}, **batch, dropout_seed=words))
+    return jax.device_get(compiled(config, head)({"params": params}, batch, words))
 
 
 def apply(config: ModelConfig, head: HeadConfig, params: dict, batch: dict, seed: int | None = None) -> np.ndarray:
@@ -79,12 +80,18 @@ def either(request: pytest.FixtureRequest) -> HeadConfig:
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
-    [("sequence", (ROWS, 2, 3)), ("choice", (ROWS, 2, 1)), ("token", (ROWS, LENGTH, 4)), ("span", (ROWS, LENGTH, 2))],
+    [
+        ("sequence", (ROWS, 2, 3)),
+        ("choice", (ROWS, 2, 1)),
+        ("mention", (ROWS, 2, 3)),
+        ("token", (ROWS, LENGTH, 4)),
+        ("span", (ROWS, LENGTH, 2)),
+    ],
 )
 def test_a_head_answers_for_every_example_or_for_every_token(kind, shape):
-    batch = inputs() | {"cls_positions": np.array([[0, 4]] * ROWS, np.int32)}
+    batch = inputs() | {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "marks": np.ones((ROWS, 2, 3), np.int32)}
     model = BertForLabels(CONFIG, head_of(kind))
-    outputs = jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head_of(kind))}, **batch))
+    outputs = jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head_of(kind))}, batch))
     assert (outputs["logits"].shape, outputs["logits"].dtype) == (shape, jnp.float32)
     assert outputs["last"].shape == (ROWS, LENGTH, 12)
     assert outputs["hidden_states"].shape == (2, ROWS, LENGTH, 12)
@@ -117,8 +124,20 @@ def test_the_head_is_one_affine_layer_on_what_it_reads(head):
     if head.kind in ("sequence", "choice"):
         pooler = params["pooler"]["dense"]
         read = np.tanh(read[:, :1] @ pooler["kernel"] + pooler["bias"])
+    if head.kind == "mention":
+        pronoun, a, b = (read[:, [column]] for column in (4, 1, 3))
+        read = np.concatenate([pronoun, a, b, pronoun * a, pronoun * b], -1)
     layer = params[head.part]["dense"]
     np.testing.assert_allclose(outputs["logits"], read @ layer["kernel"] + layer["bias"], atol=1e-5)
+
+
+def test_a_head_reads_only_what_its_kind_needs(head):
+    batch = inputs()
+    del batch["marks" if head.kind != "mention" else "cls_positions"]
+    if head.per_token:
+        del batch["cls_positions"]
+    model = BertForLabels(CONFIG, head)
+    assert jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head)}, batch))["logits"].dtype == jnp.float32
 
 
 def test_gradients_reach_every_parameter_the_head_has(head):
@@ -126,7 +145,7 @@ def test_gradients_reach_every_parameter_the_head_has(head):
     weights = np.random.default_rng(5).standard_normal((ROWS, LENGTH, 4), np.float32)
 
     def loss(params):
-        logits = BertForLabels(config, head).apply({"params": params}, **inputs())["logits"]
+        logits = BertForLabels(config, head).apply({"params": params}, inputs())["logits"]
         return (logits * weights[:, : logits.shape[1], : logits.shape[2]]).sum()
 
     gradients = flatten_dict(jax.jit(jax.grad(loss))(random_params(config, head)), sep="/")
@@ -146,6 +165,15 @@ def test_dropout_happens_only_with_a_seed_and_is_the_seeds(either):
     assert not np.array_equal(one, other)
 
 
+def test_the_heads_own_dropout_follows_from_the_steps_seed():
+    config, head = dataclasses.replace(CONFIG, hidden_dropout=0.0), head_of("span", dropout=0.5)
+    params, batch = random_params(config, head), inputs()
+    one, same, other = (outputs_of(config, head, params, batch, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one["last"], other["last"])
+    np.testing.assert_array_equal(one["logits"], same["logits"])
+    assert not np.array_equal(one["logits"], other["logits"])
+
+
 @pytest.mark.parametrize(
     ("kind", "hidden", "own", "drops"),
     [
@@ -156,11 +184,12 @@ def test_dropout_happens_only_with_a_seed_and_is_the_seeds(either):
         ("choice", 0.5, None, True),
         ("span", 0.5, None, False),  # as the original's run_squad.py
         ("span", 0.0, 0.5, True),
+        ("mention", 0.5, None, True),
     ],
 )
 def test_the_heads_own_dropout_counts_before_the_models(kind, hidden, own, drops):
-    config, x = dataclasses.replace(CONFIG, hidden_dropout=hidden), np.ones((2, 3, 12), np.float32)
-    layer = LabelHead(config, head_of(kind, dropout=own))
+    config, head = dataclasses.replace(CONFIG, hidden_dropout=hidden), head_of(kind, dropout=own)
+    layer, x = LabelHead(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
     params = layer.init(jax.random.key(0), x, None)
     assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops
 
@@ -176,7 +205,7 @@ def test_the_head_drops_what_it_should_and_scales_the_rest():
 
 def test_two_examples_packed_into_a_row_have_the_logits_of_a_row_each(either):
     params = random_params(CONFIG, either)
-    alone = {name: x[:, :5] for name, x in inputs(rows=2, length=5).items()}
+    alone = inputs(rows=2, length=5)
     alone["sequence_ids"] = np.ones_like(alone["sequence_ids"])
     packed = {name: x.reshape(1, -1) for name, x in alone.items()}
     packed |= {"sequence_ids": np.repeat([[1, 2]], 5, axis=1).astype(np.int32), "cls_positions": np.array([[0, 5]], np.int32)}

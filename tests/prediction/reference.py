@@ -18,6 +18,7 @@ from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.model.settings import ModelConfig
 from bert_jax.prediction.engine import Engine
 from tests.interop.tiny import WORDS
+from tests.model.head_in_numpy import head_logits
 
 WITHIN = 1e-5
 
@@ -49,7 +50,7 @@ def _pretraining(config: ModelConfig) -> Any:
 
 @functools.cache
 def _encoder(config: ModelConfig) -> Any:
-    return jax.jit(lambda params, *x: Bert(config).apply({"params": params}, *x, method="encode")[0])
+    return jax.jit(lambda params, *x: Bert(config).apply({"params": params}, *x, method="encode")[1])
 
 
 def pretrained_outputs(model: Model, ids: Sequence[int], segment_b: int | None = None) -> dict[str, np.ndarray]:
@@ -66,16 +67,12 @@ def pretrained_outputs(model: Model, ids: Sequence[int], segment_b: int | None =
 
 
 def label_outputs(model: Model, ids: Sequence[int], segment_b: int | None = None) -> np.ndarray:
-    """Logits [C] of a sequence or choice head, [n, C] of a token or span head, for a text of n tokens: the encoder's last hidden
+    """Logits [C] of a sequence or choice head, [n, C] of a token or span head, for a text of n tokens: the encoder's hidden
     states, and the pooler and the head in numpy."""
     assert model.head is not None
     encoder = {part: model.params[part] for part in ("embeddings", "encoder")}
-    last = np.asarray(_encoder(model.config)(encoder, *row(model.config, ids, segment_b)))[0, : len(ids)]
-    head = model.params[model.head.part]["dense"]
-    if model.head.reads_pooler:
-        pooler = model.params["pooler"]["dense"]
-        last = np.tanh(last[0] @ pooler["kernel"] + pooler["bias"])
-    return last @ head["kernel"] + head["bias"]
+    states = np.asarray(_encoder(model.config)(encoder, *row(model.config, ids, segment_b)))[:, 0, : len(ids)]
+    return head_logits(model.head, model.params, states)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

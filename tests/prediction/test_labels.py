@@ -26,6 +26,9 @@ TOKENS = HeadConfig(kind="token", labels=("I-PER", "O", "I-LOC", "B-PER", "B-LOC
 SPAN = HeadConfig(kind="span")
 CHOICE = HeadConfig(kind="choice")
 ONE_TYPE = {"type_vocab_size": 1}
+# Heads that transformers has no class for.
+POOLED = dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix")
+LSTM = dataclasses.replace(TOKENS, lstm=5, layers="scalar_mix")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +113,41 @@ def test_a_word_has_the_label_of_its_first_piece_in_the_unpacked_model(labelled)
         (alone,) = predictor.tag([text])
         assert [tag["label"] for tag in alone["tags"]] == [tag["label"] for tag in answer["tags"]]
         assert len(ids) == len(offsets)
+
+
+def test_a_text_is_classified_by_all_its_tokens_and_layers_as_the_unpacked_model_does(labelled, mixed):
+    model, predictor = labelled(POOLED)
+    answers = predictor.classify(mixed)
+    for i in range(0, 200, 9):
+        p = softmax(label_outputs(model, *with_specials(model, *parts(mixed[i]))))
+        np.testing.assert_allclose([answers[i]["probabilities"][name] for name in NAMES], p, atol=WITHIN)
+    assert predictor.classify([mixed[9]])[0]["probabilities"] == pytest.approx(answers[9]["probabilities"], abs=WITHIN)
+
+
+def test_words_are_tagged_through_an_lstm_as_by_the_unpacked_model(labelled):
+    model, predictor = labelled(LSTM)
+    texts = mixed_texts(200, longest=25, seed=5)
+    answers = predictor.tag(texts)
+    for i in (0, 1, 60, 199):
+        p = softmax(label_outputs(model, with_specials(model, texts[i])[0])[1:-1])
+        (alone,) = predictor.tag([texts[i]])
+        for answer in (answers[i], alone):
+            assert [tag["label"] for tag in answer["tags"]] == [LSTM.labels[best] for best in p.argmax(-1)]
+            np.testing.assert_allclose([tag["probability"] for tag in answer["tags"]], p.max(-1), atol=WITHIN)
+    assert len({round(tag["probability"], 4) for answer in answers for tag in answer["tags"]}) > 100, "words are told apart"
+
+
+@pytest.mark.parametrize(("head", "verb"), [(POOLED, "classify"), (LSTM, "tag")], ids=["concat", "lstm"])
+def test_many_rows_at_once_are_answered_as_one_row_is(labelled, head, verb):
+    """The slots of a batch are those of all its rows, here on eight devices."""
+    model, one_row = labelled(head)
+    texts = mixed_texts(30, longest=30, seed=9)
+    engine = Engine(model)
+    engine.tokens = 128
+    many, one = (getattr(predictor, verb)(texts) for predictor in (Predictor(engine), one_row))
+    for ours, theirs in zip(many, one, strict=True):
+        for x, y in zip(ours.get("tags", [ours]), theirs.get("tags", [theirs]), strict=True):
+            assert x["probability"] == pytest.approx(y["probability"], abs=WITHIN)
 
 
 def test_words_that_are_given_are_tagged_one_by_one(labelled):
@@ -294,10 +332,12 @@ ASK = {
     TOKENS: lambda p: p.tag(["a"]),
     SPAN: lambda p: p.answer([("a", "b")]),
     CHOICE: lambda p: p.choose([("a", ["b", "c"])]),
+    POOLED: lambda p: p.classify(["a"]),
+    LSTM: lambda p: p.tag(["a"]),
 }
 
 
-@pytest.mark.parametrize("head", ASK, ids=lambda head: head.kind)
+@pytest.mark.parametrize("head", ASK, ids=lambda head: f"{head.kind}-{head.pooling}-{head.lstm}")
 def test_a_head_or_a_pooler_that_was_never_trained_is_not_asked(labelled, head):
     model, _ = labelled(head)
     for part in [head.part, *(["pooler"] if head.reads_pooler else [])]:

@@ -83,7 +83,8 @@ def test_accuracy_counts_the_right_places_and_the_baseline_is_the_usual_one(tmp_
     assert task.scores("test", choosing(0, 3)) == {"accuracy": 1.0}
     assert [path.name for path in task.write_predictions(tmp_path / "out", "test", choosing(0, 3))] == ["test.tsv"]
     assert task.is_degenerate("dev", choosing(2, 2, 2))
-    assert task.is_degenerate("dev", [np.full(4, 7, np.float32), np.full(4, -1, np.float32)])  # no candidate is better than another
+    level = [np.full(4, 7, np.float32), np.full(4, -1, np.float32)]  # no candidate is better than another
+    assert task.is_degenerate("dev", level)
     assert not task.is_degenerate("dev", choosing(2, 1, 2))
 
 

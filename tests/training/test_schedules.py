@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.training.schedules import Warmup, piecewise, warmup_then_decay
+from bert_jax.training.schedules import FINETUNING, Warmup, piecewise, warmup_then_decay
 
 
 def original(step: int, peak: float, warmup: int, total: int, power: float) -> float:
@@ -47,3 +48,48 @@ def test_the_decay_ends_at_the_end_rate():
     assert float(warmup_then_decay(Warmup(start=0, steps=10, warmup_steps=0, peak=1.0, end=0.1), jnp.int32(10))) == pytest.approx(
         0.1
     )
+
+
+# ------------------------------------------------------------------------------------------------------ schedules of fine-tuning
+
+
+def rates(name: str, steps: int, warmup_steps: int, peak: float) -> list[float]:
+    """The rate at every step and the one after the last, from scalars that are traced."""
+    schedule = jax.vmap(FINETUNING[name], in_axes=(0, None, None, None))
+    return jax.jit(schedule)(jnp.arange(steps + 1), jnp.int32(steps), jnp.int32(warmup_steps), jnp.float32(peak)).tolist()
+
+
+@pytest.mark.parametrize(("steps", "warmup_steps"), [(100, 10), (345, 34), (7, 0), (5, 5), (1, 0)])
+@pytest.mark.parametrize("name", ["linear", "constant", "original"])
+def test_schedules_are_the_published_formulas_at_every_step(name, steps, warmup_steps):
+    """transformers' linear and constant schedules with warmup, and the original's, in plain Python."""
+
+    def published(step: int) -> float:
+        if name == "original":
+            return original(step, 3e-5, warmup_steps, steps, 1.0)
+        if step < warmup_steps:
+            return 3e-5 * step / max(1, warmup_steps)
+        return 3e-5 if name == "constant" else 3e-5 * max(0.0, (steps - step) / max(1, steps - warmup_steps))
+
+    found = rates(name, steps, warmup_steps, 3e-5)
+    np.testing.assert_allclose(found, [published(step) for step in range(steps + 1)], rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize(("steps", "cut_fraction"), [(100, 0.1), (1000, 0.25), (40, 0.5)])
+def test_the_slanted_triangle_is_ulmfits_equation_3(steps, cut_fraction):
+    cut, ratio = int(steps * cut_fraction), 32
+
+    def published(t: int) -> float:
+        p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_fraction - 1))
+        return 0.01 * (1 + p * (ratio - 1)) / ratio
+
+    np.testing.assert_allclose(
+        rates("slanted_triangular", steps, cut, 0.01), [published(t) for t in range(steps + 1)], rtol=1e-5
+    )
+
+
+def test_every_schedule_reaches_its_peak_and_never_passes_it():
+    for name in FINETUNING:
+        found = rates(name, 100, 10, 2e-5)
+        assert max(found) == pytest.approx(2e-5 * (0.9 if name == "original" else 1.0)), name  # the original jumps down
+        assert min(found) >= 0.0

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
+from bert_jax.examples.assemble import Batch
+from bert_jax.examples.labelled import KINDS, RowShape, Unit, row_shape
+from tests.random_units import LABELS, random_units
+
+UNITS = random_units("sequence", 50, seed=1)
+SHAPE = row_shape(UNITS, "sequence")
+BATCH_SIZE = 12
+
+
+def batches_of(seed: int = 0, *, batch_size: int = BATCH_SIZE, row_multiple: int = 4) -> LabelledBatches:
+    return LabelledBatches(UNITS, SHAPE, batch_size, seed, row_multiple=row_multiple, pad_id=0)
+
+
+def sequences_in(batch: Batch) -> list[tuple[int, ...]]:
+    """The ids of every sequence in a batch, sorted."""
+    return sorted(
+        tuple(ids[own == slot].tolist())
+        for ids, own in zip(batch["input_ids"], batch["sequence_ids"], strict=True)
+        for slot in np.unique(own[own > 0])
+    )
+
+
+def sequences_of(numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    return sorted(tuple(UNITS[i].ids[0].tolist()) for i in numbers)
+
+
+@pytest.mark.parametrize("batch_size", [1, 12, 50, 200])
+def test_every_epoch_visits_every_unit_once_and_its_last_step_holds_what_is_left(batch_size):
+    batches = batches_of(batch_size=batch_size)
+    assert batches.steps_per_epoch == -(-50 // batch_size)
+    for epoch in range(3):
+        steps = [batches.members(epoch * batches.steps_per_epoch + i) for i in range(batches.steps_per_epoch)]
+        assert sorted(i for step in steps for i in step) == list(range(50))
+        assert all(len(step) == min(batch_size, 50) for step in steps[:-1])
+        assert len(steps[-1]) == 50 - (len(steps) - 1) * min(batch_size, 50)
+
+
+def test_the_order_differs_between_epochs_and_between_seeds():
+    orders = {
+        tuple(i for step in range(5) for i in batches_of(seed).members(5 * epoch + step))
+        for seed in range(3)
+        for epoch in range(4)
+    }
+    assert len(orders) == 12
+    assert tuple(range(50)) not in orders
+
+
+def test_a_batch_holds_the_units_of_its_step_and_nothing_else():
+    batches = batches_of()
+    for step in range(2 * batches.steps_per_epoch):
+        assert sequences_in(batches.at(step)) == sequences_of(batches.members(step))
+
+
+def test_a_batch_depends_on_nothing_but_units_seed_and_step():
+    first = batches_of(7)
+    for step in range(6):
+        first.at(step)
+    for name, array in batches_of(7).at(3).items():
+        np.testing.assert_array_equal(first.at(3)[name], array)
+    assert not np.array_equal(first.at(3)["input_ids"], batches_of(8).at(3)["input_ids"])
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_the_shards_of_the_hosts_together_are_the_whole_batch(hosts):
+    batches = batches_of()
+    for step in range(batches.steps_per_epoch):
+        shards = [batches.at(step, (host, hosts)) for host in range(hosts)]
+        assert len({len(shard["input_ids"]) for shard in shards}) == 1
+        for name, array in batches.at(step).items():
+            np.testing.assert_array_equal(np.concatenate([shard[name] for shard in shards]), array)
+
+
+@pytest.mark.parametrize("row_multiple", [1, 3, 8])
+def test_rows_divide_over_the_devices_and_come_in_few_numbers(row_multiple):
+    units = random_units("sequence", 400, seed=2)
+    batches = LabelledBatches(units, row_shape(units, "sequence"), 64, 0, row_multiple=row_multiple, pad_id=0)
+    rows = collections.Counter(len(batches.at(step)["input_ids"]) for step in range(4 * batches.steps_per_epoch))
+    assert all(count % row_multiple == 0 for count in rows)
+    assert len(rows) <= 3, "each costs a compilation"
+
+
+# ------------------------------------------------------------------------------------------------------------------- evaluation
+
+
+def fake_logits(batch: Batch, shape: RowShape) -> np.ndarray:
+    """Of a token its id, its type and its place in its own sequence; of a sequence sums of them; of mentions the marked ids."""
+    rows = np.arange(len(batch["input_ids"]))[:, None]
+    of_tokens = np.stack([batch["input_ids"], batch["token_type_ids"], batch["position_ids"]], -1).astype(np.float32)
+    if shape.kind in ("token", "span"):
+        return of_tokens
+    if shape.kind == "mention":
+        return batch["input_ids"][rows[:, :, None], batch["marks"]].astype(np.float32)
+    own = (batch["sequence_ids"][:, None, :] == np.arange(1, shape.slots + 1)[None, :, None]).astype(np.float32)
+    sums = own @ of_tokens
+    return sums[..., :1] if shape.kind == "choice" else sums
+
+
+def fake_logits_of(unit: Unit, kind: str) -> np.ndarray:
+    """The same from the unit itself."""
+    of_sequences = [
+        np.stack([ids, types, np.arange(len(ids))], -1) for ids, types in zip(unit.ids, unit.types, strict=True)
+    ]
+    if kind in ("token", "span"):
+        return of_sequences[0]
+    if kind == "mention":
+        return unit.ids[0][unit.marks]
+    return np.array([x[:, 0].sum() for x in of_sequences]) if kind == "choice" else of_sequences[0].sum(0)
+
+
+def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
+    """What each host finds. Hosts meet in every batch: what one gives `forward` is joined with the parts of the others."""
+    parts: list[list[Batch]] = []
+    for host in range(hosts):
+        given: list[Batch] = []
+
+        def remember(batch: Batch, given=given) -> np.ndarray:
+            given.append(batch)
+            return fake_logits({name: np.concatenate([array] * hosts) for name, array in batch.items()}, batches.shape)
+
+        batches.logits(remember, (host, hosts))
+        parts.append(given)
+    assert len({len(given) for given in parts}) == 1, "hosts must meet in every batch"
+    whole = [
+        fake_logits({name: np.concatenate([part[name] for part in of_hosts]) for name in of_hosts[0]}, batches.shape)
+        for of_hosts in zip(*parts, strict=True)
+    ]
+    found = []
+    for host in range(hosts):
+        answers = iter(whole)
+        found.append(batches.logits(lambda batch, answers=answers: next(answers), (host, hosts)))
+        assert next(answers, None) is None
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evaluation_gives_every_unit_its_own_logits_in_order_whatever_the_rows_and_the_hosts(kind):
+    units = random_units(kind, 30, seed=4)
+    shape = row_shape(units, kind, len(LABELS))
+    for rows, hosts in ((4, 1), (4, 2), (8, 4), (64, 2)):
+        for found in evaluated(EvaluationBatches(units, shape, rows, pad_id=0), hosts):
+            assert len(found) == len(units)
+            for mine, unit in zip(found, units, strict=True):
+                np.testing.assert_array_equal(mine, fake_logits_of(unit, kind))
+
+
+def test_every_evaluation_batch_has_the_same_shape():
+    shapes = set()
+
+    def forward(batch: Batch) -> np.ndarray:
+        shapes.add(tuple(array.shape for array in batch.values()))
+        return fake_logits(batch, SHAPE)
+
+    EvaluationBatches(UNITS, SHAPE, 8, pad_id=0).logits(forward)
+    assert len(shapes) == 1
+
+
+@pytest.mark.parametrize(("platform", "tokens"), [("cpu", 2_048), ("gpu", 16_384), ("tpu", 16_384)])
+def test_an_evaluation_batch_divides_over_the_devices_and_has_one_row_for_each_at_least(platform, tokens):
+    shape = RowShape("token", 384, 4)
+    assert evaluation_rows(shape, platform, 8) == 8 * (tokens // 384)
+    assert evaluation_rows(RowShape("token", 99_968, 4), platform, 8) == 8

@@ -1,0 +1,214 @@
+"""Tiny labelled data in the formats that people distribute, each with a rule that a model of a few thousand weights can learn,
+and the model to begin with.
+
+Every function writes the files of one task into a directory, as its reader expects them. The rules hang on single words
+("fine" and "bad", the names of a few people), so that they are learned in seconds; labels are about equally frequent, so that
+the most frequent answer alone is far from right.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.model.settings import HeadConfig
+from tests.interop.tiny import SPECIALS, make_labelled_model, make_model
+
+TRAIN, DEV, TEST = 96, 40, 8
+"""Examples of each split."""
+ROWS = {"train": TRAIN, "dev": DEV, "test": TEST}
+FILLER = ["the", "a", "old", "new", "house", "town", "road", "river", "hill", "tree", "by", "near", "in", "and", "it", "was", "said", "that", "people", "saw"]
+NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay")
+PLACES = ("rome", "oslo", "kiev", "bern")
+WORDS = (*FILLER, *NAMES, *PLACES, "fine", "bad", "odd", "who", "where", "she", "he", "?", ".")
+
+
+def write_vocabulary(directory: pathlib.Path) -> pathlib.Path:
+    """A tokenizer directory that knows every word used here, and letters for all others."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    source = directory.with_suffix(".txt")
+    source.write_text("\n".join([*SPECIALS, *letters, *(f"##{x}" for x in letters), *WORDS]) + "\n")
+    load_tokenizer(source, lowercase=True).save(directory)
+    return directory
+
+
+def write_model(directory: pathlib.Path, *, head: HeadConfig | None = None, parts: Sequence[str] = (), **fields: Any) -> Model:
+    """A random BERT to begin with: 2 layers, 32 wide, 64 positions, by default as pretraining leaves it."""
+    vocabulary = write_vocabulary(directory.with_name(f"{directory.name}-vocabulary"))
+    shape = {"hidden_size": 32, "intermediate_size": 64, "max_position": 64, "num_heads": 2, "type_vocab_size": 2, **fields}
+    if head is not None:
+        model = make_labelled_model(vocabulary, head, parts, **shape)
+    else:
+        params, config = make_model(vocabulary, **shape)
+        model = Model(params=params, config=config, tokenizer=load_tokenizer(vocabulary))
+    export_model(directory, model)
+    return model
+
+
+def sentence(rng: random.Random, *words: str, length: int = 6) -> str:
+    """Filler with `words` in some of its places, in their order."""
+    drawn = rng.choices(FILLER, k=length)
+    for place, word in zip(sorted(rng.sample(range(length + 1), len(words))), words, strict=True):
+        drawn.insert(place, word)
+    return " ".join(drawn)
+
+
+def sentiment(directory: pathlib.Path) -> None:
+    """GLUE's SST-2: 1 where the sentence says "fine", 0 where it says "bad"."""
+    rng = random.Random(1)
+    for split in ROWS:
+        labels = _balanced(rng, split, "01")
+        texts = [sentence(rng, ("bad", "fine")[int(label)]) for label in labels]
+        rows = enumerate(texts) if split == "test" else zip(texts, labels, strict=True)
+        header = ("index", "sentence") if split == "test" else ("sentence", "label")
+        _table(directory / "SST-2" / f"{split}.tsv", [header, *rows])
+
+
+def inference(directory: pathlib.Path) -> None:
+    """GLUE's MNLI: "fine" in the hypothesis is an entailment, "bad" a contradiction, "odd" neutral."""
+    rng = random.Random(2)
+    words = {"entailment": "fine", "contradiction": "bad", "neutral": "odd"}
+    for split, of in {"train": "train", "dev_matched": "dev", "dev_mismatched": "dev"}.items():
+        rows = [(sentence(rng), sentence(rng, words[label]), label) for label in _balanced(rng, of, tuple(words))]
+        _table(directory / "MNLI" / f"{split}.tsv", [("sentence1", "sentence2", "gold_label"), *rows])
+
+
+def relatedness(directory: pathlib.Path) -> None:
+    """SICK: sentences are related (5) where the second says "fine", unrelated (1) where it says "bad"."""
+    rng = random.Random(3)
+    rows: list[tuple[object, ...]] = [("pair_ID", "sentence_A", "sentence_B", "entailment_label", "relatedness_score", "SemEval_set")]
+    for split, name in {"train": "TRAIN", "dev": "TRIAL", "test": "TEST"}.items():
+        for label in _balanced(rng, split, "15"):
+            second = sentence(rng, "fine" if label == "5" else "bad")
+            entails = "ENTAILMENT" if label == "5" else "NEUTRAL"
+            rows.append((len(rows), sentence(rng), second, entails, label, name))
+    _table(directory / "SICK.txt", rows)
+
+
+def topics(directory: pathlib.Path) -> None:
+    """Texts of one's own with any number of labels, in JSON lines: "person" where a name stands, "place" where a place does."""
+    rng = random.Random(4)
+    for split in ROWS:
+        lines = []
+        for kinds in _balanced(rng, split, ((), ("person",), ("place",), ("person", "place"))):
+            words = [rng.choice(NAMES if kind == "person" else PLACES) for kind in kinds]
+            lines.append({"text": sentence(rng, *words), "label": kinds})
+        _lines(directory / f"{split}.jsonl", lines)
+
+
+def entities(directory: pathlib.Path) -> None:
+    """CoNLL-2003: a name is B-PER and the name behind it I-PER, a place B-LOC; two sentences a document."""
+    rng = random.Random(5)
+    for split, name in {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"}.items():
+        lines = []
+        for n in range(ROWS[split]):
+            words = sentence(rng, rng.choice(PLACES), length=4).split()
+            at = rng.randrange(len(words) + 1)
+            words[at:at] = rng.sample(NAMES, 2)
+            tags = ["B-LOC" if word in PLACES else "O" for word in words]
+            tags[at : at + 2] = "B-PER", "I-PER"
+            lines += [] if n % 2 else ["-DOCSTART- -X- -X- O", ""]
+            lines += [f"{word} NN B-NP {tag}" for word, tag in zip(words, tags, strict=True)] + [""]
+        _write(directory / name, "\n".join(lines))
+
+
+def questions(directory: pathlib.Path, version: str = "v1.1") -> None:
+    """SQuAD: who is asked for, the name in the context; in 2.0 half of the contexts have none."""
+    rng = random.Random(6)
+    for split in ("train", "dev"):
+        entries = []
+        for n in range(ROWS[split]):
+            name = rng.choice(NAMES) if version == "v1.1" or n % 2 else ""
+            context = sentence(rng, *filter(None, [name]))
+            answers = [{"text": name, "answer_start": context.index(name)}] if name else []
+            entry = {"id": f"{split}{n}", "question": "who was it ?", "answers": answers}
+            entry |= {"is_impossible": not name} if version == "v2.0" else {}
+            entries.append({"context": context, "qas": [entry]})
+        data = [{"title": "a town", "paragraphs": entries}]
+        _write(directory / f"{split}-{version}.json", json.dumps({"version": version, "data": data}))
+
+
+def continuations(directory: pathlib.Path) -> None:
+    """SWAG: the right one of four endings says "fine", the others "bad"."""
+    rng = random.Random(7)
+    header = ["", "video-id", "sent1", "sent2", "gold-source", *(f"ending{i}" for i in range(4)), "label"]
+    for split, name in {"train": "train.csv", "dev": "val.csv"}.items():
+        rows: list[Sequence[object]] = [header]
+        for n, label in enumerate(_balanced(rng, split, range(4))):
+            endings = [sentence(rng, "fine" if i == label else "bad", length=2) for i in range(4)]
+            rows.append([n, "v", sentence(rng, length=2), "she", "gold", *endings, label])
+        write_csv(directory / name, rows)
+
+
+def pronouns(directory: pathlib.Path) -> None:
+    """GAP: "she" is the one of both people who is ada, eve or fay; where neither is, it is neither."""
+    rng = random.Random(8)
+    women, men = ("ada", "eve", "fay"), ("bob", "cyd", "dan")
+    header = ("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL")
+    for split, name in {"train": "development", "dev": "validation"}.items():
+        rows: list[Sequence[object]] = [header]
+        for n, label in enumerate(_balanced(rng, split, ("A", "B", "neither"))):
+            a = rng.choice(women if label == "A" else men)
+            b = rng.choice(women if label == "B" else [man for man in men if man != a])
+            text = sentence(rng, a, b, "she", length=4)
+            places = [text.split().index(word) for word in ("she", a, b)]
+            she, first, second = (sum(len(word) + 1 for word in text.split()[:place]) for place in places)
+            is_a, is_b = (str(label == x).upper() for x in "AB")
+            rows.append((f"{name}-{n + 1}", text, "she", she, a, first, is_a, b, second, is_b, "-"))
+        _table(directory / f"gap-{name}.tsv", rows)
+
+
+def own_texts(directory: pathlib.Path) -> None:
+    """train.csv and dev.csv with the columns text and label: "good" where the text says "fine", "poor" where it says "bad"."""
+    rng = random.Random(9)
+    for split in ("train", "dev"):
+        labels = _balanced(rng, split, ("good", "poor"))
+        rows = [(sentence(rng, "fine" if label == "good" else "bad"), label) for label in labels]
+        write_csv(directory / f"{split}.csv", [("text", "label"), *rows])
+
+
+WRITERS: Mapping[str, Callable[[pathlib.Path], None]] = {
+    "glue/sst2": sentiment,
+    "glue/mnli": inference,
+    "sick/relatedness": relatedness,
+    "conll2003": entities,
+    "squad/v1.1": questions,
+    "squad/v2.0": lambda directory: questions(directory, "v2.0"),
+    "swag": continuations,
+    "gap": pronouns,
+    "own/sequence": topics,
+}
+"""By the names of tasks."""
+
+
+def write_csv(path: pathlib.Path, rows: Iterable[Sequence[object]]) -> None:
+    """Comma separated, quoted where needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def _balanced(rng: random.Random, split: str, labels: Sequence[Any]) -> list[Any]:
+    """As many labels as the split has rows, all about equally often, shuffled."""
+    drawn = [labels[n % len(labels)] for n in range(ROWS[split])]
+    rng.shuffle(drawn)
+    return drawn
+
+
+def _table(path: pathlib.Path, rows: Iterable[Sequence[object]]) -> None:
+    _write(path, "".join("\t".join(map(str, row)) + "\n" for row in rows))
+
+
+def _lines(path: pathlib.Path, values: Iterable[object]) -> None:
+    _write(path, "".join(json.dumps(value) + "\n" for value in values))
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

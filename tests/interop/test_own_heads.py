@@ -1,0 +1,201 @@
+"""Labelled heads that transformers has no class for: written beside the encoder under names of our own, and read again."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax.traverse_util import flatten_dict
+
+from bert_jax import convert
+from bert_jax.interop.huggingface import export_model, import_model, without_parts
+from bert_jax.interop.stablehlo import export_stablehlo
+from bert_jax.interop.surgery import with_layers, with_positions, with_token_types
+from bert_jax.interop.tensorflow import export_tf1
+from bert_jax.model.settings import HeadConfig
+from bert_jax.terminal import UserError
+from tests.interop.answers import our_outputs
+from tests.interop.test_transformers_loads_exports import zero_padding_rows
+from tests.interop.tiny import make_labelled_model
+
+HEADS = [
+    HeadConfig(kind="sequence", labels=("no", "yes"), pooling="concat", problem="multi_label", dropout=0.25),
+    HeadConfig(kind="sequence", labels=("score",), layers="second_to_last", problem="regression"),
+    HeadConfig(kind="sequence", labels=("no", "yes"), pooling="concat", layers="last_four_concat"),
+    HeadConfig(kind="token", labels=tuple(f"tag {i}" for i in range(12)), lstm=3, layers="scalar_mix"),
+    HeadConfig(kind="token", labels=("O", "B"), lstm=5, layers="last_four_concat"),
+    HeadConfig(kind="mention", labels=("A", "B", "neither"), layers="last_four_mix"),
+    HeadConfig(kind="span", layers="all_sum"),
+    HeadConfig(kind="choice", layers="embeddings"),
+]
+TAGGER = HEADS[3]
+MOVES = pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.layers}")
+
+
+def model_of(vocabulary: pathlib.Path, head: HeadConfig, parts: tuple[str, ...] = ()):
+    return make_labelled_model(vocabulary, head, parts, num_layers=4)
+
+
+def fields_of(directory: pathlib.Path) -> dict:
+    return json.loads((directory / "config.json").read_text())
+
+
+def edit_head(directory: pathlib.Path, head) -> None:
+    """Says something else of the head in config.json; None says nothing of it."""
+    fields = fields_of(directory)
+    fields["bert_jax"] = {name: x for name, x in fields["bert_jax"].items() if name != "head"} | ({"head": head} if head else {})
+    (directory / "config.json").write_text(json.dumps(fields))
+
+
+@MOVES
+def test_there_and_back_is_the_same_model_to_the_bit(vocabulary, tmp_path, head):
+    model = model_of(vocabulary, head)
+    export_model(tmp_path / "m", model)
+    back = import_model(tmp_path / "m", vocab_multiple=model.config.vocab_multiple)
+    assert (back.head, back.config, back.parts) == (head, model.config, model.parts)
+    jax.tree.map(np.testing.assert_array_equal, back.params, zero_padding_rows(model.params, model.config))
+    assert {x.dtype.name for x in jax.tree.leaves(back.params)} == {"float32"}
+
+
+@MOVES
+def test_what_is_written_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_path, head):
+    """An older transformers takes any array whose name begins with "bert" for a sign that the encoder's have that prefix."""
+    model = model_of(vocabulary, head)
+    export_model(tmp_path / "m", model)
+    fields, tensors = fields_of(tmp_path / "m"), safetensors.numpy.load_file(tmp_path / "m" / "model.safetensors")
+    assert fields["architectures"] == ["BertModel"]
+    assert fields["bert_jax"]["head"] == {
+        "kind": head.kind, "pooling": head.pooling, "layers": head.layers, "lstm": head.lstm
+    }  # fmt: skip
+    own = {name for name in tensors if name.split(".")[0] not in ("embeddings", "encoder", "pooler")}
+    assert own == {f"{head.part}.{path}" for path in flatten_dict(model.params[head.part], sep=".")}
+    assert not any(name.startswith("bert") for name in tensors)
+    if head.labels:
+        assert fields["id2label"] == {str(i): label for i, label in enumerate(head.labels)}
+        assert fields["label2id"] == {label: i for i, label in enumerate(head.labels)}
+
+
+def test_the_heads_of_pretraining_stay_beside_it_in_their_class(vocabulary, tmp_path):
+    model = model_of(vocabulary, TAGGER, ("pooler", "mlm_head", "nsp_head"))
+    export_model(tmp_path / "m", model)
+    assert fields_of(tmp_path / "m")["architectures"] == ["BertForPreTraining"]
+    back = import_model(tmp_path / "m", vocab_multiple=model.config.vocab_multiple)
+    assert back.head == TAGGER
+    jax.tree.map(np.testing.assert_array_equal, back.params, zero_padding_rows(model.params, model.config))
+
+
+def test_a_second_export_is_the_first(vocabulary, tmp_path):
+    export_model(tmp_path / "a", model_of(vocabulary, TAGGER))
+    export_model(tmp_path / "b", import_model(tmp_path / "a"))
+    assert fields_of(tmp_path / "a") == fields_of(tmp_path / "b")
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b")]
+    assert weights[0] == weights[1]
+
+
+def test_arrays_that_are_missing_too_many_or_of_another_shape_are_named(vocabulary, tmp_path):
+    export_model(tmp_path / "m", model_of(vocabulary, TAGGER))
+    weights = tmp_path / "m" / "model.safetensors"
+    whole = safetensors.numpy.load_file(weights)
+    safetensors.numpy.save_file({name: x for name, x in whole.items() if "mix" not in name}, weights)
+    with pytest.raises(UserError, match=r"missing: token_head\.mix\.weights, token_head\.mix\.gamma$"):
+        import_model(tmp_path / "m")
+    safetensors.numpy.save_file({name: x for name, x in whole.items() if not name.startswith("token_head")}, weights)
+    with pytest.raises(UserError, match=r"missing: token_head\.dense\.kernel, .*to start token_head anew, declare it as new"):
+        import_model(tmp_path / "m")
+    safetensors.numpy.save_file(whole, weights)
+    edit_head(tmp_path / "m", {"kind": "token", "pooling": "pooler", "layers": "scalar_mix", "lstm": 4})
+    with pytest.raises(UserError, match=r"token_head\.dense\.kernel \[6, 12\] instead of \[8, 12\]"):
+        import_model(tmp_path / "m")
+    edit_head(tmp_path / "m", None)
+    with pytest.raises(UserError, match=r"no place in this model for: token_head\."):
+        import_model(tmp_path / "m")
+    assert import_model(tmp_path / "m", drop=["token_head"]).parts == ()
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ({"kind": "token", "layers": "last", "lstm": 3}, 'config.json: "head" under "bert_jax" is .*; export the model again'),
+        ({"kind": "token", "pooling": "pooler", "layers": "last", "lstm": "3"}, "not the kind, pooling, layers, lstm of a head"),
+        ({"kind": "token", "pooling": "pooler", "layers": "last", "lstm": 3, "mlp": 1}, "not the kind, pooling, layers, lstm"),
+        (["token"], "not the kind, pooling, layers, lstm of a head"),
+        ({"kind": "token", "pooling": "pooler", "layers": "first", "lstm": 3}, "config.json: head.layers='first' is unknown"),
+        ({"kind": "tagger", "pooling": "pooler", "layers": "last", "lstm": 3}, "config.json: head.kind='tagger' is unknown"),
+        ({"kind": "span", "pooling": "concat", "layers": "last", "lstm": 0}, "config.json: head.pooling='concat' is for"),
+    ],
+)
+def test_a_head_that_is_none_names_the_file(vocabulary, tmp_path, head, said):
+    export_model(tmp_path / "m", model_of(vocabulary, TAGGER))
+    edit_head(tmp_path / "m", head)
+    with pytest.raises(UserError, match=said):
+        import_model(tmp_path / "m")
+
+
+def test_a_head_of_ours_may_be_dropped_start_anew_or_give_way_to_another(vocabulary, tmp_path):
+    model = model_of(vocabulary, TAGGER)
+    export_model(tmp_path / "m", model)
+    dropped = import_model(tmp_path / "m", drop=["token_head"])
+    assert (dropped.head, dropped.parts) == (None, ())
+    assert "token_head was left out" in dropped.notes
+    anew = import_model(tmp_path / "m", new=["token_head"])
+    assert (anew.head, anew.untrained) == (TAGGER, {"token_head"})
+    assert not np.any(anew.params["token_head"]["mix"]["weights"])
+    assert anew.params["token_head"]["mix"]["gamma"] == 1
+    export_model(tmp_path / "anew", anew)
+    assert import_model(tmp_path / "anew").untrained == {"token_head"}
+    span = HeadConfig(kind="span")
+    other = import_model(tmp_path / "m", new=["span_head"], drop=["token_head"], head=span)
+    export_model(tmp_path / "m", other)
+    assert "head" not in fields_of(tmp_path / "m")["bert_jax"]
+    assert import_model(tmp_path / "m").head == span
+
+
+def test_a_pooled_head_on_other_layers_needs_its_pooler(vocabulary, tmp_path):
+    model = model_of(vocabulary, HEADS[1])
+    export_model(tmp_path / "m", without_parts(model, ["pooler"]))
+    with pytest.raises(UserError, match=r"missing: bert\.pooler\.dense\.weight, .*to start pooler anew, declare it as new"):
+        import_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("head", [HEADS[0], TAGGER], ids=lambda head: head.kind)
+def test_a_stablehlo_export_computes_them_for_any_length(vocabulary, tmp_path, head):
+    model = make_labelled_model(vocabulary, head, num_layers=1)
+    export_stablehlo(tmp_path / "s", model, platforms=("cpu",))
+    forward = jax.export.deserialize((tmp_path / "s" / "forward.stablehlo").read_bytes())
+    rng = np.random.default_rng(0)
+    for rows, length in ((1, 6), (3, 11)):
+        mask = (np.arange(length) < rng.integers(2, length, (rows, 1))).astype(np.int32)
+        types = np.zeros_like(mask)
+        batch = {"input_ids": rng.integers(5, 40, mask.shape, np.int32), "attention_mask": mask, "token_type_ids": types}
+        theirs, ours = forward.call(*batch.values())["logits"], our_outputs(model, batch)["logits"]
+        real = mask.astype(bool) if head.per_token else ...
+        np.testing.assert_allclose(theirs[real], ours[real], atol=2e-6 * max(1, np.abs(ours).max()))
+
+
+def test_surgery_on_words_and_positions_leaves_them_as_they_are(vocabulary):
+    model = model_of(vocabulary, TAGGER)
+    for changed in (with_positions(model, 20), with_token_types(model, 2)):
+        jax.tree.map(np.testing.assert_array_equal, changed.params["token_head"], model.params["token_head"])
+    with pytest.raises(UserError, match="the token_head weighs all 4 layers, so none can be left out; drop it, or start it anew"):
+        with_layers(model, [0, 1])
+
+
+def test_the_originals_format_has_no_such_head(vocabulary, tmp_path):
+    model = make_labelled_model(vocabulary, HEADS[0], layer_norm_epsilon=1e-12)
+    with pytest.raises(UserError, match=r"the original's heads read the last layer's \[CLS\] or tokens only; choose another"):
+        export_tf1(tmp_path / "m", model.params, model.config, model.tokenizer, head=model.head)
+
+
+def test_conversion_asks_for_a_pooler_only_where_the_head_reads_one(vocabulary, tmp_path):
+    export_model(tmp_path / "a", model_of(vocabulary, HEADS[0]))
+    convert.main([f"--from={tmp_path / 'a'}", f"--to={tmp_path / 'b'}"])
+    assert import_model(tmp_path / "b").head == HEADS[0]
+
+
+def test_a_mention_head_is_no_function_of_a_text_alone(vocabulary, tmp_path):
+    with pytest.raises(UserError, match="a mention head reads where names stand, which such a file cannot take; choose the"):
+        export_stablehlo(tmp_path / "s", model_of(vocabulary, HEADS[5]))

@@ -1,0 +1,66 @@
+"""What every labelled head computes of one text alone, in numpy and float64, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bert_jax.model.settings import HeadConfig
+
+
+def head_logits(head: HeadConfig, params: dict[str, Any], states: np.ndarray, marks: np.ndarray | None = None) -> np.ndarray:
+    """Logits [C], or [n, C] of a token or span head, from the hidden states [N+1, n, D] of a text; `marks` [3] count from its
+    first token."""
+    own = params[head.part]
+    x = chosen(head, own, states.astype(np.float64))
+    if head.lstm:
+        for layer in ("lower", "upper"):
+            inputs, kernel = own["lstm"][f"{layer}_input"], own["lstm"][f"{layer}_recurrence"]["kernel"]
+            x = np.concatenate([one_direction(x, inputs, kernel, direction) for direction in (0, 1)], -1)
+    if head.kind == "mention":
+        m0, ma, mb = x[marks]
+        x = np.concatenate([m0, ma, mb, m0 * ma, m0 * mb])
+    elif head.pooling == "concat":
+        x = np.concatenate([x[0], x.mean(0), x.max(0)])
+    elif head.kind in ("sequence", "choice"):
+        x = np.tanh(x[0] @ params["pooler"]["dense"]["kernel"] + params["pooler"]["dense"]["bias"])
+    return x @ own["dense"]["kernel"] + own["dense"]["bias"]
+
+
+def chosen(head: HeadConfig, own: dict[str, Any], states: np.ndarray) -> np.ndarray:
+    """What the head reads of each token [n, I]."""
+    n = len(states) - 1
+    match head.layers:
+        case "last":
+            return states[n]
+        case "second_to_last":
+            return states[n - 1]
+        case "embeddings":
+            return states[0]
+        case "last_four_sum":
+            return states[n - 3] + states[n - 2] + states[n - 1] + states[n]
+        case "all_sum":
+            return sum(states[i] for i in range(1, n + 1))
+        case "last_four_concat":
+            return np.concatenate([states[n - 3], states[n - 2], states[n - 1], states[n]], -1)
+    mixed = list(states) if head.layers == "scalar_mix" else [states[i] for i in range(n - 3, n + 1)]
+    shares = np.exp(np.float64(own["mix"]["weights"]))
+    return own["mix"]["gamma"] * sum(w * h for w, h in zip(shares / shares.sum(), mixed, strict=True))
+
+
+def one_direction(x: np.ndarray, inputs: dict[str, np.ndarray], kernel: np.ndarray, direction: int) -> np.ndarray:
+    """An LSTM over x [n, I] from its first token to its last (`direction` 0) or back (1) -> [n, W]."""
+    h = c = np.zeros(kernel.shape[1])
+    outputs = np.zeros((len(x), h.size))
+    for t in range(len(x))[:: 1 - 2 * direction]:
+        outside = np.einsum("i,igw->gw", x[t], inputs["kernel"][:, direction]) + inputs["bias"][direction]
+        i, f, g, o = outside + np.einsum("z,zgw->gw", h, kernel[direction])
+        c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g)
+        outputs[t] = h = sigmoid(o) * np.tanh(c)
+    return outputs
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x))."""
+    return 1 / (1 + np.exp(-x))

@@ -1,0 +1,302 @@
+"""What heads read beside the last layer's [CLS], against numpy on each text alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bert_jax.interop.names import our_shapes
+from bert_jax.model.features import Lstm, carried, recurrence
+from bert_jax.model.labelling import BertForLabels, initial_label_parameters
+from bert_jax.model.settings import LAYERS, NAMED, HeadConfig, ModelConfig
+from bert_jax.terminal import UserError
+from tests.model.head_in_numpy import head_logits
+
+CONFIG = ModelConfig(
+    vocab_size=50, hidden_size=12, num_layers=5, num_heads=3, intermediate_size=20, max_position=24, attention_dropout=0.0,
+    scan_unroll=1,
+)  # fmt: skip
+LENGTHS = ((5, 3, 9), (), (1, 20), (7,), (), ())
+"""Of the texts in each row; as many texts as rows, so that each in a row of its own compiles nothing new."""
+ROW, SLOTS = 24, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation() -> Iterator[None]:
+    """Many tiny programs: compiling takes longer than computing."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def head_of(kind: str, **fields) -> HeadConfig:
+    return HeadConfig(kind=kind, labels=("a", "b", "c") if kind in NAMED else (), **fields)
+
+
+CONCAT, MENTION, LSTM = head_of("sequence", pooling="concat"), head_of("mention"), head_of("token", lstm=4)
+HEADS = [
+    CONCAT,
+    MENTION,
+    LSTM,
+    *(head_of("token", layers=layers) for layers in LAYERS),
+    head_of("span", layers="second_to_last"),
+    head_of("choice", layers="scalar_mix"),
+    head_of("sequence", layers="embeddings"),
+    head_of("sequence", pooling="concat", layers="last_four_concat"),
+    head_of("mention", layers="last_four_concat"),
+    head_of("token", lstm=3, layers="last_four_concat"),
+    head_of("token", lstm=3, layers="last_four_mix"),
+]
+
+
+def name_of(head: HeadConfig) -> str:
+    return "-".join([head.kind, head.layers, *(["concat"] if head.pooling == "concat" else []), *(["lstm"] if head.lstm else [])])
+
+
+def random_params(head: HeadConfig) -> dict:
+    rng = np.random.default_rng(3)
+    parts = {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
+    shapes = {path: shape for path, shape in our_shapes(CONFIG, head).items() if path.split("/")[0] in parts}
+    values = {path: 0.4 * rng.standard_normal(shape) + path.endswith("/scale") for path, shape in shapes.items()}
+    return unflatten_dict({path: np.asarray(x, np.float32) for path, x in values.items()}, sep="/")
+
+
+def layout(lengths=LENGTHS) -> dict[str, np.ndarray]:
+    """The batch with texts of these lengths side by side in its rows, and random ids in the padding too."""
+    rng = np.random.default_rng(4)
+    batch = {name: np.zeros((len(lengths), ROW), np.int32) for name in ("token_type_ids", "position_ids", "sequence_ids")}
+    batch["input_ids"] = rng.integers(5, CONFIG.vocab_size, (len(lengths), ROW)).astype(np.int32)
+    batch["cls_positions"] = np.zeros((len(lengths), SLOTS), np.int32)
+    batch["marks"] = np.zeros((len(lengths), SLOTS, 3), np.int32)
+    for r, row in enumerate(lengths):
+        start = 0
+        for p, n in enumerate(row):
+            batch["sequence_ids"][r, start : start + n] = p + 1
+            batch["position_ids"][r, start : start + n] = np.arange(n)
+            batch["cls_positions"][r, p] = start
+            batch["marks"][r, p] = start + rng.integers(0, n, 3)
+            start += n
+    return batch
+
+
+def texts(batch: dict[str, np.ndarray]) -> list[tuple[int, int, slice]]:
+    """(row, slot, columns) of every text."""
+    found = []
+    for r, p in np.ndindex(batch["cls_positions"].shape):
+        (columns,) = np.nonzero(batch["sequence_ids"][r] == p + 1)
+        if columns.size:
+            found.append((r, p, slice(columns[0], columns[-1] + 1)))
+    return found
+
+
+@functools.cache
+def hidden_states() -> np.ndarray:
+    return np.random.default_rng(7).standard_normal((CONFIG.num_layers + 1, len(LENGTHS), ROW, 12), np.float32)
+
+
+def from_states(model: BertForLabels, states, batch):
+    return model.answer(model.features(states[-1], states, batch["sequence_ids"]), batch)
+
+
+@functools.cache
+def compiled(head: HeadConfig, method=None):
+    return jax.jit(functools.partial(BertForLabels(CONFIG, head).apply, method=method))
+
+
+def logits_from_states(head: HeadConfig, params: dict, states: np.ndarray, batch: dict) -> np.ndarray:
+    """What the head makes of the encoder's hidden states."""
+    parts = {part: tree for part, tree in params.items() if part not in ("embeddings", "encoder")}
+    return np.asarray(compiled(head, from_states)({"params": parts}, states, batch))
+
+
+def logits_of(head: HeadConfig, params: dict, batch: dict) -> np.ndarray:
+    return np.asarray(compiled(head)({"params": params}, batch)["logits"])
+
+
+@pytest.mark.parametrize("head", HEADS, ids=name_of)
+def test_a_head_computes_what_numpy_does_on_each_text_alone(head):
+    params, batch, states = random_params(head), layout(), hidden_states()
+    logits = logits_from_states(head, params, states, batch)
+    for r, p, columns in texts(batch):
+        ours = logits[r, columns] if head.per_token else logits[r, p]
+        theirs = head_logits(head, params, states[:, r, columns], batch["marks"][r, p] - columns.start)
+        np.testing.assert_allclose(ours, theirs, atol=2e-6 * max(1, np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM], ids=name_of)
+def test_a_slot_without_a_text_has_finite_logits_and_no_gradient(head):
+    params, batch, states = random_params(head), layout(), hidden_states()
+    assert np.isfinite(logits_from_states(head, params, states, batch)).all()
+    real = np.zeros((len(LENGTHS), ROW if head.per_token else SLOTS, 1), np.float32)
+    for r, p, columns in texts(batch):
+        real[r, columns if head.per_token else p] = 1
+    parts = {head.part: params[head.part]}
+
+    def loss(states):
+        return (compiled(head, from_states)({"params": parts}, states, batch) * real).sum()
+
+    gradient = np.asarray(jax.grad(loss)(jnp.asarray(states)))
+    assert np.isfinite(gradient).all()
+    assert gradient[:, batch["sequence_ids"] > 0].any()
+    assert not gradient[:, batch["sequence_ids"] == 0].any()
+
+
+@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM], ids=name_of)
+def test_packed_texts_have_the_logits_of_a_row_each(head):
+    params, batch = random_params(head), layout()
+    found = texts(batch)
+    alone = layout([(columns.stop - columns.start,) for *_, columns in found])
+    for i, (r, p, columns) in enumerate(found):
+        alone["input_ids"][i, : columns.stop - columns.start] = batch["input_ids"][r, columns]
+        alone["marks"][i, 0] = batch["marks"][r, p] - columns.start
+    packed, apart = logits_of(head, params, batch), logits_of(head, params, alone)
+    for i, (r, p, columns) in enumerate(found):
+        ours = packed[r, columns] if head.per_token else packed[r, p]
+        theirs = apart[i, : columns.stop - columns.start] if head.per_token else apart[i, 0]
+        np.testing.assert_allclose(ours, theirs, atol=5e-6)
+
+
+@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM], ids=name_of)
+def test_neither_a_neighbour_nor_padding_changes_an_answer(head):
+    params, batch = random_params(head), layout()
+    other = batch | {"input_ids": (batch["input_ids"] + 7) % CONFIG.vocab_size}
+    second = batch["sequence_ids"] == 2
+    other["input_ids"] = np.where(second, batch["input_ids"], other["input_ids"])
+    ours, theirs = logits_of(head, params, batch), logits_of(head, params, other)
+    kept = second if head.per_token else np.arange(SLOTS)[None] + 1 == second.max(1)[:, None] * 2
+    assert kept.any()
+    np.testing.assert_array_equal(ours[kept], theirs[kept])
+    assert not np.array_equal(ours, theirs)
+
+
+def test_an_lstm_reads_both_ways_to_the_ends_of_its_text():
+    """The logits of a text's first and last token both follow from every token of it."""
+    params, batch, states = random_params(LSTM), layout(), hidden_states()
+    before = logits_from_states(LSTM, params, states, batch)
+    for r, _, columns in texts(batch):
+        for changed in range(columns.start, columns.stop):
+            other = states.copy()
+            other[-1, r, changed] += 1
+            moved = (logits_from_states(LSTM, params, other, batch) != before).any(-1)
+            assert moved[r, [columns.start, columns.stop - 1]].all()
+            moved[r, columns] = False
+            assert not moved.any()
+
+
+def test_the_gradient_of_the_recurrence_is_that_of_its_plain_loop():
+    rng = np.random.default_rng(0)
+    length, rows, width = 9, 3, 5
+    inputs = rng.standard_normal((length, rows, 4 * width), np.float32)
+    kernel = (0.4 * rng.standard_normal((width, 4 * width))).astype(np.float32)
+    weights = rng.standard_normal((length, rows, width), np.float32)
+    ids = np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0], [1] * 9, [1, 2, 2, 3, 3, 3, 3, 4, 4]], np.int32).T[..., None]
+    keep = carried(jnp.asarray(ids))
+
+    def plain(inputs, kernel):
+        h = c = jnp.zeros((rows, width))
+        total = 0.0
+        for t in range(length):
+            starts = t == 0 or jnp.asarray(ids[t] != ids[t - 1])
+            h, c = jnp.where(starts, 0.0, h), jnp.where(starts, 0.0, c)
+            i, f, g, o = jnp.split(inputs[t] + h @ kernel, 4, axis=-1)
+            c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            total += (h * weights[t]).sum()
+        return total
+
+    def ours(inputs, kernel):
+        return (recurrence(inputs, keep, kernel) * weights).sum()
+
+    values, gradients = zip(*(jax.jit(jax.value_and_grad(f, (0, 1)))(inputs, kernel) for f in (ours, plain)), strict=True)
+    np.testing.assert_allclose(*values, rtol=1e-5)
+    for mine, theirs in zip(*gradients, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("head", [h for h in HEADS if h.lstm or h.mixed_layers(5)], ids=name_of)
+def test_gradients_reach_every_parameter_of_a_head(head):
+    params, batch, states = random_params(head), layout(), hidden_states()
+    parts = {part: tree for part, tree in params.items() if part not in ("embeddings", "encoder")}
+
+    def loss(params):
+        logits = compiled(head, from_states)({"params": params}, states, batch)
+        return (logits * np.random.default_rng(1).standard_normal(logits.shape, np.float32)).sum()
+
+    gradients = flatten_dict(jax.grad(loss)(parts), sep="/")
+    assert [path for path, x in gradients.items() if not np.any(x)] == []
+
+
+@pytest.mark.parametrize("layers", ["scalar_mix", "last_four_mix"])
+def test_a_new_mix_is_the_mean_of_its_layers(layers):
+    head = head_of("token", layers=layers)
+    fresh = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)[head.part]))(jax.random.key(0))
+    states, batch = hidden_states(), layout()
+    mixed = BertForLabels(CONFIG, head).apply(
+        {"params": {head.part: fresh}}, states[-1], states, batch["sequence_ids"], method="features"
+    )
+    np.testing.assert_allclose(mixed, states[-fresh["mix"]["weights"].size :].mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("head", HEADS, ids=name_of)
+def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(head):
+    boxed = jax.eval_shape(lambda: initial_label_parameters(CONFIG, head, jax.random.key(0)))
+    leaves = flatten_dict(boxed, sep="/")
+    assert all(isinstance(x, nn.LogicallyPartitioned) and len(x.names) == x.value.ndim for x in leaves.values())
+    parts = {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
+    expected = {path: shape for path, shape in our_shapes(CONFIG, head).items() if path.split("/")[0] in parts}
+    assert {path: x.value.shape for path, x in leaves.items()} == expected
+
+
+def test_a_new_lstm_has_kernels_of_the_size_its_inputs_ask_for():
+    x, ids = np.zeros((1, 1, 12), np.float32), np.ones((1, 1), np.int32)
+    fresh = jax.jit(lambda key: nn.unbox(Lstm(64).init(key, x, ids)["params"]))(jax.random.key(0))
+    cut = 0.8796  # the deviation of a normal that is cut at two of them
+    for name, fan_in in (("lower_input", 12), ("lower_recurrence", 64), ("upper_input", 128), ("upper_recurrence", 64)):
+        assert fresh[name]["kernel"].std() == pytest.approx(cut / math.sqrt(fan_in), rel=0.05)
+    assert not any(np.any(fresh[name]["bias"]) for name in ("lower_input", "upper_input"))
+
+
+@pytest.mark.parametrize("head", [h for h in HEADS if not h.reads_pooler], ids=name_of)
+def test_bfloat16_states_are_read_in_float32(head):
+    params, batch, states = random_params(head), layout(), jnp.asarray(hidden_states(), jnp.bfloat16)
+    ours, wide = (logits_from_states(head, params, x, batch) for x in (states, states.astype(jnp.float32)))
+    assert ours.dtype == jnp.float32
+    np.testing.assert_allclose(ours, wide, atol=1e-6 * np.abs(wide).max())
+
+
+@pytest.mark.parametrize("layers", [layers for layers in LAYERS if layers.startswith("last_four")])
+def test_four_layers_are_not_to_be_had_of_three(layers):
+    config = dataclasses.replace(CONFIG, num_layers=3)
+    with pytest.raises(UserError, match=f"head.layers='{layers}' needs 4 layers, and the model has 3; choose another"):
+        jax.eval_shape(lambda: initial_label_parameters(config, head_of("token", layers=layers), jax.random.key(0)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kind": "mention"}, "a mention head needs labels; name at least one"),
+        ({"kind": "mentions"}, "head.kind='mentions' is unknown: did you mean 'mention'"),
+        ({"kind": "choice", "pooling": "concat"}, "head.pooling='concat' is for a sequence head, not for a choice head; leave"),
+        ({"kind": "token", "labels": ("a",), "pooling": "concat"}, "is for a sequence head, not for a token head"),
+        ({"kind": "sequence", "labels": ("a",), "pooling": "mean"}, "head.pooling='mean' is unknown"),
+        ({"kind": "span", "layers": "last_for_sum"}, "head.layers='last_for_sum' is unknown: did you mean 'last_four_sum'"),
+        ({"kind": "span", "lstm": 8}, "head.lstm=8 is for a token head, not for a span head; leave it out"),
+        ({"kind": "token", "labels": ("a",), "lstm": -1}, r"head.lstm=-1 must be 0 \(no LSTM\) or more"),
+        ({"kind": "choice", "layers": "last_four_concat"}, "four times as wide .*; set head.layers='last_four_sum'$"),
+        ({"kind": "sequence", "labels": ("a",), "layers": "last_four_concat"}, "'last_four_sum' or head.pooling='concat'"),
+        ({"kind": "mention", "labels": ("a",), "problem": "regression"}, "head.problem='regression' is for a sequence head"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused_with_a_remedy(fields, said):
+    with pytest.raises(UserError, match=said):
+        HeadConfig(**fields)

@@ -1,0 +1,69 @@
+"""Random labelled units of every kind of head, for the vocabulary and the positions of `random_rows.TINY`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from bert_jax.examples.labelled import KINDS, Unit
+from bert_jax.model.labelling import initial_label_parameters
+from bert_jax.model.settings import HeadConfig, ModelConfig
+from tests.random_rows import TINY
+
+LABELS = ("a", "b", "c")
+CLS = 2
+CANDIDATES = 3
+HEADS = {
+    kind: HeadConfig(kind=kind, labels=() if kind in ("span", "choice") else LABELS)
+    for kind in KINDS
+    if kind not in ("regression", "multi_label")
+} | {
+    "regression": HeadConfig(kind="sequence", labels=("value",), problem="regression"),
+    "multi_label": HeadConfig(kind="sequence", labels=LABELS, problem="multi_label"),
+}
+"""By the kind of their labels."""
+
+
+def random_units(kind: str, count: int, seed: int = 0, *, shortest: int = 4, longest: int = 10) -> list[Unit]:
+    """Units that begin with [CLS] and have no two pieces of text alike; a choice has two or three candidates.
+
+    Some tokens have no label, and some questions no answer.
+    """
+    rng = np.random.default_rng(seed)
+    return [_unit(kind, number, rng, shortest, longest) for number in range(count)]
+
+
+def _unit(kind: str, number: int, rng: np.random.Generator, shortest: int, longest: int) -> Unit:
+    sequences = int(rng.integers(2, CANDIDATES + 1)) if kind == "choice" else 1
+    ids, types = [], []
+    for _ in range(sequences):
+        n = int(rng.integers(shortest, longest + 1))
+        ids.append(np.array([CLS, *rng.choice(np.arange(5, TINY.vocab_size), n - 1, replace=False)], np.int32))
+        types.append((np.arange(n) > rng.integers(1, n)).astype(np.int32))
+    length = len(ids[0])
+    start = int(rng.integers(1, length)) * int(rng.random() < 0.8)  # 0: no answer
+    targets = {
+        "sequence": np.int32(rng.integers(len(LABELS))),
+        "regression": np.float32(rng.normal()),
+        "multi_label": (rng.random(len(LABELS)) < 0.5).astype(np.float32),
+        "token": np.where(rng.random(length) < 0.3, -1, rng.integers(len(LABELS), size=length)).astype(np.int32),
+        "span": np.array([start, rng.integers(start, length) if start else 0], np.int32),
+        "choice": np.int32(rng.integers(sequences)),
+        "mention": np.int32(rng.integers(len(LABELS))),
+    }
+    marks = rng.choice(np.arange(1, length), 3, replace=False).astype(np.int32) if kind == "mention" else None
+    return Unit(number, tuple(ids), tuple(types), np.asarray(targets[kind]), marks)
+
+
+def random_label_parameters(head: HeadConfig, config: ModelConfig = TINY, seed: int = 0) -> Any:
+    """Parameters whose every array is random, far from where training begins."""
+    shapes = nn.unbox(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
+    rng = np.random.default_rng(seed)
+
+    def draw(path: Any, x: Any) -> np.ndarray:
+        return (0.3 * rng.standard_normal(x.shape) + (path[-1].key == "scale")).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)

@@ -1,0 +1,120 @@
+"""Fine-tuning on a mesh computes what it computes on one device, by the functions that `bert_jax.finetune` itself uses."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.batches.device import to_device
+from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
+from bert_jax.examples.labelled import row_shape
+from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.finetuning_program import Program, program_of
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
+from tests.random_rows import TINY, largest_difference
+from tests.random_units import HEADS, random_label_parameters, random_units
+
+MESHES = {
+    "data 8": MeshConfig(data=8),
+    "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2),
+}
+CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
+UNITS = {kind: random_units(kind, 60, seed=3) for kind in ("sequence", "mention")}
+STEPS = 3
+PARAMETERS_WITHIN = 2e-4  # as in pretraining: of the largest of each array, since Adam's first steps divide rounding by rounding
+SUMS_WITHIN = 2e-6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation() -> Iterator[None]:
+    """Tiny programs: compiling takes longer than computing."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def experiment_on(mesh: MeshConfig) -> FinetuningExperiment:
+    """With dropout and layer-wise rates."""
+    values = {
+        "init_from": "m",
+        "seed": 5,
+        "training": {"batch_size": 40, "learning_rate": 1e-3, "layer_decay": 0.7, "schedule": "constant"},
+    }
+    return dataclasses.replace(FinetuningExperiment.from_dict(values), mesh=mesh)
+
+
+def program_on(name: str, kind: str) -> tuple[Program, jax.sharding.Mesh]:
+    experiment = experiment_on(MESHES.get(name, MeshConfig()))
+    mesh = make_mesh(experiment.mesh, jax.devices()[: 8 if name in MESHES else 1])
+    start: Any = types.SimpleNamespace(config=CONFIG)
+    task: Any = types.SimpleNamespace(name="units", head=HEADS[kind])
+    return program_of(experiment, start, task, UNITS[kind], 2, mesh), mesh
+
+
+@functools.cache
+def trained(name: str) -> tuple[Any, list[dict[str, float]]]:
+    """The state after three steps, which end an epoch and begin the next, and the sums of each of them."""
+    kind = "sequence"
+    program, mesh = program_on(name, kind)
+    shape = row_shape(UNITS[kind], kind)
+    batches = LabelledBatches(UNITS[kind], shape, 40, 5, row_multiple=8, pad_id=0)
+    scalars = {"steps": np.int32(6), "warmup_steps": np.int32(0), "peak": np.float32(1e-3), "seed": np.uint32(5)}
+    state, sums = program.begin(random_label_parameters(HEADS[kind], CONFIG)), []
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        for step in range(STEPS):
+            state, these = program.train(state, to_device(batches.at(step), mesh, BATCH), scalars)
+            sums.append({key: float(value) for key, value in these.items()})
+    return state, sums
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_a_mesh_trains_as_one_device_does_dropout_included(name):
+    (state, sums), (state_of_one, sums_of_one) = trained(name), trained("one")
+    for step, (a, b) in enumerate(zip(sums_of_one, sums, strict=True)):
+        for key in a:
+            assert b[key] == pytest.approx(a[key], rel=SUMS_WITHIN if step == 0 else 100 * SUMS_WITHIN), (step, key)
+    assert [these["rows"] for these in sums] == [40, 20, 40]
+    assert int(state.step) == STEPS
+    assert largest_difference(state_of_one.params, state.params) < PARAMETERS_WITHIN
+    for slot in ("mu", "nu"):
+        ours, theirs = (getattr(s.opt_state[0], slot) for s in (state_of_one, state))
+        assert largest_difference(ours, theirs) < 100 * SUMS_WITHIN
+
+
+def test_each_device_holds_only_its_part_of_the_parameters():
+    state, _ = trained("data 2 x fsdp 2 x tensor 2")
+    d, heads = CONFIG.hidden_size, CONFIG.num_heads
+    layers = state.params["encoder"]["layers"]
+    for array, shape in (
+        (state.params["sequence_head"]["dense"]["kernel"], (d // 2, 3)),
+        (layers["attention"]["query"]["kernel"], (CONFIG.num_layers, d // 2, heads // 2, CONFIG.head_width)),
+    ):
+        assert {shard.data.shape for shard in array.addressable_shards} == {shape}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("data 8", "sequence"), ("data 2 x fsdp 2 x tensor 2", "mention")])
+def test_evaluation_on_a_mesh_gives_every_unit_the_logits_of_one_device(name, kind):
+    shape, params = row_shape(UNITS[kind], kind), random_label_parameters(HEADS[kind], CONFIG)
+
+    def logits_on(name: str) -> list[np.ndarray]:
+        program, mesh = program_on(name, kind)
+        rows = min(32, evaluation_rows(shape, "cpu", row_multiple(mesh)))
+        spread = jax.device_put(params, program.shardings.params)
+        with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+            return EvaluationBatches(UNITS[kind], shape, rows, 0).logits(
+                lambda batch: np.asarray(program.logits(spread, to_device(batch, mesh, BATCH)))
+            )
+
+    for mine, theirs in zip(logits_on(name), logits_on("one"), strict=True):
+        assert mine.shape == (3,)
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)

@@ -1,0 +1,277 @@
+"""Losses against loops over single units in float64, by the formulas that PyTorch documents."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.examples.labelled import KINDS, assemble_units, pack_units, row_shape, unit_logits
+from bert_jax.model.labelling import BertForLabels
+from bert_jax.training.label_losses import (
+    LabelLoss,
+    hidden_state_loss,
+    label_counts,
+    label_loss_sums,
+    spread_layers,
+)
+from bert_jax.training.objectives import label_objective
+from bert_jax.training.steps import gradients
+from tests.random_rows import TINY, largest_difference
+from tests.random_units import HEADS, LABELS, random_label_parameters, random_units
+
+COUNT = 12
+CLASSES = ("sequence", "token", "mention")  # whose labels have names, and so weights
+PLAIN = LabelLoss()
+CONFIG = dataclasses.replace(TINY, num_layers=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation() -> Iterator[None]:
+    """Many tiny programs: compiling takes longer than computing."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@functools.cache
+def packed(kind: str):
+    """(units, rows, shape, batch): twelve units in fewer rows, and empty rows up to twelve."""
+    units = random_units(kind, COUNT, seed=5)
+    shape = row_shape(units, kind, len(LABELS))
+    rows = pack_units(units, shape)
+    batch = assemble_units(units, rows, COUNT, shape, pad_id=0)
+    return units, rows, shape, {name: jnp.asarray(array) for name, array in batch.items()}
+
+
+@functools.cache
+def random_logits(kind: str, seed: int = 0) -> np.ndarray:
+    """Logits in the shape that a model gives for `packed(kind)`."""
+    _, _, shape, _ = packed(kind)
+    outputs = HEADS[kind].num_outputs
+    slots = shape.length if kind in ("token", "span") else shape.slots
+    return np.random.default_rng(seed).normal(size=(COUNT, slots, outputs), scale=2.0).astype(np.float32)
+
+
+def answers(kind: str, seed: int = 0) -> Iterator[tuple[np.ndarray, int]]:
+    """(logits to choose from, the right one) of every label that is chosen, in float64."""
+    units, rows, shape, _ = packed(kind)
+    for unit, logits in zip(units, unit_logits(random_logits(kind, seed), units, rows, shape), strict=True):
+        scores = logits.astype(np.float64)
+        if kind == "token":
+            yield from ((row, label) for row, label in zip(scores, unit.target.tolist(), strict=True) if label >= 0)
+        elif kind == "span":
+            yield from zip(scores.T, unit.target.tolist(), strict=True)
+        else:
+            yield scores, int(unit.target)
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    return x - np.log(np.exp(x).sum())
+
+
+def mean_loss(kind: str, settings: LabelLoss = PLAIN, **extra: np.ndarray) -> float:
+    batch = packed(kind)[3] | {name: jnp.asarray(value) for name, value in extra.items()}
+    sums = label_loss_sums(jnp.asarray(random_logits(kind)), batch, HEADS[kind], settings)
+    return float(sums["loss"] / label_counts(batch, HEADS[kind], settings)["weight"])
+
+
+# ----------------------------------------------------------------------------------------------------------- losses from labels
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("regression", "multi_label")])
+def test_cross_entropy_is_over_the_answers_that_there_are(kind):
+    """Over the labels; of a choice over its own candidates; of a span over its own tokens, the mean of start and end."""
+    assert mean_loss(kind) == pytest.approx(np.mean([-log_softmax(x)[label] for x, label in answers(kind)]), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_cross_entropy_with_class_weights_divides_by_the_weights_as_pytorchs(kind):
+    weights = (0.5, 3.0, 1.25)
+    wanted = [(weights[label], -weights[label] * log_softmax(x)[label]) for x, label in answers(kind)]
+    assert mean_loss(kind, LabelLoss(class_weights=weights)) == pytest.approx(
+        sum(loss for _, loss in wanted) / sum(weight for weight, _ in wanted), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["sequence", "token", "span", "choice"])
+def test_label_smoothing_is_pytorchs(kind):
+    """torch.nn.CrossEntropyLoss: a mixture of the true label and the uniform distribution over all there are."""
+    wanted = [-0.8 * log_softmax(x)[label] - 0.2 / len(x) * log_softmax(x).sum() for x, label in answers(kind)]
+    assert mean_loss(kind, LabelLoss(label_smoothing=0.2)) == pytest.approx(np.mean(wanted), rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_several_labels_are_so_many_yes_or_no_questions(smoothing):
+    """torch.nn.BCEWithLogitsLoss."""
+    units, rows, shape, _ = packed("multi_label")
+    p = 1 / (1 + np.exp(-np.float64(unit_logits(random_logits("multi_label"), units, rows, shape))))
+    y = np.stack([unit.target for unit in units]) * (1 - smoothing) + smoothing / 2
+    wanted = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
+    assert mean_loss("multi_label", LabelLoss(label_smoothing=smoothing)) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_regression_is_the_mean_squared_error():
+    units, rows, shape, _ = packed("regression")
+    values = np.array(unit_logits(random_logits("regression"), units, rows, shape))[:, 0]
+    assert mean_loss("regression") == pytest.approx(np.mean((values - [u.target for u in units]) ** 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
+    units, _, shape, batch = packed(kind)
+    alone = assemble_units(units, [[i] for i in range(COUNT)], COUNT, shape, pad_id=0)
+    for arrays in (batch, {name: jnp.asarray(array) for name, array in alone.items()}):
+        counts = {name: float(x) for name, x in label_counts(arrays, HEADS[kind], PLAIN).items()}
+        labels = sum((unit.target >= 0).sum() for unit in units) if kind == "token" else COUNT
+        tokens = sum(unit.size for unit in units)
+        assert counts == {"weight": labels, "labels": labels, "rows": COUNT, "tokens": tokens, "packed_rows": COUNT}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_correct_answers_are_counted(kind):
+    units, rows, shape, batch = packed(kind)
+    found = float(label_loss_sums(jnp.asarray(random_logits(kind)), batch, HEADS[kind], PLAIN)["correct"])
+    of_units = unit_logits(random_logits(kind), units, rows, shape)
+    if kind == "regression":
+        wanted = 0
+    elif kind == "multi_label":
+        wanted = sum(((logits > 0) == unit.target).all() for logits, unit in zip(of_units, units, strict=True))
+    elif kind == "span":
+        wanted = sum((logits.argmax(0) == unit.target).all() for logits, unit in zip(of_units, units, strict=True))
+    else:
+        wanted = sum(x.argmax() == label for x, label in answers(kind))
+    assert found == wanted
+
+
+def test_a_batch_without_a_label_has_a_loss_of_zero():
+    units, rows, shape, _ = packed("sequence")
+    unknown = [dataclasses.replace(unit, target=None) for unit in units]
+    batch = {name: jnp.asarray(x) for name, x in assemble_units(unknown, rows, COUNT, shape, 0).items()}
+    objective = label_objective(CONFIG, HEADS["sequence"], PLAIN)
+    sums = label_loss_sums(jnp.asarray(random_logits("sequence")), batch, HEADS["sequence"], PLAIN)
+    assert float(objective.loss(sums, objective.counts(batch))) == 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------------- distillation
+
+
+def divergence(taught: np.ndarray, said: np.ndarray, temperature: float) -> float:
+    p, q = (np.exp(log_softmax(x / temperature)) for x in (taught, said))
+    return temperature**2 * (p * np.log(p / q)).sum()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+@pytest.mark.parametrize("kind", ["sequence", "token", "span", "choice"])
+def test_distillation_is_the_divergence_from_the_softened_teacher_times_temperature_squared(kind, temperature):
+    settings = LabelLoss(temperature=temperature, soft_weight=0.75)
+    pairs = zip(answers(kind), answers(kind, seed=1), strict=True)
+    wanted = [-0.25 * log_softmax(x)[label] + 0.75 * divergence(t, x, temperature) for (x, label), (t, _) in pairs]
+    found = mean_loss(kind, settings, teacher_logits=random_logits(kind, seed=1))
+    assert found == pytest.approx(np.mean(wanted), rel=1e-5)
+
+
+def test_a_teacher_of_several_labels_is_followed_in_each_of_them():
+    units, rows, shape, _ = packed("multi_label")
+    said, taught = (np.float64(unit_logits(random_logits("multi_label", seed), units, rows, shape)) for seed in (0, 1))
+    found = mean_loss(
+        "multi_label", LabelLoss(temperature=2.0, soft_weight=1.0), teacher_logits=random_logits("multi_label", seed=1)
+    )
+    each = [divergence(np.array([t, 0]), np.array([x, 0]), 2.0) for t, x in zip(taught.ravel(), said.ravel(), strict=True)]
+    assert found == pytest.approx(np.mean(each), rel=1e-5)
+
+
+def test_a_teacher_of_values_is_followed_in_the_value():
+    units, rows, shape, _ = packed("regression")
+    said, taught = (np.array(unit_logits(random_logits("regression", seed), units, rows, shape))[:, 0] for seed in (0, 1))
+    found = mean_loss("regression", LabelLoss(soft_weight=1.0), teacher_logits=random_logits("regression", seed=1))
+    assert found == pytest.approx(np.mean((said - taught) ** 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["sequence", "multi_label", "span", "regression"])
+def test_who_says_what_the_teacher_says_loses_nothing(kind):
+    assert mean_loss(kind, LabelLoss(temperature=2.0, soft_weight=1.0), teacher_logits=random_logits(kind)) == pytest.approx(
+        0.0, abs=1e-6
+    )
+
+
+def test_hidden_states_are_compared_token_by_token_and_padding_is_not():
+    _, _, shape, batch = packed("sequence")
+    rng = np.random.default_rng(2)
+    ours, theirs = (rng.normal(size=(3, COUNT, shape.length, 4)) for _ in range(2))
+    wanted = 0.0
+    for r in range(COUNT):
+        real = np.asarray(batch["sequence_ids"][r]) > 0
+        if real.any():
+            wanted += np.mean((ours[:, r, real] - theirs[:, r, real]) ** 2) * float(batch["label_weights"][r].sum())
+    batch = batch | {"teacher_hidden_states": jnp.asarray(theirs.swapaxes(0, 1), jnp.float32)}
+    assert float(hidden_state_loss(jnp.asarray(ours, jnp.float32), batch)) == pytest.approx(wanted, rel=1e-5)
+    assert float(hidden_state_loss(jnp.asarray(theirs, jnp.float32), batch)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "layers"), [(12, 4, (0, 3, 6, 9, 12)), (2, 2, (0, 1, 2)), (12, 1, (0, 12)), (6, 4, (0, 2, 3, 4, 6))]
+)
+def test_a_deeper_teachers_layers_are_spread_evenly_from_end_to_end(teacher, student, layers):
+    assert spread_layers(teacher, student) == layers
+
+
+# ------------------------------------------------------------------------------------------------------------- the whole model
+
+VARIANTS = HEADS | {"sequence, concat": dataclasses.replace(HEADS["sequence"], pooling="concat")}
+
+
+@functools.cache
+def differentiated(name: str):
+    """Jitted (parameters, batch) -> (gradients, (loss, logits)) without dropout."""
+    head, settings = VARIANTS[name], PLAIN
+
+    def loss(params, batch):
+        logits = BertForLabels(CONFIG, head).apply({"params": params}, batch)["logits"]
+        sums = label_loss_sums(logits, batch, head, settings)
+        value = sums["loss"] / label_counts(batch, head, settings)["weight"]
+        return value, (value, logits)
+
+    return jax.jit(jax.grad(loss, has_aux=True))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_packed_units_have_the_logits_the_loss_and_the_gradients_of_a_row_each(name):
+    units, rows, shape, batch = packed(name.partition(",")[0])
+    alone = [[i] for i in range(COUNT)]
+    params = random_label_parameters(VARIANTS[name], CONFIG)
+    apart = {key: jnp.asarray(x) for key, x in assemble_units(units, alone, COUNT, shape, 0).items()}
+    grads, (loss, logits) = differentiated(name)(params, batch)
+    grads_apart, (loss_apart, logits_apart) = differentiated(name)(params, apart)
+    mine, theirs = (unit_logits(np.asarray(x), units, r, shape) for x, r in ((logits, rows), (logits_apart, alone)))
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    assert float(loss) == pytest.approx(float(loss_apart), rel=1e-5)
+    for tree in (grads, grads_apart):  # what adds one number to everything that softmax compares: its gradient is rounding alone
+        shifts = [tree[VARIANTS[name].part]["dense"]] if name in ("span", "choice") else []
+        shifts += [tree["encoder"]["layers"]["feed_forward_layer_norm"]] if name == "span" else []
+        assert all(np.abs(layer.pop("bias")).max() < 1e-6 for layer in shifts)
+    assert largest_difference(grads_apart, grads) < 1e-4
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch_however_unevenly_its_labels_fall():
+    _, _, _, batch = packed("token")
+    params = random_label_parameters(HEADS["token"], CONFIG)
+    assert len(set(batch["label_weights"].reshape(-1, 3, batch["label_weights"].shape[1]).sum((0, 2)).tolist())) > 1
+    objective = label_objective(CONFIG, HEADS["token"], PLAIN)
+
+    @jax.jit
+    def in_three_parts(params, batch):
+        grads, sums = gradients(objective, params, batch, 0, jnp.int32(0), 3)
+        return grads, objective.loss(sums, sums)
+
+    grads, (loss, _) = differentiated("token")(params, batch)
+    grads_in_parts, loss_in_parts = in_three_parts(params, batch)
+    assert float(loss_in_parts) == pytest.approx(float(loss), rel=1e-6)
+    assert largest_difference(grads, grads_in_parts) < 1e-5
