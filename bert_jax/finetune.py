@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import launch
-from bert_jax.batches.device import process_shard, to_device
+from bert_jax.batches.device import process_rows, process_shard, to_device
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
@@ -35,7 +35,7 @@ from bert_jax.examples.assemble import Batch
 from bert_jax.examples.labelled import RowShape, Unit, row_shape
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.finetuning_log import FinetuningLog, log_start
-from bert_jax.finetuning_program import Program, program_of, teaching
+from bert_jax.finetuning_program import Program, Teach, program_of, teaching
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.loop import add, due, on_host, stop_if_diverged, with_shardings
 from bert_jax.metrics.writer import RESULTS, write_json
@@ -95,7 +95,7 @@ def finetune(
     directory: pathlib.Path,
     data: Data,
     start: Model,
-    teacher: Model | None,
+    teaching_on: Callable[[Mesh], Teach],
     devices: Sequence[jax.Device],
 ) -> dict[str, Any] | None:
     """One run in `directory`: trains until the last step or early stopping, and gives its results; None when asked to stop."""
@@ -119,7 +119,7 @@ def finetune(
         "peak": np.float32(training.learning_rate),
         "seed": np.uint32(experiment.seed),
     }
-    teach = teaching(teacher, experiment, program.config, mesh)
+    teach = teaching_on(mesh)
 
     # ------------------------------------------------------------------- where the weights come from: a checkpoint, or the model
     with Checkpoints(directory / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints, Checkpoints(
@@ -127,17 +127,21 @@ def finetune(
     ) as best_checkpoints:
         abstract = with_shardings(program.abstract, program.shardings)
         state = checkpoints.restore_latest(abstract)
-        best = best_checkpoints.restore_latest(best_layout(abstract, mesh)) if state is not None else None
+        best = best_checkpoints.restore_latest(best_layout(abstract, mesh))  # of a later step, perhaps: it comes again, and ties
         if state is None:
             state = program.begin(with_own_head(start, program.config, program.head, experiment).params)
         step = int(state.step)
         said = FinetuningLog(experiment, run, directory, task, batches, data.shape, program.config, mesh, last_step, step)
+        frozen = program.config.num_layers + 2 - training.epochs  # the head, the layers, and the embeddings, one an epoch
+        if training.gradual_unfreezing and frozen > 0:
+            lowest = f"the lowest {frozen} of layers and embeddings"
+            said.note(f"gradual unfreezing: {training.epochs} epochs leave {lowest} as they are")
 
         # -------------------------------------------------------------------------------------------------------------- the loop
         stopped = False
         ended = best is not None and early(experiment, evaluations, step, int(best["step"]))
         with said, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            evaluate = evaluation(data, program, mesh, shard, run)
+            evaluate = evaluation(data, program, mesh, run)
             window: dict[str, Array] = {}
             previous: dict[str, Array] = {}
             with prefetch(rows, step, step if ended else last_step) as prepared:
@@ -156,7 +160,7 @@ def finetune(
                             scores = {split: task.scores(split, evaluate(state.params, split)) for split in data.dev}
                             said.evaluation(step, scores)
                             score = scores[data.dev[0]][task.metric]
-                            if best is None or score > float(best["score"]) or experiment.selection.select == "last":
+                            if best is None or better(experiment, step, score, best):
                                 best = {"params": copy(state.params), "score": jnp.float32(score), "step": jnp.int32(step)}
                                 best_checkpoints.save(step, best)
                             ended = early(experiment, evaluations, step, int(best["step"]))
@@ -213,10 +217,11 @@ def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: i
 
 
 def evaluation(
-    data: Data, program: Program, mesh: Mesh, shard: tuple[int, int], run: launch.Run
+    data: Data, program: Program, mesh: Mesh, run: launch.Run
 ) -> Callable[[Any, str], list[np.ndarray]]:
     """A function (parameters, split) -> the logits of each of the split's units, in their order."""
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
+    mine = process_rows(mesh, BATCH, rows)
 
     def evaluate(params: Any, split: str) -> list[np.ndarray]:
         def forward(batch: Batch) -> np.ndarray:
@@ -225,9 +230,14 @@ def evaluation(
             return np.asarray(found.addressable_data(0))
 
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            return EvaluationBatches(data.units[split], data.shape, rows, data.pad_id).logits(forward, shard)
+            return EvaluationBatches(data.units[split], data.shape, rows, data.pad_id).logits(forward, mine.tolist())
 
     return evaluate
+
+
+def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapping[str, Any]) -> bool:
+    """Whether the weights of `step` are to take the place of the `best` so far."""
+    return step > int(best["step"]) if experiment.selection.select == "last" else score > float(best["score"])
 
 
 def best_layout(abstract: Any, mesh: Mesh) -> dict[str, Any]:
@@ -260,7 +270,7 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
         best = checkpoints.restore_latest(best_layout(with_shardings(program.abstract, program.shardings), mesh))
     if best is None:
         raise UserError(f"{learned.directory / BEST} holds no weights; start this run again in another --workdir")
-    evaluate = evaluation(data, program, mesh, process_shard(mesh, BATCH), run)
+    evaluate = evaluation(data, program, mesh, run)
     for split in data.units:
         if split != "train":
             logits = evaluate(best["params"], split)
@@ -268,9 +278,10 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
                 data.task.write_predictions(run.workdir / PREDICTIONS, split, logits)
     params = on_host(best["params"], mesh)
     if run.is_first:
-        trained = dataclasses.replace(
-            start, params=params, config=program.config, head=program.head, untrained=frozenset(), other_fields={}
-        )
+        dropout = {name: getattr(experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
+        config = dataclasses.replace(program.config, **dropout)  # a frozen encoder has trained without
+        whole = dataclasses.replace(start, params=params, config=config, head=program.head)
+        trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={})
         about = {"task": data.task.name, "step": learned.results["best_step"]}
         export_model(run.workdir / MODEL, trained, about)
 
@@ -309,10 +320,11 @@ def main() -> int:
         data = read_units(task, start)
         log_start(experiment, task, start.config, {split: len(examples) for split, examples in task.splits.items()})
         teacher = teacher_of(experiment, start, experiment.head_config(task.head))
+        teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
         return sweep(
             experiment,
             run,
-            lambda one, directory, devices: finetune(one, run, directory, data, start, teacher, devices),
+            lambda one, directory, devices: finetune(one, run, directory, data, start, teaching_on, devices),
             lambda learned: finish(learned, run, data, start, jax.devices()),
         )
 

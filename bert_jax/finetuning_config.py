@@ -202,6 +202,8 @@ class FinetuningExperiment:
         for name in names:
             if names.count(name) > 1:
                 raise UserError(f"config.sweep asks twice for the run {name}; leave one out")
+        if d != DistillationConfig() and not d.teacher:
+            raise UserError("config.distillation has settings but no teacher; name one in config.distillation.teacher")
         if t.freeze_encoder and t.gradual_unfreezing:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")
 

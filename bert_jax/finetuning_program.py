@@ -139,6 +139,8 @@ def label_loss(experiment: FinetuningExperiment, task: Task, units: Sequence[Uni
             f"config.training.class_weights has {len(weights)} numbers, but {task.name} has {len(labels)} labels "
             f"({', '.join(labels)}); give one for each, or a single 0 to balance them"
         )
+    if experiment.training.label_smoothing and task.head.problem == "regression":
+        raise UserError(f"config.training.label_smoothing is for labels, and {task.name} asks for a number; set it to 0")
     taught = bool(d.teacher)
     return LabelLoss(
         label_smoothing=experiment.training.label_smoothing,
@@ -149,9 +151,10 @@ def label_loss(experiment: FinetuningExperiment, task: Task, units: Sequence[Uni
     )
 
 
-def teaching(
-    teacher: Model | None, experiment: FinetuningExperiment, student: ModelConfig, mesh: Mesh
-) -> Callable[[dict[str, Array]], dict[str, Array]]:
+Teach = Callable[[dict[str, Array]], dict[str, Array]]
+
+
+def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_layers: int, mesh: Mesh) -> Teach:
     """A function that adds to a batch what the teacher says of it: "teacher_logits", and where they are to be compared
     "teacher_hidden_states" [R, N+1, L, D] of as many of its layers as the student has. Without a teacher it adds nothing."""
     if teacher is None or teacher.head is None:
@@ -159,7 +162,7 @@ def teaching(
     config, head = teacher.config, teacher.head
     rows, whole = NamedSharding(mesh, BATCH), NamedSharding(mesh, PartitionSpec())
     params = jax.device_put(teacher.params, whole)
-    layers = np.array(spread_layers(config.num_layers, student.num_layers))
+    layers = np.array(spread_layers(config.num_layers, student_layers))
     compares = experiment.distillation.hidden_weight > 0
 
     @functools.partial(jax.jit, in_shardings=(whole, rows), out_shardings=rows)

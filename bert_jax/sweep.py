@@ -142,12 +142,14 @@ def _trained(
     """A run's results; that of a sweep may fail without ending the others."""
     try:
         return train(one, directory, devices)
-    except UserError as error:
-        if single:
+    except (UserError, jax.errors.JaxRuntimeError) as error:
+        out_of_memory = "RESOURCE_EXHAUSTED" in str(error) and jax.process_count() == 1
+        if single or not (isinstance(error, UserError) or out_of_memory):
             raise
-        log.warning("%s failed: %s", directory.name, error)
+        reason = str(error) if isinstance(error, UserError) else "it needs more memory than the device has"
+        log.warning("%s failed: %s", directory.name, reason)
         settings = {name: getattr(one.training, name) for name in SETTINGS}
-        return {"failed": str(error), "seed": one.seed, **settings}
+        return {"failed": reason, "seed": one.seed, **settings}
 
 
 def _stored(directory: pathlib.Path) -> Mapping[str, Any] | None:

@@ -165,7 +165,7 @@ def test_class_weights_that_do_not_fit_are_refused(kind, weights, says):
 
 def test_without_a_teacher_a_batch_stays_as_it_is():
     batch: Any = {"input_ids": 1}
-    assert teaching(None, experiment(), CONFIG, make_mesh(MeshConfig()))(batch) is batch
+    assert teaching(None, experiment(), CONFIG.num_layers, make_mesh(MeshConfig()))(batch) is batch
 
 
 def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers_that_match():
@@ -174,9 +174,8 @@ def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers
     teacher: Any = types.SimpleNamespace(config=config, head=HEAD, params=params)
     batch = LabelledBatches(UNITS, SHAPE, 16, 0, row_multiple=8, pad_id=0).at(0)
     mesh = make_mesh(MeshConfig())
-    with_states, without = (
-        teaching(teacher, experiment(distillation={"teacher": "t", "hidden_weight": weight}), CONFIG, mesh) for weight in (1.0, 0.0)
-    )
+    ones = [experiment(distillation={"teacher": "t", "hidden_weight": weight}) for weight in (1.0, 0.0)]
+    with_states, without = (teaching(teacher, one, CONFIG.num_layers, mesh) for one in ones)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         found = with_states(to_device(batch, mesh, BATCH))
         assert jax.eval_shape(without, batch).keys() == batch.keys() | {"teacher_logits"}

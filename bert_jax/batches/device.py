@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.examples.assemble import Batch
@@ -35,6 +36,14 @@ def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
     for device, (piece,) in piece_of.items():
         pieces.setdefault(device.process_index, set()).update(range(ways)[piece])
     return _part_of(jax.process_index(), pieces)
+
+
+def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> np.ndarray:
+    """int64, ascending: which of the `rows` rows of a global array this process holds, in the order in which it hands them to
+    `to_device`. They need not be neighbours."""
+    pieces: dict[Any, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((rows,)))
+    own = [range(rows)[piece] for device, (piece,) in pieces.items() if device.process_index == jax.process_index()]
+    return np.unique(np.concatenate([np.array(piece) for piece in own]))
 
 
 def _part_of(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:

@@ -61,13 +61,13 @@ class EvaluationBatches:
     rows: int
     pad_id: int
 
-    def logits(self, forward: Callable[[Batch], np.ndarray], shard: tuple[int, int] = (0, 1)) -> list[np.ndarray]:
+    def logits(self, forward: Callable[[Batch], np.ndarray], mine: Sequence[int] | None = None) -> list[np.ndarray]:
         """What `forward` says of every unit, in their order; see `unit_logits`.
 
-        `forward` gets this host's part of a batch and returns the logits of the whole batch.
+        `forward` gets the rows `mine` of a batch, those that this host holds (None: all), and returns the logits of all rows.
         """
         found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(self.units)
-        for rows, batch in self._batches(shard):
+        for rows, batch in self._batches(range(self.rows) if mine is None else mine):
             numbers = [i for members in rows for i in members]
             local = iter(range(len(numbers)))
             of_units = unit_logits(
@@ -77,12 +77,11 @@ class EvaluationBatches:
                 found[i] = logits
         return found
 
-    def _batches(self, shard: tuple[int, int]) -> Iterator[tuple[list[list[int]], Batch]]:
+    def _batches(self, mine: Sequence[int]) -> Iterator[tuple[list[list[int]], Batch]]:
         packed = pack_units(self.units, self.shape)
-        mine = shard_rows(self.rows, shard)
         for first in range(0, len(packed), self.rows):
             rows = packed[first : first + self.rows]
-            own = [rows[r] for r in mine if r < len(rows)]
+            own = [rows[r] if r < len(rows) else [] for r in mine]
             yield rows, assemble_units(self.units, own, len(mine), self.shape, self.pad_id)
 
 

@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -182,13 +183,7 @@ def with_new_parts(model: Model, new: Collection[str], head: HeadConfig | None, 
         if head.reads_pooler and "pooler" not in {*model.params, *new}:
             raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; declare the pooler as new too")
 
-    def fresh(key: jax.Array) -> dict[str, Any]:
-        parameters = initial_parameters(model.config, key)
-        if labelled and head is not None:
-            parameters |= initial_label_parameters(model.config, head, key)
-        return nn.unbox({part: parameters[part] for part in new})
-
-    added = jax.jit(fresh)(jax.random.key(seed))  # compiled: the parts nobody asked for are never drawn
+    added = _drawing(model.config, head if labelled else None, tuple(new))(jax.random.key(seed))
     return dataclasses.replace(
         model,
         params=model.params | jax.tree.map(np.asarray, added),
@@ -196,6 +191,19 @@ def with_new_parts(model: Model, new: Collection[str], head: HeadConfig | None, 
         untrained=model.untrained | set(new),
         other_fields={k: v for k, v in model.other_fields.items() if not labelled or k not in HEAD_FIELDS},
     )
+
+
+@functools.cache
+def _drawing(config: ModelConfig, head: HeadConfig | None, parts: tuple[str, ...]) -> Callable[[jax.Array], dict[str, Any]]:
+    """A function from a key to fresh `parts`, compiled: those nobody asked for are never drawn."""
+
+    def draw(key: jax.Array) -> dict[str, Any]:
+        parameters = initial_parameters(config, key)
+        if head is not None:
+            parameters |= initial_label_parameters(config, head, key)
+        return nn.unbox({part: parameters[part] for part in parts})
+
+    return jax.jit(draw)
 
 
 def without_parts(model: Model, drop: Collection[str]) -> Model:

@@ -82,17 +82,15 @@ def answer_scores(logits: Array, batch: Batch, head: HeadConfig) -> Array:
     return logits
 
 
-def hidden_state_loss(hidden_states: Array, batch: Batch) -> Array:
-    """The mean squared difference between the student's states [N+1, R, L, D] and the teacher's of the same width, for each row
-    the mean over its tokens, summed with the number of its labels; a float32 scalar.
+def hidden_state_difference(hidden_states: Array, batch: Batch) -> Array:
+    """The mean squared difference between the student's states [N+1, R, L, D] and the teacher's of the same width, summed over
+    the tokens; a float32 scalar.
 
     Batch: teacher_hidden_states [R, N+1, L, D], of a deeper teacher those of the layers that `spread_layers` names.
     """
     theirs = batch["teacher_hidden_states"].swapaxes(0, 1)
-    real = (batch["sequence_ids"] != 0).astype(jnp.float32)
     difference = jnp.square(hidden_states.astype(jnp.float32) - theirs.astype(jnp.float32)).mean((0, 3))  # [R, L]
-    of_row = (difference * real).sum(1) / jnp.maximum(real.sum(1), 1.0)
-    return (of_row * batch["label_weights"].reshape(len(real), -1).sum(1)).sum()
+    return jnp.where(batch["sequence_ids"] != 0, difference, 0.0).sum()
 
 
 def spread_layers(teacher: int, student: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from bert_jax.model.labelling import BertForLabels
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.model.settings import HeadConfig, ModelConfig
-from bert_jax.training.label_losses import LabelLoss, hidden_state_loss, label_counts, label_loss_sums
+from bert_jax.training.label_losses import LabelLoss, hidden_state_difference, label_counts, label_loss_sums
 from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
 
 Array = jax.Array
@@ -67,13 +67,16 @@ def label_objective(config: ModelConfig, head: HeadConfig, settings: LabelLoss, 
         outputs: Any = BertForLabels(config, head).apply({"params": held}, batch, seed)
         total = label_loss_sums(outputs["logits"], batch, head, settings)
         if "teacher_hidden_states" in batch:
-            total["loss"] += settings.hidden_weight * hidden_state_loss(outputs["hidden_states"], batch)
+            total["hidden_difference"] = hidden_state_difference(outputs["hidden_states"], batch)
         return total
 
     def counts(batch: Batch) -> Sums:
         return label_counts(batch, head, settings)
 
     def loss(sums: Sums, counts: Sums) -> Array:
-        return sums["loss"] / jnp.maximum(counts["weight"], 1e-6)
+        loss = sums["loss"] / jnp.maximum(counts["weight"], 1e-6)
+        if "hidden_difference" in sums:
+            loss += settings.hidden_weight * sums["hidden_difference"] / jnp.maximum(counts["tokens"], 1.0)
+        return loss
 
     return Objective(counts, sums, loss)

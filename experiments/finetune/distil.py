@@ -18,6 +18,6 @@ def get_config(task: str = "glue/mrpc") -> ConfigDict:
         {
             "task": {"name": task, "length": 128},
             "training": {"batch_size": 32, "learning_rate": 5e-5, "epochs": 4},
-            "distillation": {"temperature": 2.0, "soft_weight": 0.5, "hidden_weight": 0.1},
+            "distillation": {"teacher": "runs/teacher", "temperature": 2.0, "soft_weight": 0.5, "hidden_weight": 0.1},
         }
     )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from bert_jax.batches.device import _part_of, process_shard, to_device
+from bert_jax.batches.device import _part_of, process_rows, process_shard, to_device
 from bert_jax.terminal import UserError
 
 BATCH = {"input_ids": np.arange(64, dtype=np.int32).reshape(16, 4), "nsp_labels": np.arange(16, dtype=np.int32).reshape(16, 1)}
@@ -28,6 +28,11 @@ def test_rows_are_laid_over_the_batch_axes_and_keep_their_values(spec):
 
 def test_one_process_holds_the_whole_batch():
     assert process_shard(mesh_of(data=4, fsdp=2), PartitionSpec(("data", "fsdp"))) == (0, 1)
+
+
+def test_one_process_holds_every_row_once_however_the_devices_share_them():
+    for spec in (PartitionSpec("data"), PartitionSpec(("data", "fsdp")), PartitionSpec()):
+        assert process_rows(mesh_of(data=2, fsdp=2, tensor=2), spec, 8).tolist() == list(range(8))
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,9 @@ def fake_logits_of(unit: Unit, kind: str) -> np.ndarray:
 
 
 def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
-    """What each host finds. Hosts meet in every batch: what one gives `forward` is joined with the parts of the others."""
+    """What each host finds. Hosts meet in every batch: what one gives `forward` is joined with the rows of the others, which lie
+    between its own, as on a TPU."""
+    rows = [list(range(host, batches.rows, hosts)) for host in range(hosts)]
     parts: list[list[Batch]] = []
     for host in range(hosts):
         given: list[Batch] = []
@@ -126,17 +128,18 @@ def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
             given.append(batch)
             return fake_logits({name: np.concatenate([array] * hosts) for name, array in batch.items()}, batches.shape)
 
-        batches.logits(remember, (host, hosts))
+        batches.logits(remember, rows[host])
         parts.append(given)
     assert len({len(given) for given in parts}) == 1, "hosts must meet in every batch"
+    order = np.argsort(np.concatenate(rows))
     whole = [
-        fake_logits({name: np.concatenate([part[name] for part in of_hosts]) for name in of_hosts[0]}, batches.shape)
+        fake_logits({name: np.concatenate([part[name] for part in of_hosts])[order] for name in of_hosts[0]}, batches.shape)
         for of_hosts in zip(*parts, strict=True)
     ]
     found = []
     for host in range(hosts):
         answers = iter(whole)
-        found.append(batches.logits(lambda batch, answers=answers: next(answers), (host, hosts)))
+        found.append(batches.logits(lambda batch, answers=answers: next(answers), rows[host]))
         assert next(answers, None) is None
     return found
 
