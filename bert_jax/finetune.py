@@ -11,11 +11,13 @@ model/ are those of the best. Started again with the same command, it continues 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import logging
 import pathlib
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax import launch
+from bert_jax import hosts, launch
 from bert_jax.batches.device import process_rows, process_shard, to_device
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.batches.prefetch import prefetch
@@ -47,7 +49,8 @@ from bert_jax.sweep import BEST, Learned, sweep
 from bert_jax.tasks.registry import load_task
 from bert_jax.tasks.task import Task
 from bert_jax.terminal import UserError, run_verb
-from bert_jax.warm_start import labelled_start, teacher_of, with_own_head
+from bert_jax.training.steps import TrainState
+from bert_jax.warm_start import labelled_start, teacher_of, weights_fingerprint, with_own_head
 
 log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb
 
@@ -58,6 +61,9 @@ MAY_CHANGE = (
     "checkpoints.*",
     "mesh.*",
     "task.data_dir",
+    "task.own.train",
+    "task.own.dev",
+    "task.own.test",
     "init_from",
     "distillation.teacher",
     "model.rematerialisation",
@@ -122,12 +128,13 @@ def finetune(
     teach = teaching_on(mesh)
 
     # ------------------------------------------------------------------- where the weights come from: a checkpoint, or the model
-    with Checkpoints(directory / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints, Checkpoints(
-        directory / BEST, keep=1
-    ) as best_checkpoints:
+    with contextlib.ExitStack() as opened:
+        checkpoints = opened.enter_context(Checkpoints(directory / "checkpoints", keep=experiment.checkpoints.keep))
         abstract = with_shardings(program.abstract, program.shardings)
         state = checkpoints.restore_latest(abstract)
-        best = best_checkpoints.restore_latest(best_layout(abstract, mesh))  # of a later step, perhaps: it comes again, and ties
+        hosts.on_first_process(lambda: forget_after(directory / BEST, -1 if state is None else int(state.step)))
+        best_checkpoints = opened.enter_context(Checkpoints(directory / BEST, keep=1))
+        best = best_checkpoints.restore_latest(best_layout(abstract, mesh))
         if state is None:
             state = program.begin(with_own_head(start, program.config, program.head, experiment).params)
         step = int(state.step)
@@ -152,7 +159,8 @@ def finetune(
                     previous, window = sums, add(window, sums)
                     run.watchdog.step_done(step)
                     stopped = run.preemption.requested(step)
-                    if due(step, experiment.log_every, last=last_step) or step in evaluations or stopped:
+                    saving = due(step, experiment.checkpoints.every, last=last_step) or stopped
+                    if due(step, experiment.log_every, last=last_step) or step in evaluations or saving:
                         said.training(step, jax.device_get(window), scalars)
                         window = {}
                     if step in evaluations:
@@ -164,9 +172,9 @@ def finetune(
                                 best = {"params": copy(state.params), "score": jnp.float32(score), "step": jnp.int32(step)}
                                 best_checkpoints.save(step, best)
                             ended = early(experiment, evaluations, step, int(best["step"]))
-                    if due(step, experiment.checkpoints.every, last=last_step) or stopped or ended:
+                    if saving or ended:
                         with said.pace.pause():
-                            checkpoints.save(step, state)
+                            save(step, state, checkpoints, best, best_checkpoints)
                         run.watchdog.alive("saving")
                     if stopped or ended:
                         break
@@ -178,7 +186,8 @@ def finetune(
             if stopped and step < last_step and not ended:
                 said.note(f"stopped at step {step:,} of {last_step:,}, saved; the same command continues")
                 return None
-            assert best is not None  # the last step is always evaluated
+            if best is None:  # the last step is always evaluated: somebody has removed it
+                raise UserError(f"{directory / BEST} holds no weights; start this run again in another --workdir")
             logits = {split: evaluate(best["params"], split) for split in data.dev}
         results = {
             "task": task.name,
@@ -237,7 +246,9 @@ def evaluation(
 
 def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapping[str, Any]) -> bool:
     """Whether the weights of `step` are to take the place of the `best` so far."""
-    return step > int(best["step"]) if experiment.selection.select == "last" else score > float(best["score"])
+    if experiment.selection.select == "last":
+        return step > int(best["step"])
+    return float(np.float32(score)) > float(best["score"])  # which is kept in float32: equal scores must be equal
 
 
 def best_layout(abstract: Any, mesh: Mesh) -> dict[str, Any]:
@@ -246,6 +257,25 @@ def best_layout(abstract: Any, mesh: Mesh) -> dict[str, Any]:
     scalars = {"score": jnp.float32, "step": jnp.int32}
     kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}
     return {"params": abstract.params} | kept
+
+
+def save(
+    step: int, state: TrainState, checkpoints: Checkpoints, best: Mapping[str, Any] | None, best_checkpoints: Checkpoints
+) -> None:
+    """Saves `state` once the best weights so far are on disk: a run that continues from it will not evaluate them again."""
+    try:
+        best_checkpoints.finish()
+    except UserError:  # which was said when it happened; there may be room again
+        if best is not None and jax.process_count() == 1:  # of several, not all may know
+            best_checkpoints.save(int(best["step"]), best)
+    checkpoints.save(step, state)
+
+
+def forget_after(directory: pathlib.Path, step: int) -> None:
+    """Removes what was kept of evaluations after `step`, which a run that continues from there is about to repeat."""
+    for path in directory.glob("*"):
+        if path.name.isdigit() and int(path.name) > step:
+            shutil.rmtree(path)
 
 
 def copy(params: Any) -> Any:
@@ -287,21 +317,28 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
 
 
 def read_units(task: Task, start: Model) -> Data:
-    """The task's examples as the model `start` reads them."""
+    """The task's examples as the model `start` reads them. Raises UserError where training or a dev split has no labels."""
     units = {split: task.units(split, start.tokenizer) for split in task.splits}
+    for split, own in units.items():
+        if split == "train" and all(unit.target is None for unit in own):
+            raise UserError(f"no example of {task.name} to train on has a label; give the file with labels")
+        if split.startswith("dev") and not task.baseline(split):
+            raise UserError(f"no example of {task.name}, {split}, has a label to score it by; give the file with labels")
     everything = [unit for split in units.values() for unit in split]
     kind = task.head.problem if task.head.problem != "classification" else task.head.kind
     return Data(task, units, row_shape(everything, kind, len(task.head.labels)), start.tokenizer.pad_id)
 
 
-def fingerprint(task: Task) -> str:
-    """Changes when the examples do: a run that continues must find those it began with, wherever they lie now."""
+def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
+    """What changes when examples or weights do: a run that continues must find those it began with, wherever they lie now."""
     digest = hashlib.sha256()
     for split, examples in task.splits.items():
         digest.update(split.encode())
         for example in examples:
             digest.update(repr(example).encode())
-    return digest.hexdigest()
+    teacher = experiment.distillation.teacher
+    models = {"init_from": experiment.init_from} | ({"teacher": teacher} if teacher else {})
+    return {"examples": digest.hexdigest()} | {name: weights_fingerprint(model) for name, model in models.items()}
 
 
 def main() -> int:
@@ -309,8 +346,11 @@ def main() -> int:
     flags = launch.parse_flags("finetune", __doc__, defaults=FinetuningExperiment.defaults())
     experiment = FinetuningExperiment.from_dict(flags.config)
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
-    config = experiment.to_dict() | {FINGERPRINTS: fingerprint(task)}
+    config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
     with launch.begin("finetune", flags, config, may_change=MAY_CHANGE, completed=with_defaults) as run:
+        if (run.workdir / RESULTS).exists() and (run.workdir / MODEL).is_dir():  # which is written last
+            log.info("this run is done: see %s and %s", run.workdir / RESULTS, run.workdir / MODEL)
+            return 0
         start = labelled_start(experiment, task.head)
         if experiment.task.length > start.config.max_position:
             raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import pathlib
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -27,6 +28,8 @@ from bert_jax.training.schedules import FINETUNING
 log = logging.getLogger(__name__)
 
 PICTURE = "curves.png"
+DRAWN_EVERY = 10.0
+"""Seconds between two pictures while a run goes on: one takes longer than many a small task's epoch."""
 
 
 class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
@@ -60,6 +63,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         directory.mkdir(parents=True, exist_ok=True)
         self._metrics = MetricsWriter(directory, resume_step=step or -1) if run.is_first else None
         self._done = step
+        self._drawn = time.monotonic()
         if step:
             self.note(f"continuing from step {step:,}")
         else:
@@ -107,10 +111,12 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self.note(f"{split} after step {step:,}: {shown(own)}")
         if self._metrics:
             self._metrics.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
-        self.draw()
+        if time.monotonic() - self._drawn > DRAWN_EVERY:
+            self.draw()
 
     def draw(self) -> None:
         """Draws the curves so far."""
+        self._drawn = time.monotonic()
         if self._is_first:
             split = next(split for split in self._task.splits if split.startswith("dev"))
             draw_task_curves(

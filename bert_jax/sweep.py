@@ -24,7 +24,7 @@ import jax
 from bert_jax import launch
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.metrics.pictures import draw_sweep
-from bert_jax.metrics.writer import RESULTS, write_json
+from bert_jax.metrics.writer import METRICS, RESULTS, write_json
 from bert_jax.terminal import UserError
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,10 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
                 _keep_only(best(), learned)
         return True
 
-    if not _side_by_side(train_one, len(runs), device_groups(experiment, single)):
+    groups = device_groups(experiment, single)
+    if run.is_first and not single:
+        (run.workdir / METRICS).touch()  # from now on the workdir is bound to this configuration, as that of a single run is
+    if not _side_by_side(train_one, len(runs), groups):
         return run.preemption.exit_status
     chosen = best()
     if "failed" in chosen.results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import logging
 from typing import Any
 
@@ -15,7 +16,9 @@ from bert_jax.config import Experiment
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.interop.huggingface import Model, import_model, with_new_parts, without_parts
+from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.settings import LABELLED
+from bert_jax.interop.weights import weights_file
 from bert_jax.model.labelling import initial_label_parameters
 from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.terminal import UserError
@@ -91,6 +94,17 @@ def labelled_start(experiment: FinetuningExperiment, own: HeadConfig) -> Model:
     if unread:
         log.info("not read by the task, left out: %s", ", ".join(unread))
     return without_parts(model, unread)
+
+
+def weights_fingerprint(name: str) -> str:
+    """SHA-256 of the files that hold the weights of a model (directory, workdir or hub name)."""
+    directory = find_model_directory(name)
+    digest = hashlib.sha256()
+    for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # one file, or a list and the files it names
+        if path is not None:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def with_own_head(start: Model, config: ModelConfig, head: HeadConfig, experiment: FinetuningExperiment) -> Model:

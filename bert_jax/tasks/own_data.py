@@ -88,7 +88,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     names = config.label_names if named else ()
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     for split in SPLITS:
-        if getattr(config, split) is None:
+        if not getattr(config, split):  # "" on a command line takes back what an experiment file names
             continue
         examples[split] = read_own_data(config, kind, split, labels=names, say=say)
         if split == "train" and named and not names:
@@ -108,7 +108,7 @@ def read_own_data(
         raise UserError(f"kind={kind!r} is no kind of head; {nearest(kind, KINDS)}")
     if split not in SPLITS:
         raise UserError(f"there is no split {split!r}; {nearest(split, SPLITS)}")
-    if getattr(config, split) is None:
+    if not getattr(config, split):
         raise UserError(f"the file of the {split} split is not given; set {split}=FILE")
     path = pathlib.Path(getattr(config, split))
     if kind == "span" and suffix(path) == ".json":

@@ -8,8 +8,9 @@ window of SQuAD 1.1 (16 a step, at most 384 tokens).
 
 Every round draws as many examples of the training set at random as its timed steps take, and all sides learn those, in orders of
 their own, with equal settings (float32, dropout 0.1, AdamW, clipping). The peer pads a batch to its longest row. It runs as
-installed and with glibc's allocator tuned, which keeps its large buffers from being returned to the system and faulted in again
-at every step; and both again with batches of rows of like length (Trainer's group_by_length), which pads less and shuffles less.
+installed; with glibc's allocator tuned, which keeps its large buffers from being returned to the system and faulted in again at
+every step; with the huge pages that tpu_scripts/run.sh asks for and ours has; and tuned with batches of rows of like length
+(Trainer's group_by_length), which pads less and shuffles less.
 Sides take turns, every one in a fresh process. Run it on an idle machine. The last line printed is JSON.
 """
 
@@ -30,6 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+AS_RUN_SH = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
 HERE = pathlib.Path(__file__).resolve()
 LEARNING_RATE = 2e-5
@@ -102,7 +104,7 @@ SETTINGS = {
 def sides(task: str, directory: str, options: argparse.Namespace) -> list[tuple[str, list[str], dict[str, str]]]:
     """(name, command, environment) of everything measured on the sample of a task in `directory`."""
     mine = [sys.executable, str(HERE), f"--ours={task}", f"--{task}={directory}", f"--model={options.model}"]
-    result = [("ours", [*mine, f"--steps={options.steps}"], {"JAX_PLATFORMS": "cpu"})]
+    result = [("ours", [*mine, f"--steps={options.steps}"], {"JAX_PLATFORMS": "cpu", **AS_RUN_SH})]
     if not options.peer_python:
         return result
     setting = SETTINGS[task]
@@ -118,9 +120,13 @@ def sides(task: str, directory: str, options: argparse.Namespace) -> list[tuple[
     }
     program = str(HERE.with_name("peer_finetune.py"))
     theirs = [options.peer_python, program, *(f"--{name}={value}" for name, value in flags.items())]
-    for suffix, more in (("", []), (", like lengths", ["--group-by-length"])):
-        result += [(f"peer as installed{suffix}", theirs + more, {}), (f"peer, allocator tuned{suffix}", theirs + more, TUNED)]
-    return result
+    return [
+        *result,
+        ("peer as installed", theirs, {}),
+        ("peer, allocator tuned", theirs, TUNED),
+        ("peer, huge pages", theirs, AS_RUN_SH),
+        ("peer, allocator tuned, like lengths", [*theirs, "--group-by-length"], TUNED),
+    ]
 
 
 def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.end_to_end.runs import Run, build_corpus, checkpoints, last_step, write_experiment
+from tests.end_to_end.toy_tasks import own_texts, write_model
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,16 @@ class Ended:
     workdir: pathlib.Path
     status: int
     output: str
+
+
+@pytest.fixture(scope="session")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A directory with a pretrained `model` of a few thousand weights and the `train.csv` and `dev.csv` of `toy_tasks.own_texts`;
+    what runs on them compile is kept there too."""
+    directory = tmp_path_factory.mktemp("toys")
+    write_model(directory / "model")
+    own_texts(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -25,14 +25,17 @@ SERVER.set_forkserver_preload(["bert_jax.finetune", "bert_jax.predict", "bert_ja
 
 @dataclasses.dataclass(frozen=True)
 class Signal:
-    """`number` is sent at the `call`th call of `function` ("module:Class.method"), before it does anything; `after`: once it is
-    done. With `once_there` (a pattern of paths) it waits for such a path first: what is saved in the background is then there."""
+    """Sends `number` to the process at a call of `function` ("module:Class.method"), before it does anything, or `after` it."""
 
     function: str
     call: int = 1
+    """Which call."""
+    argument: object = None
+    """Counts only the calls with it among their arguments."""
     number: int = signal.SIGKILL
     after: bool = False
-    once_there: str = ""
+    once_there: tuple[str, ...] = ()
+    """Waits for these paths first, where something is saved in the background."""
 
     def arm(self) -> None:
         """Wraps the function, in this process."""
@@ -44,11 +47,12 @@ class Signal:
         @functools.wraps(original)
         def counting(*arguments: Any, **named: Any) -> Any:
             nonlocal calls
-            calls += 1
-            if calls == self.call and not self.after:
+            counts = self.argument is None or any(value is self.argument or value == self.argument for value in arguments[:2])
+            calls += counts
+            if counts and calls == self.call and not self.after:
                 self.send()
             result = original(*arguments, **named)
-            if calls == self.call and self.after:
+            if counts and calls == self.call and self.after:
                 self.send()
             return result
 
@@ -57,7 +61,7 @@ class Signal:
     def send(self) -> None:
         """Sends it to this process."""
         deadline = time.monotonic() + 60
-        while self.once_there and not list(pathlib.Path("/").glob(self.once_there.lstrip("/"))) and time.monotonic() < deadline:
+        while not all(pathlib.Path(path).exists() for path in self.once_there) and time.monotonic() < deadline:
             time.sleep(0.001)
         os.kill(os.getpid(), self.number)
 
@@ -75,20 +79,17 @@ def run(
     *commands: Sequence[str],
     devices: int = 1,
     at: Signal | None = None,
-    largest_file: int | None = None,
-    optimised: bool = True,
-    timeout: float = 300,
+    slow: str = "",
+    timeout: float = 600,
 ) -> list[Done]:
     """Does `commands` in one process on so many devices; what they compile is kept in `directory` for the runs that follow.
 
-    largest_file: no file can grow beyond so many bytes, as on a full disk. optimised: False compiles faster and runs slower.
+    slow: a file or directory comes to a name with this in it a second late, as on a slow disk.
     """
     directory.mkdir(parents=True, exist_ok=True)
     outputs = [directory / f"output-{time.monotonic_ns()}-{i}.txt" for i in range(len(commands))]
     names = [str(path) for path in outputs]
-    child = SERVER.Process(
-        target=_child, args=(str(directory), [list(c) for c in commands], names, devices, at, largest_file, optimised)
-    )
+    child = SERVER.Process(target=_child, args=(str(directory), [list(c) for c in commands], names, devices, at, slow))
     child.start()
     child.join(timeout)
     if child.is_alive():
@@ -109,26 +110,23 @@ def _child(
     outputs: list[str],
     devices: int,
     at: Signal | None,
-    largest_file: int | None,
-    optimised: bool,
+    slow: str,
 ) -> None:
     """In the new process: the verbs, with everything they say in `outputs` and their statuses beside."""
-    import resource
-
     import jax
 
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(directory, "compiled")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(pathlib.Path(directory) / "compiled")
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_disable_most_optimizations", not optimised)
+    jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
+    multiprocessing.set_start_method("fork", force=True)  # whose queues leave nothing behind when their process is killed
     if at:
         at.arm()
-    if largest_file:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    if slow:
+        _slow_down(slow)
     for (verb, *arguments), output in zip(commands, outputs, strict=True):
-        with open(output, "wb") as file:
+        with pathlib.Path(output).open("wb") as file:
             sys.stdout.flush()
             sys.stderr.flush()
             os.dup2(file.fileno(), 1)
@@ -137,6 +135,17 @@ def _child(
         sys.stdout.flush()
         sys.stderr.flush()
         pathlib.Path(output).with_suffix(".status").write_text(str(status))
+
+
+def _slow_down(name: str) -> None:
+    rename = os.rename
+
+    def late(source: Any, target: Any, **named: Any) -> None:
+        if name in os.fspath(target):
+            time.sleep(1)
+        rename(source, target, **named)
+
+    os.rename = late
 
 
 def _do(verb: str, arguments: list[str]) -> int:

@@ -1,4 +1,5 @@
-"""Runs of `python -m bert_jax.pretrain` as a person starts them: a process each, on a corpus and a model that take seconds."""
+"""Runs of `python -m bert_jax.pretrain`, or of another verb that trains, as a person starts them: a process each, on data and a
+model that take seconds."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 VOCABULARY = REPOSITORY / "tests" / "corpus" / "tiny_vocab.txt"
@@ -74,19 +78,24 @@ class Run:
         experiment: pathlib.Path,
         workdir: pathlib.Path,
         *arguments: str,
+        verb: str = "pretrain",
         devices: int = 1,
         prepare: Callable[[], None] | None = None,
+        compiled: pathlib.Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ):
         self.workdir = workdir
+        own = environment or {}
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
         environment |= {
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-            "JAX_COMPILATION_CACHE_DIR": str(experiment.parent / "compiled"),
+            "JAX_COMPILATION_CACHE_DIR": str(compiled or experiment.parent / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "PYTHONPATH": str(REPOSITORY),
+            **own,
         }
-        command = [sys.executable, "-m", "bert_jax.pretrain", f"--config={experiment}", f"--workdir={workdir}", *arguments]
+        command = [sys.executable, "-m", f"bert_jax.{verb}", f"--config={experiment}", f"--workdir={workdir}", *arguments]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=prepare
         )
@@ -120,6 +129,31 @@ def learned(workdir: pathlib.Path) -> list[dict[str, float]]:
     return [
         {name: value for name, value in record.items() if name != "time" and "second" not in name} for record in records(workdir)
     ]
+
+
+def results(workdir: pathlib.Path) -> dict[str, Any]:
+    """What `results.json` says, without what it says of time."""
+    values: dict[str, Any] = json.loads((workdir / "results.json").read_text())
+    return {name: value for name, value in values.items() if "second" not in name}
+
+
+def weights(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+    """The exported tensors."""
+    return load_file(workdir / "model" / "model.safetensors")
+
+
+def assert_same_weights(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
+    """To the bit."""
+    ours, theirs = weights(workdir), weights(wanted)
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def contents(workdir: pathlib.Path) -> dict[str, bytes]:
+    """Every file but the lock."""
+    files = [path for path in workdir.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(workdir)): path.read_bytes() for path in files}
 
 
 def checkpoints(workdir: pathlib.Path) -> list[int]:

@@ -9,28 +9,26 @@ import signal
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from bert_jax.interruptions import HUNG
 from tests.end_to_end.conftest import Ended
-from tests.end_to_end.runs import LAST_STEP, Run, checkpoints, free_port, last_step, learned
+from tests.end_to_end.runs import (
+    LAST_STEP,
+    Run,
+    assert_same_weights,
+    checkpoints,
+    contents,
+    free_port,
+    last_step,
+    learned,
+    weights,
+)
 
 WITHIN_ROUNDING = 2e-3  # of the largest weight of each array, after 24 steps whose sums were added in another order
 
 
 def copy_of(run: Ended, name: str) -> pathlib.Path:
     return shutil.copytree(run.workdir, run.workdir.with_name(name))
-
-
-def weights(workdir: pathlib.Path) -> dict[str, np.ndarray]:
-    return load_file(workdir / "model" / "model.safetensors")
-
-
-def assert_same_weights(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
-    ours, theirs = weights(workdir), weights(wanted)
-    assert ours.keys() == theirs.keys()
-    for name in theirs:
-        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
 def assert_equal_within_rounding(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
@@ -70,15 +68,11 @@ def test_after_a_kill_and_a_sigterm_every_loss_and_weight_is_the_uninterrupted_r
 
 
 def test_a_finished_run_says_so_and_changes_nothing(experiment: pathlib.Path, uninterrupted: Ended):
-    def contents() -> dict[str, bytes]:
-        files = [path for path in uninterrupted.workdir.rglob("*") if path.is_file() and path.name != ".lock"]
-        return {str(path): path.read_bytes() for path in files}
-
-    before = contents()
+    before = contents(uninterrupted.workdir)
     status, output = Run(experiment, uninterrupted.workdir).end()
     assert status == 0
     assert output == f"all {LAST_STEP} steps are done: see {uninterrupted.workdir / 'results.json'}\n"
-    assert contents() == before
+    assert contents(uninterrupted.workdir) == before
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(

@@ -1,0 +1,275 @@
+"""Whatever ends a fine-tuning run or a sweep, the same command continues it, and it ends where the uninterrupted one did."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Done, Signal
+from tests.end_to_end.runs import (
+    REPOSITORY,
+    Run,
+    assert_same_weights,
+    checkpoints,
+    contents,
+    free_port,
+    last_step,
+    learned,
+    records,
+    results,
+    weights,
+)
+
+EXPERIMENT = REPOSITORY / "experiments" / "finetune" / "own_text.py"
+SMALL = (
+    "--config.task.length=32",
+    "--config.training.batch_size=16",
+    "--config.training.learning_rate=4e-3",
+    "--config.training.warmup_fraction=0.0",
+    "--config.model.scan_unroll=1",
+)
+CAREFUL = (
+    "--config.training.epochs=10",
+    "--config.training.gradual_unfreezing=true",
+    "--config.selection.per_epoch=2",
+    "--config.selection.patience=4",
+    "--config.checkpoints.every=4",
+    "--config.log_every=3",
+)
+"""All by which a run could lose its thread: layers that thaw, the best of several evaluations, an end before the last step.
+Evaluations come every 3 steps, states every 4."""
+LAST_STEP = 60
+SMALL_FILES = 80_000
+"""Bytes: more than what a run writes as text, less than a state."""
+WITHIN_ROUNDING = 2e-3  # of the largest weight of each array, as for pretraining
+
+
+def command(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[str]:
+    """The run of `data`'s model on its tables."""
+    places = [f"--workdir={workdir}", f"--config.init_from={data}/model"]
+    tables = [f"--config.task.own.{split}={data}/{split}.csv" for split in ("train", "dev")]
+    return ["finetune", f"--config={EXPERIMENT}", *places, *tables, *SMALL, *flags]
+
+
+def started(data: pathlib.Path, workdir: pathlib.Path, *flags: str, prepare: Callable[[], None] | None = None) -> Run:
+    """The same as a process of its own, as a person starts it."""
+    _, _, _, *rest = command(data, workdir, *flags)
+    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    return Run(EXPERIMENT, workdir, *rest, verb="finetune", prepare=prepare, compiled=data / "compiled", environment=quick)
+
+
+def only_small_files() -> None:
+    """A state does not fit, all else does."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_FILES, resource.RLIM_INFINITY))
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """Two runs of one configuration, one of them killed again and again; and where what they began with has moved meanwhile."""
+
+    whole: pathlib.Path
+    killed: pathlib.Path
+    ends: dict[str, Done]
+    """How each start of the latter ended, in their order."""
+    best: dict[str, list[int]]
+    """The steps whose weights were on disk then, as the best ones."""
+    early: pathlib.Path
+    """Its workdir as it was after the SIGTERM."""
+    moved: pathlib.Path
+
+
+@pytest.fixture(scope="module")
+def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    base = tmp_path_factory.mktemp("recovery")
+    moved = base / "moved"
+    moved.mkdir()
+    for name in ("train.csv", "dev.csv"):
+        shutil.copy(toys / name, moved)
+    shutil.copytree(toys / "model", moved / "model")
+    workdir, early = base / "killed", base / "early"
+    deaths = {
+        "a best and no state": Signal("bert_jax.finetune:save", argument=4, once_there=(f"{workdir}/best/3",)),
+        "a best newer than the state": Signal(
+            "bert_jax.finetune:save", argument=8, once_there=(f"{workdir}/checkpoints/4", f"{workdir}/best/6")
+        ),
+        "stopped": Signal("bert_jax.interruptions:Preemption.requested", argument=9, number=signal.SIGTERM),
+        "saving": Signal("bert_jax.finetune:save", argument=12, after=True),
+        "a state and its best": Signal(
+            "bert_jax.finetune:save", argument=24, after=True, once_there=(f"{workdir}/checkpoints/24",)
+        ),
+        "in the last evaluation": Signal("bert_jax.finetuning_log:FinetuningLog.evaluation", argument=45),
+        "no results yet": Signal("bert_jax.finetune:write_json"),
+        "no model yet": Signal("bert_jax.finetune:export_model"),
+    }
+    ends, best = {}, {}
+    for name, death in deaths.items():
+        data = moved if early.exists() else toys
+        (ends[name],) = forked.run(toys, command(data, workdir, *CAREFUL), at=death, slow="/best/24")
+        best[name] = [int(path.name) for path in (workdir / "best").iterdir() if path.name.isdigit()]
+        if name == "stopped":
+            shutil.copytree(workdir, early)
+    (ends["the last"],) = forked.run(toys, command(moved, workdir, *CAREFUL))
+    (whole,) = forked.run(toys, command(toys, base / "whole", *CAREFUL))
+    assert whole.status == 0, whole.output
+    return Runs(base / "whole", workdir, ends, best, early, moved)
+
+
+def test_the_uninterrupted_run_has_everything_to_lose(runs: Runs):
+    """Else the tests below would say little."""
+    found = results(runs.whole)
+    best = [record["step"] for record in records(runs.whole) if record.get("dev/accuracy") == found["scores"]["dev"]["accuracy"]]
+    assert (found["best_step"], found["steps"]) == (best[0], best[0] + 12)  # four evaluations without a better one
+    assert found["steps"] < LAST_STEP
+
+
+def test_every_kill_came_when_it_was_meant_to(runs: Runs):
+    statuses = {name: end.status for name, end in runs.ends.items()}
+    killed = dict.fromkeys(statuses, -signal.SIGKILL)
+    assert statuses == killed | {"stopped": 128 + signal.SIGTERM, "the last": 0}, runs.ends
+    assert 6 in runs.best["a best newer than the state"]
+    assert "continuing from step 4" in runs.ends["stopped"].output
+
+
+def test_sigterm_saves_at_once_and_says_so(runs: Runs):
+    assert f"stopped at step 9 of {LAST_STEP}, saved; the same command continues" in runs.ends["stopped"].output
+    assert checkpoints(runs.early)[-1] == 9
+    assert "continuing from step 9" in runs.ends["saving"].output
+
+
+def test_after_every_kill_scores_metrics_and_weights_are_those_of_the_uninterrupted_run(runs: Runs):
+    assert results(runs.killed) == results(runs.whole)
+    assert learned(runs.killed) == learned(runs.whole)
+    assert_same_weights(runs.killed, runs.whole)
+    for path in (runs.whole / "predictions").iterdir():
+        assert (runs.killed / "predictions" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_state_is_never_on_disk_before_the_best_weights_it_counts_on(runs: Runs):
+    """Its continuation would not evaluate them again. They took a second longer to arrive."""
+    assert "dev after step 24" in runs.ends["a state and its best"].output
+    assert 24 in runs.best["a state and its best"]
+    assert "continuing from step 24" in runs.ends["in the last evaluation"].output
+
+
+def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path, runs: Runs, tmp_path: pathlib.Path):
+    workdir = shutil.copytree(runs.early, tmp_path / "full")
+    saved = contents(workdir / "checkpoints/9")
+    status, output = started(toys, workdir, *CAREFUL, prepare=only_small_files).end()
+    assert status == 2, output
+    assert "continuing from step 9" in output
+    assert "the checkpoint of step 12 could not be saved (File too large); training goes on" in output
+    assert f"error: the checkpoint of step 45 could not be saved in {workdir / 'checkpoints'} (File too large); " in output
+    assert contents(workdir / "checkpoints/9") == saved
+    assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the same, or a better one that did fit
+    assert not (workdir / "results.json").exists()
+
+
+def test_a_finished_run_says_so_and_changes_nothing(toys: pathlib.Path, runs: Runs):
+    before = contents(runs.whole)
+    (end,) = forked.run(toys, command(toys, runs.whole, *CAREFUL))
+    assert end == Done(0, f"this run is done: see {runs.whole / 'results.json'} and {runs.whole / 'model'}\n")
+    assert contents(runs.whole) == before
+
+
+# ------------------------------------------------------------------------------------------------------------ sweeps of two seeds
+SWEEP = (
+    "--config.training.epochs=2",
+    "--config.training.gradual_unfreezing=true",
+    "--config.sweep.seeds=[0, 1]",
+    "--config.checkpoints.every=5",
+    "--config.log_every=1",
+)
+STEPS = 12
+"""Of each of its runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweeps:
+    """A sweep whose runs went side by side, and one whose runs went one after another, killed in the second and continued."""
+
+    together: pathlib.Path
+    killed: pathlib.Path
+    first: dict[str, bytes]
+    """What was in the directory of the latter's first run when it was killed."""
+    ends: Sequence[Done]
+
+
+@pytest.fixture(scope="module")
+def sweeps(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Sweeps:
+    base = tmp_path_factory.mktemp("sweeps")
+    together, killed = base / "together", base / "killed"
+    ends = forked.run(toys, command(toys, together, *SWEEP), devices=2)
+    reached = f"{runs_of(killed)[1]}/checkpoints/5"
+    death = Signal("bert_jax.interruptions:Preemption.requested", call=STEPS + 8, once_there=(reached,))
+    ends += forked.run(toys, command(toys, killed, *SWEEP), at=death)
+    first = contents(runs_of(killed)[0])
+    ends += forked.run(toys, command(toys, killed, *SWEEP))
+    return Sweeps(together, killed, first, ends)
+
+
+def runs_of(workdir: pathlib.Path) -> list[pathlib.Path]:
+    return [workdir / "runs" / f"batch-16_rate-0.004_epochs-2_seed-{seed}" for seed in (0, 1)]
+
+
+def test_a_sweep_goes_on_in_the_run_in_which_it_was_killed_and_repeats_none(sweeps: Sweeps):
+    assert [end.status for end in sweeps.ends] == [0, -signal.SIGKILL, 0], sweeps.ends
+    first, second = runs_of(sweeps.killed)
+    assert f"{second.name}  continuing from step 5" in sweeps.ends[-1].output
+    assert first.name not in sweeps.ends[-1].output
+    left = {name: data for name, data in sweeps.first.items() if not name.startswith(("best", "checkpoints"))}
+    assert {name: data for name, data in contents(first).items() if not name.startswith(("best", "checkpoints"))} == left
+
+
+def test_runs_side_by_side_one_after_another_and_continued_are_the_same_runs(sweeps: Sweeps):
+    assert results(sweeps.killed) | {"runs": []} == results(sweeps.together) | {"runs": []}
+    for one, other in zip(runs_of(sweeps.killed), runs_of(sweeps.together), strict=True):
+        assert results(one) == results(other)
+        assert learned(one) == learned(other)
+        assert last_step(one) == STEPS
+    assert_same_weights(sweeps.killed, sweeps.together)
+
+
+def test_a_sweep_compares_its_runs_and_keeps_the_weights_of_the_best_alone(sweeps: Sweeps):
+    found = json.loads((sweeps.together / "results.json").read_text())
+    scores = [results(run)["scores"]["dev"]["accuracy"] for run in runs_of(sweeps.together)]
+    (setting,) = found["settings"]
+    assert found["metric"] == "dev/accuracy"
+    assert setting["mean"] == pytest.approx(np.mean(scores))
+    assert setting["std"] == pytest.approx(np.std(scores, ddof=1))
+    best = runs_of(sweeps.together)[int(np.argmax(scores))]
+    assert found["best_run"] == best.name
+    assert [run for run in runs_of(sweeps.together) if (run / "best").exists()] == [best]
+    assert not any((run / "checkpoints").exists() for run in runs_of(sweeps.together))
+    assert (sweeps.together / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (sweeps.together / "predictions" / "dev.tsv").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------- several processes
+def test_two_processes_give_what_one_gives(toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path):
+    """The same sweep, whose runs are then trained by both together."""
+    workdir = tmp_path / "two"
+    flags = [*SWEEP, f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120"]
+    pair = [started(toys, workdir, *flags, f"--process={i}") for i in range(2)]
+    (first, output), (second, other) = (run.end() for run in pair)
+    assert (first, second) == (0, 0), output + other
+    assert "devices: 2 x cpu" in output
+    assert "step " not in other, "only the first process talks"
+    for one, whole in zip(runs_of(workdir), runs_of(sweeps.together), strict=True):
+        assert [record["step"] for record in learned(one)] == [record["step"] for record in learned(whole)]
+        losses, wanted = ([record["train/loss"] for record in learned(run) if "train/loss" in record] for run in (one, whole))
+        np.testing.assert_allclose(losses, wanted, rtol=1e-3)
+        assert results(one)["scores"]["dev"]["accuracy"] == pytest.approx(results(whole)["scores"]["dev"]["accuracy"], abs=0.03)
+    ours, theirs = weights(workdir), weights(sweeps.together)
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        if not name.endswith("key.bias"):  # without effect on the loss, so nothing but rounding moves it
+            assert np.abs(ours[name] - theirs[name]).max() < WITHIN_ROUNDING * np.abs(theirs[name]).max(), name

@@ -1,0 +1,160 @@
+"""Techniques beyond plain fine-tuning, through the keys of the command line; and the README's example of one's own data, as it
+stands there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.interop.huggingface import import_model
+from bert_jax.model.settings import HeadConfig
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Done
+from tests.end_to_end.runs import REPOSITORY, results
+from tests.end_to_end.test_finetuning_recovery import SMALL
+from tests.end_to_end.toy_tasks import entities, sentiment, write_model
+
+LABELS = ("contradiction", "entailment", "neutral")
+
+
+@dataclasses.dataclass(frozen=True)
+class Techniques:
+    """Where the runs and the models they began with are, and how they ended."""
+
+    base: pathlib.Path
+    ends: dict[str, Done]
+
+
+@pytest.fixture(scope="module")
+def techniques(tmp_path_factory: pytest.TempPathFactory) -> Techniques:
+    base = tmp_path_factory.mktemp("techniques")
+    write_model(base / "mnli", head=HeadConfig(kind="sequence", labels=LABELS))
+    write_model(base / "half", num_layers=1)
+    sentiment(base / "sentiment")
+    entities(base / "entities")
+
+    def command(name: str, experiment: str, model: str, data: str, *flags: str) -> list[str]:
+        places = [f"--workdir={base / name}", f"--config.init_from={base / model}", f"--config.task.data_dir={base / data}"]
+        return ["finetune", f"--config={REPOSITORY}/experiments/finetune/{experiment}", *places, *SMALL, *flags]
+
+    weighted = ("--config.training.class_weights=[0]", "--config.training.label_smoothing=0.1")
+    commands = {
+        "ulmfit": command("ulmfit", "ulmfit.py:glue/sst2", "mnli", "sentiment", "--config.training.epochs=3", *weighted),
+        "again": command(
+            "again",
+            "ulmfit.py:glue/sst2",
+            "ulmfit",
+            "sentiment",
+            *weighted,
+            "--config.keep_head=true",
+            "--config.training.epochs=1",
+            "--config.training.learning_rate=1e-20",
+            "--config.selection.select=last",
+        ),
+        "distil": command(
+            "distil",
+            "distil.py:glue/sst2",
+            "half",
+            "sentiment",
+            f"--config.distillation.teacher={base / 'ulmfit'}",
+            "--config.task.train_rows=10",
+        ),
+        "features": command(
+            "features",
+            "ner_features.py:scalar_mix",
+            "mnli",
+            "entities",
+            "--config.head.lstm=8",
+            "--config.training.epochs=12",
+            "--config.training.learning_rate=1e-2",
+        ),
+        "tag": ["predict", "tag", f"--model={base / 'features'}", "ada bob saw oslo"],
+    }
+    return Techniques(base, dict(zip(commands, forked.run(base, *commands.values()), strict=True)))
+
+
+def test_all_run_to_their_end(techniques: Techniques):
+    for name, end in techniques.ends.items():
+        assert end.status == 0, (name, end.output)
+        assert "Traceback" not in end.output
+
+
+def test_a_model_of_three_labels_begins_a_task_of_two(techniques: Techniques):
+    assert "not read by the task, left out: pooler, sequence_head" in techniques.ends["ulmfit"].output
+    assert "labels: 0, 1" in techniques.ends["ulmfit"].output
+
+
+def test_gradual_unfreezing_leaves_what_no_epoch_reached(techniques: Techniques):
+    said = "gradual unfreezing: 3 epochs leave the lowest 1 of layers and embeddings as they are"
+    assert said in techniques.ends["ulmfit"].output
+    before, after = (import_model(techniques.base / name).params for name in ("mnli", "ulmfit"))
+    jax.tree.map(np.testing.assert_array_equal, after["embeddings"], before["embeddings"])
+    kernels = (params["encoder"]["layers"]["feed_forward"]["intermediate"]["kernel"] for params in (before, after))
+    assert (np.abs(np.subtract(*kernels)).max(axis=(1, 2)) > 0).all()  # of both layers
+
+
+def test_a_kept_head_goes_on_where_it_was(techniques: Techniques):
+    """At a learning rate of nothing it scores what it did."""
+    first, again = (results(techniques.base / name) for name in ("ulmfit", "again"))
+    assert again["scores"] == first["scores"]
+    assert again["best_step"] == again["steps"] == 6
+
+
+def test_fewer_rows_than_a_batch_are_a_step_an_epoch(techniques: Techniques):
+    assert results(techniques.base / "distil")["steps_per_epoch"] == 1
+
+
+def test_a_frozen_encoder_keeps_every_weight_while_the_features_are_learned(techniques: Techniques):
+    before, after = (import_model(techniques.base / name).params for name in ("mnli", "features"))
+    for part in ("embeddings", "encoder"):
+        jax.tree.map(np.testing.assert_array_equal, after[part], before[part])
+    found = results(techniques.base / "features")
+    assert found["scores"]["dev"]["f1"] > found["baseline"]["dev"]["f1"] + 0.3
+    assert "oslo/B-LOC" in techniques.ends["tag"].output
+
+
+# --------------------------------------------------------------------------------------------------------------------- the README
+def readme_commands(word: str) -> list[list[str]]:
+    """The command lines of the README's block that holds `word`, split as a shell does."""
+    text = (REPOSITORY / "README.md").read_text()
+    (block,) = [block for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE) if word in block]
+    return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
+
+
+def test_the_readmes_example_learns_from_ones_own_table(toys: pathlib.Path, tmp_path: pathlib.Path):
+    finetune, predict = readme_commands("experiments/finetune/own_text.py")
+    assert finetune[:2] == ["tpu_scripts/run.sh", "finetune"]
+    for name in ("train.csv", "dev.csv"):
+        (tmp_path / name).write_text((toys / name).read_text())
+    flags = [flag.replace("MODEL", str(toys / "model")) for flag in finetune[2:]]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
+    environment |= {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": ""}
+    for_a_tiny_model = [*SMALL, "--config.training.learning_rate=1e-3", "--config.training.epochs=12"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_jax.finetune", *flags, *for_a_tiny_model],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = results(tmp_path / "runs" / "own")
+    assert found["baseline"]["dev"]["accuracy"] == 0.5
+    assert found["scores"]["dev"]["accuracy"] > 0.9
+    assert predict[:2] == ["tpu_scripts/run.sh", "predict"]
+    asked = [part.replace("runs/own", str(tmp_path / "runs" / "own")) for part in predict[2:-1]]
+    (answer,) = forked.run(toys, ["predict", *asked, "it was said to be fine"])
+    assert answer.status == 0, answer.output
+    assert re.search(r"\d%  good  it was said to be fine", answer.output)
