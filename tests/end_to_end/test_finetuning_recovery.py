@@ -37,9 +37,10 @@ SMALL = (
     "--config.training.warmup_fraction=0.0",
     "--config.model.scan_unroll=1",
 )
+THAWING = "--config.training.gradual_unfreezing=true"
+"""In all runs on `toys`, so that they share what they compile."""
 CAREFUL = (
     "--config.training.epochs=10",
-    "--config.training.gradual_unfreezing=true",
     "--config.selection.per_epoch=2",
     "--config.selection.patience=4",
     "--config.checkpoints.every=4",
@@ -57,7 +58,7 @@ def command(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[str]
     """The run of `data`'s model on its tables."""
     places = [f"--workdir={workdir}", f"--config.init_from={data}/model"]
     tables = [f"--config.task.own.{split}={data}/{split}.csv" for split in ("train", "dev")]
-    return ["finetune", f"--config={EXPERIMENT}", *places, *tables, *SMALL, *flags]
+    return ["finetune", f"--config={EXPERIMENT}", *places, *tables, *SMALL, THAWING, *flags]
 
 
 def started(data: pathlib.Path, workdir: pathlib.Path, *flags: str, prepare: Callable[[], None] | None = None) -> Run:
@@ -183,7 +184,6 @@ def test_a_finished_run_says_so_and_changes_nothing(toys: pathlib.Path, runs: Ru
 # ------------------------------------------------------------------------------------------------------------ sweeps of two seeds
 SWEEP = (
     "--config.training.epochs=2",
-    "--config.training.gradual_unfreezing=true",
     "--config.sweep.seeds=[0, 1]",
     "--config.checkpoints.every=5",
     "--config.log_every=1",
@@ -251,6 +251,16 @@ def test_a_sweep_compares_its_runs_and_keeps_the_weights_of_the_best_alone(sweep
     assert not any((run / "checkpoints").exists() for run in runs_of(sweeps.together))
     assert (sweeps.together / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (sweeps.together / "predictions" / "dev.tsv").exists()
+
+
+def test_a_finished_sweep_is_bound_to_its_configuration_and_says_that_it_is_done(toys: pathlib.Path, sweeps: Sweeps):
+    before = contents(sweeps.killed)
+    again = command(toys, sweeps.killed, *SWEEP)
+    done, other = forked.run(toys, again, [*again, "--config.training.label_smoothing=0.1"])
+    assert done == Done(0, f"this run is done: see {sweeps.killed / 'results.json'} and {sweeps.killed / 'model'}\n")
+    assert other.status == 2
+    assert "training.label_smoothing  there 0.0, asked for 0.1" in other.output
+    assert contents(sweeps.killed) == before
 
 
 # ------------------------------------------------------------------------------------------------------------- several processes

@@ -20,7 +20,7 @@ from bert_jax.model.settings import HeadConfig
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
 from tests.end_to_end.runs import REPOSITORY, results
-from tests.end_to_end.test_finetuning_recovery import SMALL
+from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
 from tests.end_to_end.toy_tasks import entities, sentiment, write_model
 
 LABELS = ("contradiction", "entailment", "neutral")
@@ -74,8 +74,8 @@ def techniques(tmp_path_factory: pytest.TempPathFactory) -> Techniques:
             "mnli",
             "entities",
             "--config.head.lstm=8",
-            "--config.training.epochs=12",
-            "--config.training.learning_rate=1e-2",
+            "--config.training.epochs=20",
+            "--config.training.learning_rate=6e-2",
         ),
         "tag": ["predict", "tag", f"--model={base / 'features'}", "ada bob saw oslo"],
     }
@@ -138,8 +138,9 @@ def test_the_readmes_example_learns_from_ones_own_table(toys: pathlib.Path, tmp_
     flags = [flag.replace("MODEL", str(toys / "model")) for flag in finetune[2:]]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
     environment |= {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    environment |= {"JAX_COMPILATION_CACHE_DIR": ""}
-    for_a_tiny_model = [*SMALL, "--config.training.learning_rate=1e-3", "--config.training.epochs=12"]
+    environment |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_COMPILATION_CACHE_DIR": str(toys / "compiled")}
+    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    for_a_tiny_model = [*SMALL, THAWING, "--config.training.learning_rate=1e-3", "--config.training.epochs=12"]
     done = subprocess.run(
         [sys.executable, "-m", "bert_jax.finetune", *flags, *for_a_tiny_model],
         cwd=tmp_path,
@@ -155,6 +156,6 @@ def test_the_readmes_example_learns_from_ones_own_table(toys: pathlib.Path, tmp_
     assert found["scores"]["dev"]["accuracy"] > 0.9
     assert predict[:2] == ["tpu_scripts/run.sh", "predict"]
     asked = [part.replace("runs/own", str(tmp_path / "runs" / "own")) for part in predict[2:-1]]
-    (answer,) = forked.run(toys, ["predict", *asked, "it was said to be fine"])
+    (answer,) = forked.run(toys, ["predict", *asked, "people saw a fine house"])
     assert answer.status == 0, answer.output
-    assert re.search(r"\d%  good  it was said to be fine", answer.output)
+    assert re.search(r"\d%  good  people saw a fine house", answer.output)
