@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.model.pretraining import initial_parameters
+from bert_jax.model.pretraining import INPUTS, BertForPreTraining, initial_parameters
 from bert_jax.model.settings import ModelConfig
 from bert_jax.training.objectives import forward, pretraining_objective
 from bert_jax.training.steps import gradients
@@ -81,7 +81,13 @@ def largest_difference(a: Any, b: Any) -> float:
     return max(jax.tree.leaves(jax.tree_util.tree_map_with_path(relative, a, b)))
 
 
-outputs_of = jax.jit(forward, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
+def outputs_of(config, params, batch, seed):
+    """Everything that the pretraining model says of a batch."""
+    return BertForPreTraining(config).apply({"params": params}, *(batch[name] for name in INPUTS), seed)
+
+
+logits_of = jax.jit(forward, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3, 5))

@@ -6,56 +6,69 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.layers import Array, Dense, dropout, precision
+from bert_jax.model.layers import Array, Dense, dropout, gather_positions, precision
 from bert_jax.model.settings import ModelConfig
 
 MASKED_SCORE = -1e9
 """The original adds -10,000, which leaks a little attention to padding; a `where` with this leaks exactly none in float32."""
 
 
-def attention_mask(sequence_ids: Array) -> Array:
+def attention_mask(query_ids: Array, key_ids: Array) -> Array:
     """Who may look at whom: True [B, 1, L, T] where the key belongs to the query's own example.
 
-    `sequence_ids` [B, L] is 0 on padding and 1..P on packed examples, so a packed row's mask is block-diagonal. Padding sees
-    padding, which keeps its softmax finite and reaches no other token.
+    The `sequence_ids` of the queries [B, L] and of the keys [B, T] are 0 on padding and 1..P on packed examples, so a packed
+    row's mask is block-diagonal. Padding sees padding, which keeps its softmax finite and reaches no other token.
     """
-    return (sequence_ids[:, :, None] == sequence_ids[:, None, :])[:, None, :, :]
+    return (query_ids[:, :, None] == key_ids[:, None, :])[:, None, :, :]
 
 
 def dot_product_attention(
-    query: Array, key: Array, value: Array, mask: Array, dropout_rate: float, dropout_seed: Array | None
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array,
+    dropout_rate: float,
+    dropout_seed: Array | None,
+    positions: Array | None = None,
 ) -> Array:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
-    query, key, value [B, H, L, K] in any float dtype; mask bool [B, 1, L, T]. The softmax runs in float32, and is divided by its
-    sum after the product with V: a pass over [L, K] instead of one over [L, T], in the backward pass too. Returns [B, H, L, K].
+    query [B, H, L, K], key, value [B, H, T, K] in any float dtype; mask bool [B, 1, L, T]; `positions` int32 [B, L] if the
+    queries are not those of all tokens. The softmax runs in float32, and is divided by its sum after the product with V: a pass
+    over [L, K] instead of one over [L, T], in the backward pass too. Returns [B, H, L, K].
     """
     scale = query.shape[-1] ** -0.5
     scores = jnp.einsum("BHLK,BHTK->BHLT", query * jnp.asarray(scale, query.dtype), key, precision=precision(query.dtype))
     scores = jnp.where(mask, scores.astype(jnp.float32), MASKED_SCORE)
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
-    kept = dropout(weights, dropout_rate, dropout_seed).astype(value.dtype)
+    kept = dropout(weights, dropout_rate, dropout_seed, positions).astype(value.dtype)
     context = jnp.einsum("BHLT,BHTK->BHLK", kept, value, precision=precision(value.dtype))
     return (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with its output projection; [B, L, D] -> [B, L, D]. The residual and LayerNorm are the
-    block's."""
+    """Multi-head self-attention with its output projection, [B, L, D] -> [B, L, D]; the residual and LayerNorm are the block's.
+
+    With `positions` int32 [B, Q], only the tokens there ask: -> [B, Q, D].
+    """
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array, dropout_seed: Array | None) -> Array:
+    def __call__(self, x: Array, sequence_ids: Array, dropout_seed: Array | None, positions: Array | None = None) -> Array:
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         heads = (c.num_heads, c.head_width)
 
-        def project(name: str) -> Array:
+        def project(name: str, x: Array) -> Array:
             projected = Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
             return projected.swapaxes(1, 2)
 
+        asking, query_ids = x, sequence_ids
+        if positions is not None:
+            asking, query_ids = gather_positions(x, positions), jnp.take_along_axis(sequence_ids, positions, axis=1)
+        mask = attention_mask(query_ids, sequence_ids)
         context = dot_product_attention(
-            project("query"), project("key"), project("value"), mask, c.attention_dropout, dropout_seed
+            project("query", asking), project("key", x), project("value", x), mask, c.attention_dropout, dropout_seed, positions
         )
         return Dense(heads, (c.hidden_size,), ("heads", "head_width", "embed"), c.initializer_range, dtype, name="output")(
             context.swapaxes(1, 2)

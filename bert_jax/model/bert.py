@@ -5,11 +5,10 @@ from __future__ import annotations
 import flax.linen as nn
 import jax.numpy as jnp
 
-from bert_jax.model.attention import attention_mask
 from bert_jax.model.embeddings import Embeddings, check_ids
 from bert_jax.model.encoder import Encoder
-from bert_jax.model.heads import Pooler, gather_positions
-from bert_jax.model.layers import Array, mix
+from bert_jax.model.heads import Pooler
+from bert_jax.model.layers import Array, gather_positions, mix
 from bert_jax.model.settings import ModelConfig
 
 
@@ -38,10 +37,26 @@ class Bert(nn.Module):
 
         `sequence_ids` is 0 on padding and 1..P on packed examples. Raises UserError, outside jit, for ids beyond their tables.
         """
-        check_ids(self.config, input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
-        embedded = self.embeddings(input_ids, token_type_ids, position_ids, None if dropout_seed is None else mix(dropout_seed))
-        last, layers = self.encoder(embedded, attention_mask(sequence_ids), dropout_seed)
+        embedded = self._embed(input_ids, token_type_ids, position_ids, dropout_seed)
+        last, layers = self.encoder(embedded, sequence_ids, dropout_seed)
         return last, jnp.concatenate([embedded[None], layers])
+
+    def encode_at(
+        self,
+        positions: Array,
+        input_ids: Array,
+        token_type_ids: Array,
+        position_ids: Array,
+        sequence_ids: Array,
+        dropout_seed: Array | None = None,
+    ) -> Array:
+        """What `encode` gives as `last`, at `positions` int32 [B, Q] alone [B, Q, D], and for less: see `Encoder.at`."""
+        embedded = self._embed(input_ids, token_type_ids, position_ids, dropout_seed)
+        return self.encoder.at(positions, embedded, sequence_ids, dropout_seed)
+
+    def _embed(self, input_ids: Array, token_type_ids: Array, position_ids: Array, dropout_seed: Array | None) -> Array:
+        check_ids(self.config, input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
+        return self.embeddings(input_ids, token_type_ids, position_ids, None if dropout_seed is None else mix(dropout_seed))
 
     def pool(self, last: Array, cls_positions: Array) -> Array:
         """last [B, L, D] at the [CLS]s, cls_positions int32 [B, P] -> [B, P, D]."""

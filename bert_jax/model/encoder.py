@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.attention import SelfAttention
-from bert_jax.model.layers import Array, Dense, LayerNorm, activation, dropout, mix
+from bert_jax.model.layers import Array, Dense, LayerNorm, activation, dropout, gather_positions, mix
 from bert_jax.model.settings import ModelConfig
 
 ACTIVATION_AXES = ("batch", "length", "embed")
@@ -31,48 +34,107 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One Transformer layer of the paper, normalised after each residual: the carry of the loop over layers is x [B, L, D]."""
+    """One Transformer layer of the paper, normalised after each residual: x [B, L, D] -> [B, L, D].
+
+    With `positions` int32 [B, Q], every token is looked at but only those are computed: -> [B, Q, D].
+    """
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: Array, layer: Array, mask: Array, seed: Array | None) -> tuple[Array, Array]:
+    def __call__(
+        self, x: Array, layer: Array, sequence_ids: Array, seed: Array | None, positions: Array | None = None
+    ) -> Array:
         c = self.config
         seeds = [None] * 3 if seed is None else [mix(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
-        y = SelfAttention(c, name="attention")(x, mask, seeds[0])
-        x = LayerNorm(c.layer_norm_epsilon, name="attention_layer_norm")(x + dropout(y, c.hidden_dropout, seeds[1]))
+        y = SelfAttention(c, name="attention")(x, sequence_ids, seeds[0], positions)
+        x = x if positions is None else gather_positions(x, positions)
+        x = LayerNorm(c.layer_norm_epsilon, name="attention_layer_norm")(x + dropout(y, c.hidden_dropout, seeds[1], positions))
         y = FeedForward(c, name="feed_forward")(x)
-        x = LayerNorm(c.layer_norm_epsilon, name="feed_forward_layer_norm")(x + dropout(y, c.hidden_dropout, seeds[2]))
-        x = nn.with_logical_constraint(x, ACTIVATION_AXES)
-        return x, x
+        x = LayerNorm(c.layer_norm_epsilon, name="feed_forward_layer_norm")(x + dropout(y, c.hidden_dropout, seeds[2], positions))
+        return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
 
-def rematerialised(block: type[nn.Module], how: str) -> type[nn.Module]:
-    """`block` with its backward pass recomputing what `ModelConfig.rematerialisation` says."""
-    if how == "none":
-        return block
-    policy = jax.checkpoint_policies.dots_saveable if how == "dots" else jax.checkpoint_policies.nothing_saveable
-    return nn.remat(block, policy=policy, prevent_cse=False)
+def initial_layers(key: Array, config: ModelConfig) -> Any:
+    """Fresh parameters of every block, each array boxed with its axis names and stacked along a leading axis "layers"."""
+
+    def initial(key: Array) -> Any:
+        x, ids = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
+        return Block(config, parent=None).init(key, x, jnp.uint32(0), ids, None)["params"]
+
+    boxed = jax.vmap(initial)(jax.random.split(key, config.num_layers))
+    return nn.meta.add_axis(boxed, 0, {nn.PARTITION_NAME: "layers"})
+
+
+@jax.custom_vjp
+def unstack(stacked: Any) -> list[Any]:
+    """A tree of arrays [N, ...] as N trees of arrays [...].
+
+    The derivative of N slices would be a sum of N arrays as large as the stack; here it is one concatenation.
+    """
+    leaves, structure = jax.tree.flatten(stacked)
+    return [jax.tree.unflatten(structure, layer) for layer in zip(*leaves, strict=True)]
+
+
+unstack.defvjp(
+    lambda stacked: (unstack(stacked), None), lambda _, layers: (jax.tree.map(lambda *parts: jnp.stack(parts), *layers),)
+)
 
 
 class Encoder(nn.Module):
-    """N blocks applied in turn: x [B, L, D] -> (last [B, L, D], every layer's output [N, B, L, D]).
+    """N blocks applied in turn.
 
     Parameters carry a leading layer axis N whatever `scan_unroll` is, so checkpoints do not depend on how the loop is compiled.
     """
 
     config: ModelConfig
 
-    @nn.compact
-    def __call__(self, x: Array, mask: Array, seed: Array | None) -> tuple[Array, Array]:
+    def setup(self) -> None:
+        self.layers = self.param("layers", initial_layers, self.config)
+
+    def __call__(self, x: Array, sequence_ids: Array, seed: Array | None) -> tuple[Array, Array]:
+        """x [B, L, D] -> (last [B, L, D], every layer's output [N, B, L, D])."""
         c = self.config
-        loop = nn.scan(
-            rematerialised(Block, c.rematerialisation),
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),
-            length=c.num_layers,
-            unroll=c.scan_unroll or c.num_layers,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )
-        return loop(c, name="layers")(x, jnp.arange(c.num_layers, dtype=jnp.uint32), mask, seed)
+        if c.scan_unroll:
+            scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
+            block = self._block(sequence_ids, seed)
+
+            def trip(x: Array, layer: tuple[Any, Array]) -> tuple[Array, Array]:
+                return (x := block(x, *layer)), x
+
+            return jax.lax.scan(trip, x, scanned, unroll=c.scan_unroll)
+        outputs = self._unrolled(x, sequence_ids, seed)
+        return outputs[-1], jnp.stack(outputs)
+
+    def at(self, positions: Array, x: Array, sequence_ids: Array, seed: Array | None) -> Array:
+        """The last layer's output at `positions` int32 [B, Q] alone: x [B, L, D] -> [B, Q, D].
+
+        Where a model is read at few positions, 5/6 of its last layer (of the paper's shape: all but keys and values) are computed
+        there only. A loop over layers that is not unrolled runs in full, since taking one layer out of the stack would copy it.
+        """
+        if self.config.scan_unroll:
+            return gather_positions(self(x, sequence_ids, seed)[0], positions)
+        return self._unrolled(x, sequence_ids, seed, positions)[-1]
+
+    def _unrolled(self, x: Array, sequence_ids: Array, seed: Array | None, positions: Array | None = None) -> list[Array]:
+        block = self._block(sequence_ids, seed)
+        outputs = [x]
+        for i, params in enumerate(unstack(self.layers)):
+            last = i == self.config.num_layers - 1
+            outputs.append(block(outputs[-1], params, jnp.uint32(i), positions if last else None))
+        return outputs[1:]
+
+    def _block(self, sequence_ids: Array, seed: Array | None) -> Callable[..., Array]:
+        """(x, parameters of the layer, its number, positions) -> its output; the backward pass recomputes what
+        `ModelConfig.rematerialisation` says."""
+        c = self.config
+
+        def block(x: Array, params: Any, layer: Array, positions: Array | None = None) -> Array:
+            with jax.named_scope("layers"):
+                output: Any = Block(c, parent=None).apply({"params": params}, x, layer, sequence_ids, seed, positions)
+            return output
+
+        if c.rematerialisation == "none":
+            return block
+        policy = jax.checkpoint_policies.dots_saveable if c.rematerialisation == "dots" else None
+        return jax.checkpoint(block, policy=policy, prevent_cse=not c.scan_unroll)

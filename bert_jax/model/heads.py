@@ -27,11 +27,6 @@ PADDED_LOGIT = -1e9
 """The logit of a padded vocabulary row: its probability and its gradient are exactly zero in float32."""
 
 
-def gather_positions(x: Array, positions: Array) -> Array:
-    """x [B, L, D] at `positions` int32 [B, M] -> [B, M, D]."""
-    return jnp.take_along_axis(x, positions[:, :, None], axis=1)
-
-
 class Pooler(nn.Module):
     """tanh(W h + b) of each example's [CLS]: [B, P, D] -> [B, P, D]."""
 

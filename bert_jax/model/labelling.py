@@ -10,8 +10,8 @@ import numpy as np
 
 from bert_jax.model.bert import Bert
 from bert_jax.model.features import concat_pooling, mention_features
-from bert_jax.model.heads import LabelHead, gather_positions
-from bert_jax.model.layers import Array, mix
+from bert_jax.model.heads import LabelHead
+from bert_jax.model.layers import Array, gather_positions, mix
 from bert_jax.model.settings import HeadConfig, ModelConfig
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
@@ -48,6 +48,15 @@ class BertForLabels(Bert):
         seed = None if dropout_seed is None else mix(dropout_seed ^ HEAD_SEED)
         return {"logits": self.answer(tokens, batch, seed), "last": last, "hidden_states": hidden_states}
 
+    def logits(self, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> Array:
+        """The logits alone, as training wants them: the last layer is computed only where the head reads it."""
+        if not self.head.reads_last_at_positions:
+            return self(batch, dropout_seed)["logits"]
+        ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
+        read = self.encode_at(self._positions(batch), ids, types, positions, sequence_ids, dropout_seed)
+        seed = None if dropout_seed is None else mix(dropout_seed ^ HEAD_SEED)
+        return getattr(self, self.head.part)(self._at_positions(read), seed)
+
     def features(self, last: Array, hidden_states: Array, sequence_ids: Array) -> Array:
         """What the head reads of every token [B, L, E], from what `encode` gives."""
         return getattr(self, self.head.part).features(last, hidden_states, sequence_ids)
@@ -55,19 +64,25 @@ class BertForLabels(Bert):
     def answer(self, tokens: Array, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> Array:
         """The logits, from the features of tokens [B, L, E]; of `batch` only what says where texts are, so that rows may also be
         laid end to end [1, B * L, E]."""
-        return getattr(self, self.head.part)(self._read(tokens, batch), dropout_seed)
-
-    def _read(self, tokens: Array, batch: Mapping[str, Array]) -> Array:
-        """What the head's own layer reads: [B, P, J], or [B, L, J] of a token or span head."""
         if self.head.per_token:
-            return tokens
+            x = tokens
+        elif self.head.pooling == "concat":
+            x = concat_pooling(tokens, gather_positions(tokens, batch["cls_positions"]), batch["sequence_ids"])
+        else:
+            x = self._at_positions(gather_positions(tokens, self._positions(batch)))
+        return getattr(self, self.head.part)(x, dropout_seed)
+
+    def _positions(self, batch: Mapping[str, Array]) -> Array:
+        """Where a head that reads few tokens reads them, int32 [B, P], of a mention head [B, 3 P]."""
         if self.head.kind == "mention":
-            rows, slots, three = batch["marks"].shape
-            marked = gather_positions(tokens, batch["marks"].reshape(rows, slots * three))
-            return mention_features(marked.reshape(rows, slots, three, tokens.shape[-1]))
-        if self.head.reads_pooler:
-            return self.pool(tokens, batch["cls_positions"])
-        return concat_pooling(tokens, gather_positions(tokens, batch["cls_positions"]), batch["sequence_ids"])
+            return batch["marks"].reshape(len(batch["marks"]), -1)
+        return batch["cls_positions"]
+
+    def _at_positions(self, read: Array) -> Array:
+        """The tokens at `_positions` [B, P or 3 P, E] -> what the head's own layer reads [B, P, J]."""
+        if self.head.kind == "mention":
+            return mention_features(read.reshape(len(read), -1, 3, read.shape[-1]))
+        return self.pooler(read)
 
 
 def initial_label_parameters(config: ModelConfig, head: HeadConfig, key: Array) -> dict[str, Any]:

@@ -112,6 +112,11 @@ def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
+def gather_positions(x: Array, positions: Array) -> Array:
+    """x [B, L, D] at `positions` int32 [B, M] -> [B, M, D]."""
+    return jnp.take_along_axis(x, positions[:, :, None], axis=1)
+
+
 def spread(x: Array, leading: int) -> Array:
     """`x` with `leading` axes of size one in front: the broadcast that rank promotion would do unasked."""
     return x.reshape((1,) * leading + x.shape)
@@ -163,7 +168,7 @@ def _gelu_backward(x: Array, g: Array) -> tuple[Array]:
 gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
 
 
-def random_words(seed: Array, shape: tuple[int, ...]) -> Array:
+def random_words(seed: Array, shape: tuple[int, ...], positions: Array | None = None) -> Array:
     """Random uint32 [*shape] as a pure function of (`seed` uint32 scalar, index): counter-based, so nothing is stored.
 
     Each row of the last axis gets a base word, mixed from the seed and the row's index; each element mixes its base and its
@@ -171,17 +176,23 @@ def random_words(seed: Array, shape: tuple[int, ...]) -> Array:
     several times as much per word and cannot be fused into the code that uses the bits, so a mask the size of the attention
     matrix would travel through memory; this one is about eight instructions that the compiler fuses, in the backward pass
     as well. Dropout needs bits that look independent, not unpredictable ones: the tests check rate, neighbours and layers.
+
+    `positions` int32 [B, Q] says which rows of a whole [B, ..., L, C] these [B, ..., Q, C] are: they get the words they have
+    there.
     """
-    base = mix(jnp.broadcast_to(seed, shape[:-1]) ^ _row_index_words(shape[:-1], seed))
+    base = mix(jnp.broadcast_to(seed, shape[:-1]) ^ _row_index_words(shape[:-1], seed, positions))
     column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * np.uint32(0x9E3779B9)
     return mix(base[..., None] + column)
 
 
-def _row_index_words(shape: tuple[int, ...], seed: Array) -> Array:
+def _row_index_words(shape: tuple[int, ...], seed: Array, positions: Array | None) -> Array:
     """A word for every index of `shape`, one axis folded in at a time: an index beyond 2**32 (a pod's batch) does not wrap."""
     word = jnp.broadcast_to(seed, shape)
     for axis in range(len(shape)):
-        word = mix(word + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(0x85EBCA6B) + np.uint32(axis + 1))
+        index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        if positions is not None and axis == len(shape) - 1:
+            index = positions.astype(jnp.uint32).reshape(len(positions), *(1,) * (len(shape) - 2), -1)
+        word = mix(word + index * np.uint32(0x85EBCA6B) + np.uint32(axis + 1))
     return word
 
 
@@ -193,15 +204,21 @@ def mix(word: Array) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _dropout(x: Array, rate: float, seed: Array) -> Array:
-    kept = random_words(seed, x.shape) >= np.uint32(round(rate * 2**32))
+def _dropout(x: Array, rate: float, seed: Array, positions: Array | None) -> Array:
+    kept = random_words(seed, x.shape, positions) >= np.uint32(round(rate * 2**32))
     return jnp.where(kept, x * np.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
 
 
 # The backward pass is the same function of the gradient: the mask is drawn again from the seed instead of being kept.
-_dropout.defvjp(lambda x, rate, seed: (_dropout(x, rate, seed), seed), lambda rate, seed, g: (_dropout(g, rate, seed), None))
+_dropout.defvjp(
+    lambda x, rate, seed, positions: (_dropout(x, rate, seed, positions), (seed, positions)),
+    lambda rate, drawn, g: (_dropout(g, rate, *drawn), None, None),
+)
 
 
-def dropout(x: Array, rate: float, seed: Array | None) -> Array:
-    """Sets each element to zero with probability `rate` and scales the rest by 1 / (1 - rate); `seed` None is evaluation."""
-    return x if seed is None or rate == 0.0 else _dropout(x, rate, seed)
+def dropout(x: Array, rate: float, seed: Array | None, positions: Array | None = None) -> Array:
+    """Sets each element to zero with probability `rate` and scales the rest by 1 / (1 - rate); `seed` None is evaluation.
+
+    Where x [B, ..., Q, C] are the tokens at `positions` int32 [B, Q] only, they are treated as they would be among all.
+    """
+    return x if seed is None or rate == 0.0 else _dropout(x, rate, seed, positions)

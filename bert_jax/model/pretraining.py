@@ -10,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.bert import Bert
-from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead, gather_positions
-from bert_jax.model.layers import Array
+from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead
+from bert_jax.model.layers import Array, gather_positions
 from bert_jax.model.settings import ModelConfig
+
+INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "masked_positions", "cls_positions")
+"""The arrays of a batch that the model reads, in the order of its arguments."""
 
 
 class BertForPreTraining(Bert):
@@ -54,6 +57,25 @@ class BertForPreTraining(Bert):
             "pooled": pooled,
             "last": last,
             "hidden_states": hidden_states,
+        }
+
+    def logits(
+        self,
+        input_ids: Array,
+        token_type_ids: Array,
+        position_ids: Array,
+        sequence_ids: Array,
+        masked_positions: Array,
+        cls_positions: Array,
+        dropout_seed: Array | None = None,
+    ) -> dict[str, Array]:
+        """The two logits alone, as training wants them: the last layer is computed only where a head reads it."""
+        positions = jnp.concatenate([cls_positions, masked_positions], axis=1)
+        read = self.encode_at(positions, input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
+        cls, masked = jnp.split(read, [cls_positions.shape[1]], axis=1)
+        return {
+            "mlm_logits": self.mlm_head(masked, self.embeddings.word_embeddings.embedding),
+            "nsp_logits": self.nsp_head(self.pooler(cls)),
         }
 
     def masked_logits(self, last: Array, masked_positions: Array) -> Array:

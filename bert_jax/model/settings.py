@@ -176,6 +176,11 @@ class HeadConfig:
         return self.kind in ("sequence", "choice") and self.pooling == "pooler"
 
     @property
+    def reads_last_at_positions(self) -> bool:
+        """Whether it reads the last layer, and that at [CLS]s or marks only."""
+        return not self.per_token and self.pooling == "pooler" and self.layers == "last"
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is the one layer of the paper's Figure 4 on what the last layer gives."""
         return self.kind != "mention" and (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.labelling import BertForLabels
-from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.pretraining import INPUTS, BertForPreTraining
 from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.training.label_losses import LabelLoss, hidden_state_difference, label_counts, label_loss_sums
 from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
@@ -32,17 +32,9 @@ class Objective:
 
 
 def forward(config: ModelConfig, params: Any, batch: Batch, seed: Array | None) -> dict[str, Array]:
-    """The pretraining model's outputs on a batch; `seed` None is evaluation."""
-    outputs = BertForPreTraining(config).apply(
-        {"params": params},
-        batch["input_ids"],
-        batch["token_type_ids"],
-        batch["position_ids"],
-        batch["sequence_ids"],
-        batch["masked_positions"],
-        batch["cls_positions"],
-        seed,
-    )
+    """The pretraining model's logits on a batch; `seed` None is evaluation."""
+    inputs = (batch[name] for name in INPUTS)
+    outputs = BertForPreTraining(config).apply({"params": params}, *inputs, seed, method="logits")
     return cast(dict[str, Array], outputs)
 
 
@@ -64,11 +56,12 @@ def label_objective(config: ModelConfig, head: HeadConfig, settings: LabelLoss, 
 
     def sums(params: Any, batch: Batch, seed: Array | None) -> Sums:
         held = {part: jax.lax.stop_gradient(tree) if part in frozen else tree for part, tree in params.items()}
-        outputs: Any = BertForLabels(config, head).apply({"params": held}, batch, seed)
+        model, variables = BertForLabels(config, head), {"params": held}
+        if "teacher_hidden_states" not in batch:
+            return label_loss_sums(cast(Array, model.apply(variables, batch, seed, method="logits")), batch, head, settings)
+        outputs = cast(dict[str, Array], model.apply(variables, batch, seed))
         total = label_loss_sums(outputs["logits"], batch, head, settings)
-        if "teacher_hidden_states" in batch:
-            total["hidden_difference"] = hidden_state_difference(outputs["hidden_states"], batch)
-        return total
+        return total | {"hidden_difference": hidden_state_difference(outputs["hidden_states"], batch)}
 
     def counts(batch: Batch) -> Sums:
         return label_counts(batch, head, settings)

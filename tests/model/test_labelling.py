@@ -97,6 +97,18 @@ def test_a_head_answers_for_every_example_or_for_every_token(kind, shape):
     assert outputs["hidden_states"].shape == (2, ROWS, LENGTH, 12)
 
 
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_included(kind):
+    config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1, num_layers=2), head_of(kind)
+    marks = np.arange(6).reshape(1, 2, 3).repeat(ROWS, 0)
+    batch = inputs() | {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "marks": marks}
+    params = random_params(config, head)
+    for seed in (None, jnp.uint32(7)):
+        whole = BertForLabels(config, head).apply({"params": params}, batch, seed)
+        few = BertForLabels(config, head).apply({"params": params}, batch, seed, method="logits")
+        np.testing.assert_allclose(few, whole["logits"], rtol=1e-5, atol=1e-6)
+
+
 def test_the_parameters_are_those_of_the_table_restricted_to_what_the_head_reads(head):
     config = dataclasses.replace(CONFIG, vocab_multiple=64)
     boxed = jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))

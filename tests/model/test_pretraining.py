@@ -13,7 +13,7 @@ from bert_jax.model.pretraining import abstract_parameters, count_parameters
 from bert_jax.model.settings import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.terminal import UserError
 from bert_jax.training.objectives import forward
-from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
+from tests.random_rows import TINY, gradients_of, largest_difference, logits_of, outputs_of, random_batch, random_parameters
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,16 @@ def test_how_the_layers_are_compiled_changes_no_gradient(change):
     plain, _ = gradients_of(config, params, batch, 0, jnp.int32(5), 1)
     other, _ = gradients_of(dataclasses.replace(config, **change), params, batch, 0, jnp.int32(5), 1)
     assert largest_difference(plain, other) < 1e-5
+
+
+def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_included():
+    config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)
+    params, batch = random_parameters(), packed(random_batch())
+    for seed in (None, jnp.uint32(7)):
+        whole, few = (of(config, params, batch, seed) for of in (outputs_of, logits_of))
+        assert few.keys() == {"mlm_logits", "nsp_logits"}
+        for name, logits in few.items():
+            np.testing.assert_allclose(logits, whole[name], rtol=1e-5, atol=1e-5 * np.abs(whole[name]).max())
 
 
 def test_padded_vocabulary_rows_never_win_and_never_learn():
