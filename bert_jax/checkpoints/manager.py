@@ -7,6 +7,7 @@ import logging
 import pathlib
 import re
 import shutil
+import threading
 from typing import Any
 
 import jax
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 QUARANTINE = "unreadable"
 ITEM = "state"  # named in every call: left to itself, Orbax guesses from the newest state, and a damaged one misleads it
 UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax appends to the name of a state that it is writing
+
+# Orbax tells the parts of one save from those of another by a number that it keeps once a process: two saves that begin at
+# the same moment, as runs side by side do, would wait for each other's directories until they time out.
+_beginning = threading.Lock()
 
 
 class Checkpoints:
@@ -113,7 +118,8 @@ class Checkpoints:
         self._settle()
         self._saving = step
         try:
-            self._manager.save(step, args=ocp.args.Composite(**{ITEM: ocp.args.StandardSave(state)}), force=True)
+            with _beginning:
+                self._manager.save(step, args=ocp.args.Composite(**{ITEM: ocp.args.StandardSave(state)}), force=True)
         except Exception as error:
             self._note_failure(error)
 

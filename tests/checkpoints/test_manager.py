@@ -3,6 +3,8 @@ from __future__ import annotations
 import logging
 import pathlib
 import resource
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.pretrain import with_shardings
@@ -117,6 +120,25 @@ def test_nothing_saved_is_no_state(tmp_path: pathlib.Path):
 def test_the_newest_are_kept(tmp_path: pathlib.Path):
     save_all(tmp_path, 1, 2, 3, 4, keep=2)
     assert steps_in(tmp_path) == [3, 4]
+
+
+def test_runs_side_by_side_may_save_at_the_same_moment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Orbax counts saves once a process: the second to begin would take the first one's number from it, and both would wait
+    for minutes. The pause after counting makes them meet every time."""
+    count = OperationIdGenerator.next_operation_id
+
+    def count_and_pause() -> int:
+        number = count()
+        time.sleep(0.2)
+        return number
+
+    monkeypatch.setattr(OperationIdGenerator, "next_operation_id", count_and_pause)
+    runs = [threading.Thread(target=save_all, args=(tmp_path / name, 1, 2), daemon=True) for name in "abc"]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(timeout=60)
+    assert [steps_in(tmp_path / name) for name in "abc"] == [[1, 2]] * 3
 
 
 def test_an_error_that_ends_the_run_lets_the_save_in_progress_end(tmp_path: pathlib.Path):
