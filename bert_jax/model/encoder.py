@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -66,14 +66,27 @@ def initial_layers(key: Array, config: ModelConfig) -> Any:
     return nn.meta.add_axis(boxed, 0, {nn.PARTITION_NAME: "layers"})
 
 
+def layers_apart(params: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's parameters with the stack of its encoder as a list of layers, which `Encoder` takes as well.
+
+    For inference: a slice of the stack is a copy of the layer (7 MB of MiniLM's, 5 % of the time of 1,024 tokens on 2 cores).
+    """
+    return {**params, "encoder": {**params["encoder"], "layers": _separate(params["encoder"]["layers"])}}
+
+
+def _separate(stacked: Any) -> list[Any]:
+    """A tree of arrays [N, ...] as N trees of arrays [...]."""
+    leaves, structure = jax.tree.flatten(stacked)
+    return [jax.tree.unflatten(structure, layer) for layer in zip(*leaves, strict=True)]
+
+
 @jax.custom_vjp
 def unstack(stacked: Any) -> list[Any]:
     """A tree of arrays [N, ...] as N trees of arrays [...].
 
     The derivative of N slices would be a sum of N arrays as large as the stack; here it is one concatenation.
     """
-    leaves, structure = jax.tree.flatten(stacked)
-    return [jax.tree.unflatten(structure, layer) for layer in zip(*leaves, strict=True)]
+    return _separate(stacked)
 
 
 unstack.defvjp(
@@ -84,18 +97,21 @@ unstack.defvjp(
 class Encoder(nn.Module):
     """N blocks applied in turn.
 
-    Parameters carry a leading layer axis N whatever `scan_unroll` is, so checkpoints do not depend on how the loop is compiled.
+    Parameters carry a leading layer axis N whatever `scan_unroll` is, so checkpoints do not depend on how the loop is compiled;
+    `layers_apart` takes it from those that are only read, and the loop is then never compiled as one.
     """
 
     config: ModelConfig
 
     def setup(self) -> None:
-        self.layers = self.param("layers", initial_layers, self.config)
+        given: Any = self.get_variable("params", "layers")
+        self.apart = isinstance(given, list)  # as `layers_apart` gives them
+        self.layers = given if self.apart else self.param("layers", initial_layers, self.config)
 
     def __call__(self, x: Array, sequence_ids: Array, seed: Array | None) -> tuple[Array, Array]:
         """x [B, L, D] -> (last [B, L, D], every layer's output [N, B, L, D])."""
         c = self.config
-        if c.scan_unroll:
+        if c.scan_unroll and not self.apart:
             scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
             block = self._block(sequence_ids, seed)
 
@@ -112,14 +128,14 @@ class Encoder(nn.Module):
         Where a model is read at few positions, 5/6 of its last layer (of the paper's shape: all but keys and values) are computed
         there only. A loop over layers that is not unrolled runs in full, since taking one layer out of the stack would copy it.
         """
-        if self.config.scan_unroll:
+        if self.config.scan_unroll and not self.apart:
             return gather_positions(self(x, sequence_ids, seed)[0], positions)
         return self._unrolled(x, sequence_ids, seed, positions)[-1]
 
     def _unrolled(self, x: Array, sequence_ids: Array, seed: Array | None, positions: Array | None = None) -> list[Array]:
         block = self._block(sequence_ids, seed)
         outputs = [x]
-        for i, params in enumerate(unstack(self.layers)):
+        for i, params in enumerate(self.layers if self.apart else unstack(self.layers)):
             last = i == self.config.num_layers - 1
             outputs.append(block(outputs[-1], params, jnp.uint32(i), positions if last else None))
         return outputs[1:]

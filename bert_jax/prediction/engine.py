@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import dataclasses
 import functools
 import itertools
 import os
@@ -17,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.interop.huggingface import Model, import_model
 from bert_jax.model.embeddings import check_ids
+from bert_jax.model.encoder import layers_apart
 from bert_jax.prediction.packing import Item, Packed, pack
 from bert_jax.terminal import UserError
 
@@ -38,11 +38,11 @@ class Engine:
 
     def __init__(self, model: Model):
         self.model = model
-        self.config = dataclasses.replace(model.config, scan_unroll=1)  # one layer compiles: Base answers after 0.9 s, not 1.8
+        self.config = model.config
         devices = jax.local_devices()
         self.mesh = Mesh(np.array(devices), ("data",))
         self.tokens = TOKENS.get(devices[0].platform, TOKENS_ELSEWHERE)
-        self.params = jax.device_put(model.params, NamedSharding(self.mesh, PartitionSpec()))
+        self.params = jax.device_put(layers_apart(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
         continues = np.pad(model.tokenizer.continuation_table, (0, model.config.padded_vocab_size - model.config.vocab_size))
