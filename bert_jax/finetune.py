@@ -68,6 +68,7 @@ MAY_CHANGE = (
     "distillation.teacher",
     "model.rematerialisation",
     "model.scan_unroll",
+    "model.attention",
     "sweep.devices_per_run",
 )
 """Keys that a continued run may give new values: none of them decides what is learned (models and data may have moved; what they

@@ -27,6 +27,7 @@ class ModelChanges:
     dtype: str = "float32"
     rematerialisation: str = "none"
     scan_unroll: int = 0
+    attention: str = "auto"
     vocab_multiple: int = 1
 
 

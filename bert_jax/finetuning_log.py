@@ -21,6 +21,7 @@ from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.metrics.pictures import draw_task_curves
 from bert_jax.metrics.report import Pace, row_flops, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
+from bert_jax.model.attention_choice import in_words
 from bert_jax.model.settings import ModelConfig
 from bert_jax.tasks.task import Task
 from bert_jax.training.schedules import FINETUNING
@@ -71,6 +72,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
                 f"{last_step:,} steps, {batches.steps_per_epoch:,} an epoch of {experiment.training.batch_size} examples, "
                 f"in rows of {shape.length} tokens"
             )
+        self.note(in_words(model, [shape.length], mesh))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._metrics:

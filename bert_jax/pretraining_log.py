@@ -17,6 +17,7 @@ from bert_jax.metrics.pictures import draw_curves
 from bert_jax.metrics.report import Pace, row_flops, training_line
 from bert_jax.metrics.scores import summarise
 from bert_jax.metrics.writer import METRICS, MetricsWriter
+from bert_jax.model.attention_choice import in_words
 from bert_jax.model.pretraining import count_parameters
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ def log_start(experiment: Experiment, train: Corpus, heldout: Corpus, mesh: Mesh
         devices[0].device_kind,
         " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
     )
+    log.info(in_words(m, [phase.length for phase in experiment.phases], mesh))
     begin = f"starting from the weights of {experiment.init_from}" if experiment.init_from else "starting from random weights"
     log.info("continuing from step %s", f"{step:,}") if step else log.info("%s (step 0)", begin)
 

@@ -6,6 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model.attention_choice import choose
+from bert_jax.model.fused_attention import fused_attention
 from bert_jax.model.layers import Array, Dense, dropout, gather_positions, precision
 from bert_jax.model.settings import ModelConfig
 
@@ -49,7 +51,7 @@ def dot_product_attention(
 class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, [B, L, D] -> [B, L, D]; the residual and LayerNorm are the block's.
 
-    With `positions` int32 [B, Q], only the tokens there ask: -> [B, Q, D].
+    With `positions` int32 [B, Q], only the tokens there ask: -> [B, Q, D], by plain attention whatever `attention` says.
     """
 
     config: ModelConfig
@@ -60,16 +62,21 @@ class SelfAttention(nn.Module):
         heads = (c.num_heads, c.head_width)
 
         def project(name: str, x: Array) -> Array:
-            projected = Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
-            return projected.swapaxes(1, 2)
+            return Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
 
-        asking, query_ids = x, sequence_ids
-        if positions is not None:
-            asking, query_ids = gather_positions(x, positions), jnp.take_along_axis(sequence_ids, positions, axis=1)
-        mask = attention_mask(query_ids, sequence_ids)
-        context = dot_product_attention(
-            project("query", asking), project("key", x), project("value", x), mask, c.attention_dropout, dropout_seed, positions
-        )
-        return Dense(heads, (c.hidden_size,), ("heads", "head_width", "embed"), c.initializer_range, dtype, name="output")(
-            context.swapaxes(1, 2)
-        )
+        if positions is None and not self.is_initializing() and choose(c, x.shape[1]).fused:
+            query, key, value = (project(name, x).reshape(x.shape) for name in ("query", "key", "value"))
+            context = fused_attention(
+                query, key, value, sequence_ids,
+                num_heads=c.num_heads, dropout_rate=c.attention_dropout, dropout_seed=dropout_seed,
+            ).reshape(*x.shape[:2], *heads)  # fmt: skip
+        else:
+            asking, query_ids = x, sequence_ids
+            if positions is not None:
+                asking, query_ids = gather_positions(x, positions), jnp.take_along_axis(sequence_ids, positions, axis=1)
+            sources = {"query": asking, "key": x, "value": x}
+            query, key, value = (project(name, source).swapaxes(1, 2) for name, source in sources.items())
+            mask = attention_mask(query_ids, sequence_ids)
+            context = dot_product_attention(query, key, value, mask, c.attention_dropout, dropout_seed, positions).swapaxes(1, 2)
+        output = Dense(heads, (c.hidden_size,), ("heads", "head_width", "embed"), c.initializer_range, dtype, name="output")
+        return output(context)

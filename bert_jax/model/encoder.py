@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.attention import SelfAttention
+from bert_jax.model.fused_attention import SAVED
 from bert_jax.model.layers import Array, Dense, LayerNorm, activation, dropout, gather_positions, mix
 from bert_jax.model.settings import ModelConfig
 
@@ -144,6 +146,8 @@ class Encoder(nn.Module):
         """(x, parameters of the layer, its number, positions) -> its output; the backward pass recomputes what
         `ModelConfig.rematerialisation` says."""
         c = self.config
+        if self.is_initializing():  # what is computed then is thrown away, and there may be no mesh yet
+            c = dataclasses.replace(c, attention="plain")
 
         def block(x: Array, params: Any, layer: Array, positions: Array | None = None) -> Array:
             with jax.named_scope("layers"):
@@ -152,5 +156,7 @@ class Encoder(nn.Module):
 
         if c.rematerialisation == "none":
             return block
-        policy = jax.checkpoint_policies.dots_saveable if c.rematerialisation == "dots" else None
+        policies = jax.checkpoint_policies
+        dots = policies.save_from_both_policies(policies.dots_saveable, policies.save_only_these_names(SAVED))
+        policy = dots if c.rematerialisation == "dots" else None
         return jax.checkpoint(block, policy=policy, prevent_cse=not c.scan_unroll)

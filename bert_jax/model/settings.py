@@ -10,6 +10,7 @@ from bert_jax.terminal import UserError, nearest
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 DTYPES = ("float32", "bfloat16")
 REMATERIALISATIONS = ("none", "dots", "full")
+ATTENTIONS = ("auto", "fused", "plain")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,9 @@ class ModelConfig:
     layer inputs."""
     scan_unroll: int = 0
     """Layers per trip of the loop over layers. 0 unrolls all of them: faster to run, slower to compile (1 compiles one layer)."""
+    attention: str = "auto"
+    """"fused": one kernel that keeps the scores on the chip (TPU); "plain": XLA's; "auto": fused where it can run. Dropout masks
+    differ between the two, their rate does not."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -71,7 +75,12 @@ class ModelConfig:
                 f"model.hidden_size={self.hidden_size} does not divide into model.num_heads={self.num_heads}; "
                 f"nearest number of heads that does: {min(divisors, key=lambda h: abs(h - self.num_heads))}"
             )
-        for name, allowed in (("activation", ACTIVATIONS), ("dtype", DTYPES), ("rematerialisation", REMATERIALISATIONS)):
+        for name, allowed in (
+            ("activation", ACTIVATIONS),
+            ("dtype", DTYPES),
+            ("rematerialisation", REMATERIALISATIONS),
+            ("attention", ATTENTIONS),
+        ):
             if getattr(self, name) not in allowed:
                 raise UserError(
                     f"model.{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}; "
