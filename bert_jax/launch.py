@@ -45,6 +45,8 @@ class Flags:
     process: int | None = None
     start_timeout: float = 300.0
     hang_seconds: float = 600.0
+    compiled: pathlib.Path | None = None
+    """Where `aot --save` has put compiled steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Run:
     is_first: bool  # process 0: the one that writes files and talks
     preemption: Preemption
     watchdog: Watchdog
+    compiled: pathlib.Path | None = None
+    """Where compiled steps may be found."""
 
 
 def parse_flags(
@@ -76,8 +80,10 @@ def parse_flags(
     several.add_argument("--process", type=int, metavar="I", help="which one this is, from 0")
     several.add_argument("--start-timeout", type=float, metavar="SECONDS", default=300.0, help="how long to wait for all (300)")
     parser.add_argument("--hang-seconds", type=float, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
+    if verb == "pretrain":
+        parser.add_argument("--compiled", type=pathlib.Path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
     arguments = list(sys.argv[1:] if argv is None else argv)
-    overrides, rest = _split_overrides(arguments)
+    overrides, rest = split_overrides(arguments)
     values, unknown = parser.parse_known_args(rest)
     if unknown:
         names = [option for action in parser._actions for option in action.option_strings]
@@ -87,18 +93,15 @@ def parse_flags(
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
     if "://" in values.workdir:
         raise UserError(f"--workdir={values.workdir} is a URL; mount the bucket (gcsfuse) and give the path of the mount")
-    file, argument = _find_config(values.config)
-    config = _plain(_load_config(file, argument))
-    for key, text in overrides:
-        _override(config, defaults or {}, key, text)
     return Flags(
-        config,
+        read_config(values.config, overrides, defaults or {}),
         pathlib.Path(values.workdir),
         values.coordinator,
         values.processes,
         values.process,
         values.start_timeout,
         values.hang_seconds,
+        getattr(values, "compiled", None),
     )
 
 
@@ -109,15 +112,24 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def _split_overrides(arguments: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+def read_config(given: str, overrides: Sequence[tuple[str, str]], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of an experiment file `given` as FILE[:ARG], with overrides ("a.b", "1"), as plain dicts."""
+    file, argument = _find_config(given)
+    config: dict[str, Any] = _plain(_load_config(file, argument))
+    for key, text in overrides:
+        _override(config, defaults, key, text)
+    return config
+
+
+def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[list[tuple[str, str]], list[str]]:
     """`--config.a.b=1` and `--config.a.b 1` apart from the other arguments, as pairs ("a.b", "1")."""
     overrides, rest = [], []
     waiting = iter(arguments)
     for argument in waiting:
-        if not argument.startswith("--config."):
+        if not argument.startswith(f"--{flag}."):
             rest.append(argument)
             continue
-        key, equals, text = argument.removeprefix("--config.").partition("=")
+        key, equals, text = argument.removeprefix(f"--{flag}.").partition("=")
         if not equals:
             text = next(waiting, "")
             if not text or text.startswith("--"):
@@ -259,7 +271,7 @@ def begin(
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(Watchdog(flags.workdir, floor=flags.hang_seconds))
         try:
-            yield Run(flags.workdir, is_first, preemption, watchdog)
+            yield Run(flags.workdir, is_first, preemption, watchdog, flags.compiled)
         except jax.errors.JaxRuntimeError as error:
             if jax.process_count() > 1:
                 _leave_the_others(error)

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.examples.assemble import Batch
+from bert_jax.saved_programs import load_program
 from bert_jax.terminal import UserError, duration
 from bert_jax.training.losses import Sums
 
@@ -34,12 +35,23 @@ def add(window: Sums, sums: Sums) -> Sums:
     return {name: window[name] + value if window else value for name, value in sums.items()}
 
 
-def compiled(function: Any, *arguments: Any) -> Any:
+def compiled(function: Any, *arguments: Any, mesh: Mesh, saved: pathlib.Path | None = None, must: bool = True) -> Any:
     """`function` compiled for such arguments, so that the first step is as fast as the others and the log says what
-    compiling took."""
+    compiling took; loaded from the directory `saved` where that is given. Raises UserError where it `must` be there and is not;
+    a run that is under way rather compiles."""
     start = time.monotonic()
-    program = function.lower(*arguments).compile()
-    log.info("compiled the training step in %s", duration(time.monotonic() - start))
+    lowered = function.lower(*arguments)
+    program = None
+    if saved:
+        try:
+            program = load_program(saved, lowered, list(mesh.devices.flat))
+        except UserError as error:
+            if must:
+                raise
+            log.warning("compiling, for %s", error)
+    how = "loaded" if program is not None else "compiled"
+    program = program or lowered.compile()
+    log.info("%s the training step in %s", how, duration(time.monotonic() - start))
     return program
 
 

@@ -64,10 +64,11 @@ MAY_CHANGE = (
     "mesh.*",
     "model.rematerialisation",
     "model.scan_unroll",
+    "model.attention",
     "phases.*.accumulation",
 )
 """Keys that a continued run may give new values: none of them decides what is learned (beyond the order of floating-point
-sums)."""
+sums, and with fused attention what its dropout draws)."""
 
 FINGERPRINT = "corpus_fingerprint"
 """The key of a workdir's config.json that says which corpus, to the byte, the run has read."""
@@ -117,7 +118,9 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
             source = BatchSource(train, experiment.example_config(i), phase.batch_size, experiment.phase_seed(i))
             rows = functools.partial(checked_rows, source, starts[i], shard, experiment.model)
             train_fn = jitted_train_step(experiment, i, optimizer, shardings, mesh)
-            train_fn = compiled(train_fn, state, to_device(rows(step), mesh, BATCH))
+            train_fn = compiled(
+                train_fn, state, to_device(rows(step), mesh, BATCH), mesh=mesh, saved=run.compiled, must=step == first
+            )
             evaluate = evaluation(experiment, i, train, heldout, mesh, shard, run)
             log_phase(experiment, i, source)
             if step == 0:
@@ -192,6 +195,12 @@ def jitted_train_step(experiment: Experiment, phase: int, optimizer: Any, shardi
     return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
 
 
+def jitted_eval_step(experiment: Experiment, mesh: Mesh) -> Any:
+    """The jitted step that scores a batch, (parameters, batch) -> sums, whole on every device of `mesh`."""
+    scored = functools.partial(eval_step, objective=pretraining_objective(experiment.model))
+    return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
 def checked_rows(source: BatchSource, start: int, shard: tuple[int, int], model: ModelConfig, step: int) -> Batch:
     """This process's rows of the global `step`, their ids checked against the model's tables while they are still on the host."""
     batch = source.at(step - start, shard)
@@ -209,8 +218,7 @@ def evaluation(
         heldout_batches, heldout, experiment.example_config(phase), settings.batch_size, settings.rows, HELDOUT_SEED
     )
     baseline = unigram_baseline(train.token_counts, np.concatenate([batch["masked_targets"] for batch in batches()]))
-    scored = functools.partial(eval_step, objective=pretraining_objective(experiment.model))
-    step_fn = jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    step_fn = jitted_eval_step(experiment, mesh)
 
     def evaluate(params: Any) -> dict[str, float]:
         total: dict[str, Array] = {}

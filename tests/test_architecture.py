@@ -27,6 +27,7 @@ FOLDERS = (
     "interop",
     "prediction",
     "analysis",
+    "costs",
 )
 FOUNDATION = "terminal"  # the one root module that folders may import; __version__ is no module
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}

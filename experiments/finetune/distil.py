@@ -7,7 +7,7 @@
 The teacher is the workdir of a run on the same task. Half of the loss compares with its answers, both divided by a temperature of
 2; with equal widths a tenth as much compares the hidden states, layer by layer.
 
-Hardware: one chip; a laptop for small models. Expected: between the small model alone and its teacher.
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: between the small model alone and its teacher.
 """
 
 from ml_collections import ConfigDict

@@ -7,8 +7,8 @@ DIR holds gap-development.tsv (2,000 snippets to learn from) and gap-validation.
 is there. The states of the pronoun's and the names' first pieces, and the products of the pronoun's with each name's, go into
 one layer. The scores are the official scorer's F1, by gender too, their ratio, and the log-loss of the three answers.
 
-Hardware: one chip; a laptop for small models. Expected: well above the share of the most frequent answer; several seeds, the set
-is small.
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: well above the share of the most frequent
+answer; several seeds, the set is small.
 """
 
 from ml_collections import ConfigDict

@@ -7,8 +7,8 @@ The argument is cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli; DIR holds 
 them, and without it they come from the catalogue of tfds. The paper chooses among learning rates 5e-5, 4e-5, 3e-5 and 2e-5 on
 dev: --config.sweep.learning_rates='[5e-5, 4e-5, 3e-5, 2e-5]'.
 
-Hardware: one chip of any TPU or GPU; for small models a laptop. Expected on dev with BERT-Base (google-research/bert's README and
-the paper's Table 1): MRPC 88.9 F1, MNLI 84.6/83.4, SST-2 93.5.
+Hardware: v5e:1x1, one chip of any TPU or GPU; for small models a laptop. Expected on dev with BERT-Base
+(google-research/bert's README and the paper's Table 1): MRPC 88.9 F1, MNLI 84.6/83.4, SST-2 93.5.
 """
 
 from ml_collections import ConfigDict

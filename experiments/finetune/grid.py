@@ -6,8 +6,8 @@
 18 runs for each seed, side by side on the devices there are; results.json has best, mean, standard deviation and median for each
 setting, and counts the runs that answer everything alike. model/ and predictions/ are those of the best run on dev.
 
-Hardware: one run fits a chip; 8 chips do the grid in about the time of three runs. Expected: what the paper reports is the best
-on dev.
+Hardware: v5e:2x4, a run a chip: 8 chips do the grid in about the time of three runs. Expected: what the paper reports is
+the best on dev.
 """
 
 from ml_collections import ConfigDict

@@ -6,7 +6,7 @@
 Every word is labelled at its first piece, without a CRF. As in the paper a sentence is read with what stands around it in its
 document; `--config.task.context=sentence` reads it alone, as WNUT-17's tweets are here. The paper uses a cased model.
 
-Hardware: one chip of any TPU or GPU. Expected on dev with cased BERT-Base: F1 96.4 (paper Table 7).
+Hardware: v5e:1x1, one chip of any TPU or GPU. Expected on dev with cased BERT-Base: F1 96.4 (paper Table 7).
 """
 
 from ml_collections import ConfigDict

@@ -6,8 +6,8 @@
 The argument is a row of Table 7: embeddings, second_to_last, last, last_four_mix (the paper's weighted sum of the last four),
 last_four_concat, scalar_mix (its weighted sum of all, ELMo's with trained weights), or the plain sums last_four_sum, all_sum.
 
-Hardware: one chip; on 2 CPU cores minutes for a small model, since the encoder has no backward pass. Expected on CoNLL-2003's dev
-with cased BERT-Base: 91.0, 95.6, 94.9, 95.9, 96.1, 95.5 F1 in that order (paper Table 7).
+Hardware: v5e:1x1, one chip; on 2 CPU cores minutes for a small model, since the encoder has no backward pass. Expected on
+CoNLL-2003's dev with cased BERT-Base: 91.0, 95.6, 94.9, 95.9, 96.1, 95.5 F1 in that order (paper Table 7).
 """
 
 from ml_collections import ConfigDict

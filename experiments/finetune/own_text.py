@@ -7,7 +7,8 @@ The tables are CSV, TSV or JSON lines with the columns `text` and `label`; `OwnD
 numbers or several labels to predict, other names of columns). "own/token", "own/span" and "own/choice" learn tags, answers and
 multiple choice the same way.
 
-Hardware: one chip; a laptop for small models and data. Expected: above the most frequent label, which results.json states.
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models and data. Expected: above the most frequent label, which
+results.json states.
 """
 
 from ml_collections import ConfigDict

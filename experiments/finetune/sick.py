@@ -5,7 +5,8 @@
 
 DIR holds SICK.txt; its TRAIN rows train, its TRIAL rows are dev, its TEST rows test.
 
-Hardware: a laptop for small models. Expected: 4,439 pairs train in minutes; the most frequent label is NEUTRAL.
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: 4,439 pairs train in minutes; the most frequent
+label is NEUTRAL.
 """
 
 from ml_collections import ConfigDict

@@ -7,7 +7,8 @@ DIR holds train-v1.1.json and dev-v1.1.json (or v2.0). Contexts are read in wind
 settings are those of the released code's README for Base, which differ from the paper's (3 epochs, batches of 32, 5e-5 for 1.1;
 2 epochs, 48, 5e-5 for 2.0): 2 epochs, batches of 12, 3e-5. For 2.0 the threshold of "no answer" is tuned on dev in the same run.
 
-Hardware: one chip of any TPU or GPU. Expected on dev with BERT-Base: EM 81.25, F1 88.41 (google-research/bert's README).
+Hardware: v5e:1x1, one chip of any TPU or GPU. Expected on dev with BERT-Base: EM 81.25, F1 88.41 (google-research/bert's
+README).
 """
 
 from ml_collections import ConfigDict

@@ -6,8 +6,8 @@
 DIR holds train.csv and val.csv of SWAG; for `:codah` train.tsv and dev.tsv. A candidate is the pair (prompt, ending); one vector
 scores it, and the four compete in a softmax.
 
-Hardware: one chip of any TPU or GPU. Expected on dev with BERT-Base: accuracy 81.6 (paper Table 4). CODAH is small: several
-seeds, --config.sweep.seeds='[0, 1, 2, 3, 4]'.
+Hardware: v5e:1x1, one chip of any TPU or GPU. Expected on dev with BERT-Base: accuracy 81.6 (paper Table 4). CODAH is
+small: several seeds, --config.sweep.seeds='[0, 1, 2, 3, 4]'.
 """
 
 from ml_collections import ConfigDict

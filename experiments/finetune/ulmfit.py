@@ -6,7 +6,8 @@
 Discriminative rates (2.6 times less a layer, section 3.2), the slanted triangular schedule (section 3.2), gradual unfreezing (one
 layer more each epoch, section 3.3), and [CLS], mean and maximum side by side for the head (section 3.3).
 
-Hardware: one chip; a laptop for small models. Expected: about what plain fine-tuning reaches; it is here to be compared with.
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: about what plain fine-tuning reaches; it is here
+to be compared with.
 """
 
 from ml_collections import ConfigDict

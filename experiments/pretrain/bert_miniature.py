@@ -8,11 +8,11 @@ The argument is a size: tiny, mini, small, medium, or any of the grid, L-2_H-128
 chips' peak would take, an estimate and not yet a measurement; the score is what to expect on GLUE's test sets after fine-tuning,
 as published with the weights.
 
-    size     layers  width  parameters  hardware      hours  GLUE
-    tiny          2    128       4.4 M  1 v5e chip      1.0  64.2
-    mini          4    256      11.2 M  1 v5e chip      4.4  65.8
-    small         4    512      28.8 M  1 v5e chip     14    71.2
-    medium        8    512      41.4 M  4 v5e chips     6.7  73.5
+    size     layers  width  parameters  hardware  hours  GLUE
+    tiny          2    128       4.4 M  v5e:1x1     1.0  64.2
+    mini          4    256      11.2 M  v5e:1x1     4.4  65.8
+    small         4    512      28.8 M  v5e:2x2     3.5  71.2
+    medium        8    512      41.4 M  v5e:2x2     6.7  73.5
 
 Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows
 of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rate schedule; Adam without bias correction.

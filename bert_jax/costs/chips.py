@@ -1,0 +1,73 @@
+"""What the TPU generations can do, by their maker's data sheets; per chip, since a chip is what one pays for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+GB, GIB, TERA = 10**9, 2**30, 10**12
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One TPU generation. Rates are peaks per chip; a *device* of JAX is a chip, on v7x one of a chip's two cores."""
+
+    name: str
+    library_name: str
+    """What the compiler calls it."""
+    peak_flops: float
+    """bf16 multiply-adds, each counted as two operations, a second."""
+    memory_bytes: int
+    """HBM."""
+    bandwidth: float
+    """Bytes a second between HBM and the cores."""
+    clock: float
+    """Cycles a second; the rate at which the matrix units of `peak_flops` step."""
+    cores: int
+    matrix_units: int
+    """Per core, as products of `matrix_width` x `matrix_width` that can begin in a cycle."""
+    matrix_width: int
+    links: int
+    """Inter-chip links (ICI): two for each dimension of the torus."""
+    link_bandwidth: float
+    """Bytes a second over one link in one direction."""
+    network_bandwidth: float
+    """Bytes a second out of a chip's share of its host's network cards: what joins slices."""
+    most_chips: int
+    """The largest slice."""
+    devices: int = 1
+    """JAX devices per chip."""
+    config: str | None = None
+    """The compiler's name for the way of using both cores as one device, where it is not the default."""
+
+    @property
+    def dimensions(self) -> int:
+        """Of the torus."""
+        return self.links // 2
+
+    @property
+    def whole_ring(self) -> int:
+        """A dimension whose length is a multiple of this has a link from its end to its beginning: on the flat pods only the
+        full side of 16, on the others every dimension built of cubes of 4."""
+        return 16 if self.dimensions == 2 else 4
+
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("v4", "v4", 275 * TERA, 32 * GIB, 1228 * GB, 1.05e9, 2, 4, 128, 6, 50 * GB, 25 / 8 * GB, 4096, config="megacore"),
+        Chip("v5e", "v5e", 197 * TERA, 16 * GIB, 819 * GB, 1.5e9, 1, 4, 128, 4, 50 * GB, 25 / 8 * GB, 256),
+        Chip("v5p", "v5p", 459 * TERA, 95 * GIB, 2765 * GB, 1.75e9, 2, 4, 128, 6, 100 * GB, 50 / 8 * GB, 8960),
+        Chip("v6e", "v6e", 918 * TERA, 32 * GIB, 1638 * GB, 1.75e9, 1, 4, 256, 4, 100 * GB, 100 / 8 * GB, 256),
+        Chip("v7x", "tpu7x", 2307 * TERA, 192 * GIB, 7380 * GB, 2.2e9, 2, 4, 256, 6, 100 * GB, 100 / 8 * GB, 9216, devices=2),
+    )
+}
+"""Published for Google Cloud (cloud.google.com/tpu/docs, the page of each generation; read in 2026): bf16 peak, HBM, its
+bandwidth, ICI and network bandwidth per chip. v4's share of the network is not published and taken as v5e's. Clocks follow from
+the peaks: peak = clock x cores x matrix units x 2 x width^2 (the two units of v6e and v7x begin two products a cycle each)."""
+
+DCN_LATENCY = 20e-6
+"""Seconds of one exchange between slices: an assumption."""
+ICI_LATENCY = 1e-6
+"""Seconds from chip to neighbouring chip: an assumption."""
+ICI_EFFICIENCY = 0.9
+"""The part of a link's published rate that large messages see: an assumption."""

@@ -1,0 +1,136 @@
+"""What a collective takes on a slice's network, and how many bytes it moves: a model, with its assumptions.
+
+A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions, closed to rings where
+`Topology.rings` says so; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes
+(what each chip holds before a reduce-scatter or after an all-gather) the model takes
+
+    all-gather, reduce-scatter   b (n-1)/n / W          W: the links that lead out of a chip along the dimensions that the
+    all-reduce                   2 b (n-1)/n / W           group spans, both ways on a ring, one way on a line
+    all-to-all                   through the narrowest cut of the longest dimension
+    collective-permute           b / w                  w: one link, ICI_EFFICIENCY of its published rate
+
+plus ICI_LATENCY a hop. Between slices each chip sends its part through its share of the network card, before or after the part
+inside the slice. Assumed: groups do not meet on a link, all chips are in step, and nothing else uses the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
+from bert_jax.costs.hlo import Instruction
+from bert_jax.costs.topologies import Topology
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """One execution of a collective on one chip."""
+
+    kind: str
+    payload: float
+    """b, in bytes."""
+    sent: float
+    """Bytes that the chip sends over links."""
+    sent_between_slices: float
+    seconds: float
+    group: int
+    """n, in devices."""
+
+
+def group_of(text: str) -> list[int] | None:
+    """The partitions of the first group of `replica_groups=...`, in each of the forms that XLA writes; None: all of them."""
+    if found := re.match(r"\{\{([\d,]*)\}", text):
+        return [int(n) for n in found[1].split(",") if n] or None
+    if found := re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
+        shape, dimensions, order = (_integers(part) for part in found.groups(default=""))
+        ids = np.arange(math.prod(dimensions)).reshape(dimensions)
+        return [int(n) for n in (ids.transpose(order) if order else ids).reshape(shape)[0].ravel()]
+    if found := re.match(r"mesh\[([^\]]*)\](?:, device_ids=\(?\[([\d,]*)\](?:T\(([\d,]+)\))?\)?)? ?\{([^}]*)\}", text):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", found[1])}
+        named = re.findall(r"'([^']+)'", found[4])
+        ids = np.arange(math.prod(sizes.values()))
+        if found[2]:
+            ids = ids.reshape(_integers(found[2]))
+            ids = ids.transpose(_integers(found[3])) if found[3] else ids
+        ids = ids.reshape(tuple(sizes.values()))
+        return [int(n) for n in ids[tuple(slice(None) if name in named else 0 for name in sizes)].ravel()]
+    return None
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",") if n)
+
+
+def transfer(kind: str, instruction: Instruction, operand_bytes: float, topology: Topology, devices: Sequence[Any]) -> Transfer:
+    """The cost of `instruction`, whose operands have `operand_bytes` in all, on the mesh's `devices` in their flat order."""
+    group = group_of(instruction.attribute("replica_groups")) or list(range(len(devices)))
+    if kind == "collective-permute":
+        return _permute(operand_bytes, topology)
+    n = len(group)
+    payload = operand_bytes * (n if kind == "all-gather" else 1)
+    members = [devices[i] for i in group if i < len(devices)]
+    slices = len({getattr(device, "slice_index", 0) or 0 for device in members})
+    inner = max(1, n // slices)
+    first = getattr(members[0], "slice_index", 0) or 0
+    inside = [device for device in members if (getattr(device, "slice_index", 0) or 0) == first]
+    times = 2 if kind == "all-reduce" else 1
+    links, hops = _links(inside, topology)
+    if kind == "all-to-all":
+        seconds = payload * _cut(inside, topology) / topology.chip.link_bandwidth / ICI_EFFICIENCY
+    else:
+        seconds = times * payload * (inner - 1) / inner / links
+    seconds += times * hops * ICI_LATENCY
+    between = 0.0
+    if slices > 1:
+        between = times * payload / inner * (slices - 1) / slices
+        seconds += between / topology.chip.network_bandwidth + times * DCN_LATENCY
+    return Transfer(kind, payload, times * payload * (n - 1) / n, between, seconds, n)
+
+
+def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
+    """What a `send` of `size` bytes to the chip's fellows in the other slices takes with the answer: the compiler hands the part
+    of a collective that crosses slices to a run-time library, as a send and a recv that name the collective."""
+    found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
+    kind = (found[1] if found else "send").lower().replace("_", "-")
+    times = 2 if kind == "all-reduce" else 1
+    crossing = times * size * (topology.slices - 1) / max(1, topology.slices)
+    seconds = crossing / topology.chip.network_bandwidth * topology.chip.devices + times * DCN_LATENCY
+    return Transfer(f"{kind} between slices", size, 0.0, crossing, seconds, topology.slices)
+
+
+def _permute(size: float, topology: Topology) -> Transfer:
+    seconds = size / topology.chip.link_bandwidth / ICI_EFFICIENCY + ICI_LATENCY
+    return Transfer("collective-permute", size, size, 0.0, seconds, 2)
+
+
+def _extents(members: Sequence[Any]) -> list[int]:
+    """How many different places the members take along each dimension of the slice."""
+    coordinates = np.array([device.coords for device in members])
+    return [len(set(column)) for column in coordinates.T]
+
+
+def _links(members: Sequence[Any], topology: Topology) -> tuple[float, int]:
+    """(bytes a second that a chip can send along the dimensions which the members span, hops to the farthest)."""
+    width, hops = 0, 0
+    for extent, size, ring in zip(_extents(members), topology.shape, topology.rings, strict=False):
+        if extent > 1:
+            closed = ring and extent == size
+            width += 2 if closed else 1
+            hops += extent // 2 if closed else extent - 1
+    if not width:  # the two halves of one chip
+        return topology.chip.bandwidth, 0
+    return width * topology.chip.link_bandwidth * ICI_EFFICIENCY, hops
+
+
+def _cut(members: Sequence[Any], topology: Topology) -> float:
+    """For an all-to-all: the part of a chip's bytes that each link of the longest dimension's middle has to carry."""
+    spans = zip(_extents(members), topology.shape, topology.rings, strict=False)
+    return max((extent / (8 if ring and extent == size else 4) for extent, size, ring in spans if extent > 1), default=0.0)

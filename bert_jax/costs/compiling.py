@@ -1,0 +1,95 @@
+"""Compiles a lowered program for a topology, and reads what the compiler says of memory, text and kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from bert_jax.costs.estimate import Estimate, Estimator
+from bert_jax.costs.hlo import Module, parse
+from bert_jax.costs.kernels import Schedule, schedules_of
+from bert_jax.costs.topologies import Topology, devices_of, prepare_compiler, require_compiler, silence
+
+_USED = (
+    re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) (\w+)"),
+    re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available (?:\w+) \(([\d.]+)([KMGT]?)\)()"),
+)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class DoesNotFit(Exception):
+    """The compiler found no way to run a program in a chip's memory: `needs` and `has` in bytes per device (0 where it does not
+    say), `space` what ran out."""
+
+    def __init__(self, needs: float, has: float, space: str):
+        figures = f"needs {needs / 2**30:.2f} GiB of {space.upper()}, and there are {has / 2**30:.2f} GiB"
+        super().__init__(figures if needs else f"needs more {space.upper()} than there is")
+        self.needs, self.has, self.space = needs, has, space
+
+    @classmethod
+    def from_message(cls, message: str) -> DoesNotFit:
+        """From what the compiler says in each of its ways."""
+        found = next((match for form in _USED if (match := form.search(message))), None)
+        if not found:
+            return cls(0.0, 0.0, "vmem" if "vmem" in message else "hbm")
+        needs, has = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))
+        return cls(needs, has, found[5] or "hbm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A program for every chip of a topology."""
+
+    executable: Any
+    module: Module
+    """Its optimized form."""
+    seconds: float
+    """What compiling took."""
+    schedules: Mapping[str, Schedule]
+    """Of its Pallas kernels."""
+
+    @property
+    def text(self) -> str:
+        """The optimized form as HLO text."""
+        return str(self.executable.as_text())
+
+    @property
+    def memory(self) -> Any:
+        """`jax.stages.Compiled.memory_analysis()`: bytes per device of arguments, results, temporaries and code."""
+        return self.executable.memory_analysis()
+
+
+class Compiler:
+    """The TPU compiler, loaded once in a process; for one topology.
+
+    Raises UserError where it is missing, is another than this JAX needs, or does not know the topology.
+    """
+
+    def __init__(self, topology: Topology):
+        self.version = require_compiler()
+        prepare_compiler()
+        self.topology = topology
+        self.devices: Sequence[Any] = devices_of(topology)
+
+    def compile(self, lowered: Any) -> Compiled:
+        """The program that `lowered` (`jax.stages.Lowered`) describes. Raises `DoesNotFit`."""
+        start = time.monotonic()
+        try:
+            with silence():
+                executable = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise DoesNotFit.from_message(str(error)) from error
+        seconds = time.monotonic() - start
+        module = parse(executable.as_text())
+        return Compiled(executable, module, seconds, schedules_of(module, self.topology, self.version))
+
+    def estimate(self, compiled: Compiled, devices: Sequence[Any] | None = None) -> Estimate:
+        """What one execution takes; `devices` in the flat order of the mesh."""
+        return Estimator(compiled.module, compiled.schedules, self.topology, devices or self.devices).estimate()

@@ -1,0 +1,316 @@
+"""How long one execution of a compiled program takes on one chip, from the compiler's own text.
+
+The program runs its instructions in the order of the text. Time passes with
+
+    compute       the compiler's `estimated_cycles` of an instruction, at the chip's clock
+    kernel        a Pallas kernel's schedule (`kernels.py`), or the passage of its arrays from and to HBM if that is longer
+    collective    the network model (`collectives.py`)
+    memory        instructions to which the compiler gives no cycles (gathers, reshapes): their bytes over the bandwidth of HBM
+    copy          asynchronous copies between HBM and the chip's fast memory
+
+A loop's body counts as often as it runs. What is started asynchronously (collectives; copies) goes on while the following
+instructions run, one after the other on the network and on the copy engine, and takes time only as far as it is not finished
+when it is waited for. Not modelled: copies and collectives slowing the compute that they overlap with, the start of each
+instruction, the host, the input, stragglers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.costs.collectives import KINDS, Transfer, between_slices, transfer
+from bert_jax.costs.hlo import Computation, Instruction, Module, trips
+from bert_jax.costs.kernels import Schedule
+from bert_jax.costs.places import UNNAMED, place
+from bert_jax.costs.topologies import Topology
+
+FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "replica-id", "after-all", "opt-barrier",
+    "add-dependency", "copy-done", "slice-done",
+}  # fmt: skip
+FREE_TARGETS = ("AllocateBuffer", "ConcatBitcast", "Sharding", "AsyncCollectiveDone", "AssumeGatherIndicesInBound")
+SCALARS = 1 << 12
+"""Bytes below which an instruction without cycles takes no time: counters and sums."""
+PASSING = ("get-tuple-element", "fusion", "bitcast", "tuple", "async-update")
+"""What hands the state of an asynchronous operation on."""
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
+STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One instruction of the program, with all its executions."""
+
+    name: str
+    place: str
+    kind: str
+    seconds: float
+    """Exposed, over all executions."""
+    count: int
+
+
+@dataclasses.dataclass
+class Timeline:
+    """What one pass over a computation adds up to."""
+
+    now: float = 0.0
+    network_free: float = 0.0
+    copies_free: float = 0.0
+    slices_free: float = 0.0
+    finish: dict[str, float] = dataclasses.field(default_factory=dict)
+    operations: list[Operation] = dataclasses.field(default_factory=list)
+    transfers: list[tuple[Transfer, int]] = dataclasses.field(default_factory=list)
+    bytes: float = 0.0
+    """Between HBM and the chip."""
+    unread_loops: int = 0
+    unknown_kernels: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """One execution of a program on each chip."""
+
+    seconds: float
+    by_kind: Mapping[str, float]
+    """Exposed seconds: compute, kernel, collective, memory, copy."""
+    operations: Sequence[Operation]
+    """Costliest first."""
+    collectives: Mapping[str, Mapping[str, float]]
+    """By kind: count, payload, sent, sent_between_slices (bytes per device), seconds (hidden ones included)."""
+    bytes: float
+    unread_loops: int
+    unknown_kernels: int
+
+
+class Estimator:
+    """Walks a module in the order in which it runs."""
+
+    def __init__(self, module: Module, kernels: Mapping[str, Schedule], topology: Topology, devices: Sequence[Any]):
+        self._module, self._kernels, self._topology, self._devices = module, kernels, topology, devices
+        chip = topology.chip
+        self._clock, self._bandwidth = chip.clock, chip.bandwidth / chip.devices
+
+    def estimate(self) -> Estimate:
+        """The whole program."""
+        line = self._run(self._module.entry, 1)
+        totals: dict[str, float] = {}
+        for operation in line.operations:
+            totals[operation.kind] = totals.get(operation.kind, 0.0) + operation.seconds
+        moved: dict[str, dict[str, float]] = {}
+        for one, count in line.transfers:
+            sums = moved.setdefault(one.kind, dict.fromkeys(("count", "payload", "sent", "sent_between_slices", "seconds"), 0.0))
+            for name in sums:
+                sums[name] += count * (1 if name == "count" else getattr(one, name))
+        operations = sorted(line.operations, key=lambda o: -o.seconds)
+        return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels)
+
+    def _run(self, computation: Computation, times: int) -> Timeline:
+        """One pass; `times` is how often it happens in all, by which sums over executions are multiplied."""
+        line = Timeline()
+        for instruction in computation.instructions:
+            before = line.now
+            kind = self._step(computation, instruction, line, times)
+            if kind:
+                spent = (line.now - before) * times
+                line.operations.append(Operation(instruction.name, self._place(computation, instruction), kind, spent, times))
+        return line
+
+    def _place(self, computation: Computation, i: Instruction) -> str:
+        """Where it comes from: its own name, or that of what is fused into it, or of what it reads."""
+        inside = (inner.op_name for called in self._module.called(i) for inner in reversed(called.instructions))
+        read = (computation.by_name[name].op_name for name in i.operands if name in computation.by_name)
+        names = (i.op_name, *inside, *read)
+        return next((found for name in names if name and (found := place(name)) != UNNAMED), UNNAMED)
+
+    def _step(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> str:
+        """Lets the time of one instruction pass; returns its kind, empty for what takes none of its own."""
+        if i.opcode == "while":
+            self._loop(computation, i, line, times)
+            return ""
+        if i.opcode in ("conditional", "call"):
+            branches = [self._run(called, times) for called in self._module.called(i)]
+            if branches:
+                self._add(line, max(branches, key=lambda branch: branch.now), 1)
+            return ""
+        if i.opcode in STARTS:
+            moved = _moved(i)
+            line.copies_free = max(line.now, line.copies_free) + moved / self._bandwidth
+            line.finish[i.name] = line.copies_free
+            line.bytes += moved * times
+            return ""
+        if i.opcode in ("send", "recv"):
+            self._cross(computation, i, line, times)
+            return ""
+        if i.opcode.endswith("-done") or self._calls_target(i, "AsyncCollectiveDone"):
+            started = self._started(computation, i, line)
+            line.now = max(line.now, line.finish.get(started, line.now))
+            return "copy" if i.opcode in ("copy-done", "slice-done") else "collective"
+        if collective := self._collective(i):
+            return self._communicate(computation, i, collective, line, times)
+        return self._compute(computation, i, line, times)
+
+    def _cross(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
+        """A message to the other slices, and the answer that a recv of the same rendezvous waits for."""
+        name = _RENDEZVOUS.search(i.text)
+        rendezvous = f"rendezvous {name[1] if name else i.name}"
+        if i.opcode == "send":
+            size = sum(a.bytes for a in computation.by_name[i.operands[0]].arrays)
+            one = between_slices(i, size, self._topology)
+            line.transfers.append((one, times))
+            line.slices_free = max(line.now, line.slices_free) + one.seconds
+            line.finish[rendezvous] = line.slices_free
+        else:
+            line.finish[i.name] = line.finish.get(rendezvous, line.now)
+
+    def _loop(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
+        count = trips(self._module, computation, i)
+        body = next((self._module.computations[name] for name in [_call(i, "body")] if name in self._module.computations), None)
+        line.unread_loops += count is None
+        if body is not None and count != 0:
+            self._add(line, self._run(body, times * (count or 1)), count or 1)
+
+    @staticmethod
+    def _add(line: Timeline, inner: Timeline, trips: int) -> None:
+        line.now += inner.now * trips
+        line.operations += inner.operations
+        line.transfers += inner.transfers
+        line.bytes += inner.bytes
+        line.unread_loops += inner.unread_loops
+        line.unknown_kernels += inner.unknown_kernels
+
+    def _calls_target(self, i: Instruction, target: str) -> bool:
+        if i.opcode != "fusion":
+            return False
+        return any(inner.target == target for called in self._module.called(i) for inner in called.instructions)
+
+    def _started(self, computation: Computation, done: Instruction, line: Timeline) -> str:
+        """The name of the start that `done` waits for: the first one met going up through what is passed on."""
+        waiting, seen = list(done.operands), set()
+        while waiting:
+            name = waiting.pop(0)
+            if name in line.finish:
+                return name
+            made = computation.by_name.get(name)
+            if made is not None and name not in seen and made.opcode in PASSING:
+                waiting += made.operands
+            seen.add(name)
+        return ""
+
+    def _collective(self, i: Instruction) -> Instruction | None:
+        """The collective that an instruction is or carries; fusions that only continue one count where it started."""
+        if _kind(i.opcode):
+            return i
+        if i.opcode not in ("fusion", "async-start") or any(name.startswith("async_collective_fusion") for name in i.called):
+            return None
+        return next((inner for c in self._module.called(i) for inner in c.instructions if _kind(inner.opcode)), None)
+
+    def _communicate(self, computation: Computation, i: Instruction, collective: Instruction, line: Timeline, times: int) -> str:
+        kind = _kind(collective.opcode)
+        if kind == "all-reduce" and any("reduce-scatter" in name or "reduce_scatter" in name for name in (i.name, *i.called)):
+            kind = "reduce-scatter"
+        place_of = next((c for c in self._module.called(i) if collective.name in c.by_name), computation)
+        size = sum(a.bytes for name in collective.operands if name in place_of.by_name for a in place_of.by_name[name].arrays)
+        one = transfer(kind, collective, size, self._topology, self._devices)
+        line.transfers.append((one, times))
+        line.now += (i.cycles or 0) / self._clock
+        if i.opcode.endswith("-start") or self._calls_target(i, "AsyncCollectiveStart"):
+            line.network_free = max(line.now, line.network_free) + one.seconds
+            line.finish[i.name] = line.network_free
+            return ""
+        line.network_free = max(line.now, line.network_free) + one.seconds
+        line.now = line.network_free
+        return "collective"
+
+    def _compute(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> str:
+        if i.opcode in FREE or (i.opcode == "custom-call" and i.target in FREE_TARGETS):
+            return ""
+        size = self.traffic(computation, i)
+        line.bytes += size * times
+        if i.opcode == "custom-call" and i.target == "tpu_custom_call":
+            schedule = self._kernels.get(i.kernel_body)
+            line.unknown_kernels += schedule is None
+            line.now += max((schedule.cycles if schedule else 0) / self._clock, size / self._bandwidth)
+            return "kernel"
+        if i.cycles is not None:
+            line.now += i.cycles / self._clock
+            return "compute"
+        if size < SCALARS:
+            return ""
+        line.now += size / self._bandwidth
+        return "memory"
+
+    def traffic(self, computation: Computation, i: Instruction) -> float:
+        """Bytes that an instruction moves between HBM and the chip: its result, and of each operand what it reads of it."""
+        written = float(sum(a.bytes for a in i.arrays if not a.fast))
+        inner = next(self._module.called(i), None) if i.opcode == "fusion" else None
+        parameters = {p.literal: p for p in inner.instructions if p.opcode == "parameter"} if inner else {}
+        read = 0.0
+        for position, name in enumerate(i.operands):
+            made = computation.by_name.get(name)
+            if made is None or made.opcode == "constant":
+                continue
+            whole = float(sum(a.bytes for a in made.arrays if not a.fast))
+            if inner is None:
+                read += whole
+                continue
+            parameter = parameters.get(str(position))
+            part, replaced = _part(inner, parameter, whole) if parameter else (whole, 0.0)
+            read += part
+            written = max(0.0, written - replaced)
+        return read + written
+
+
+def _part(inner: Computation, parameter: Instruction, whole: float) -> tuple[float, float]:
+    """Of a fusion's operand of `whole` bytes: (bytes read, bytes of the result that stay as they were). Slices read what they
+    take, gathers as much as they give, and an update in place leaves the rest alone."""
+    read, replaced = 0.0, 0.0
+    names = {parameter.name}
+    for i in inner.instructions:
+        if i.opcode == "bitcast" and set(i.operands) & names:
+            names.add(i.name)
+    for i in inner.instructions:
+        if i.opcode == "bitcast" or not set(i.operands) & names:
+            continue
+        if i.opcode in ("slice", "dynamic-slice", "gather"):
+            read += sum(a.bytes for a in i.arrays)
+        elif i.opcode == "dynamic-update-slice" and i.operands[0] in names:
+            update = inner.by_name.get(i.operands[1])
+            replaced = max(0.0, whole - (sum(a.bytes for a in update.arrays) if update else 0.0))
+        else:
+            return whole, 0.0
+    return min(read, whole), replaced
+
+
+def _kind(opcode: str) -> str:
+    kind = opcode.removesuffix("-start")
+    return kind if kind in KINDS else ""
+
+
+def _moved(start: Instruction) -> float:
+    """Bytes of an asynchronous copy: what it gives, the second array of (operand, result, context)."""
+    slices = start.opcode != "copy-start"
+    if len(start.arrays) < 2:
+        return float(sum(a.bytes for a in start.arrays))
+    given = start.arrays[-2] if slices else start.arrays[0]
+    return float(given.bytes)
+
+
+def _call(i: Instruction, key: str) -> str:
+    found = i.attribute(key)
+    return found.removeprefix("%")
+
+
+def interval(estimate: Estimate, flops: float, topology: Topology) -> tuple[float, float]:
+    """(roofline, estimate) in seconds: no program that does `flops` model operations and moves those bytes on a device can take
+    less than the longer of the two at the peaks."""
+    chip = topology.chip
+    return max(flops * chip.devices / chip.peak_flops, estimate.bytes * chip.devices / chip.bandwidth), estimate.seconds
+
+
+def utilisation(flops: float, seconds: float, topology: Topology) -> float:
+    """Model FLOPs per device and second over the peak."""
+    return flops * topology.chip.devices / topology.chip.peak_flops / seconds if seconds else math.nan

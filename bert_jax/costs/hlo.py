@@ -1,0 +1,327 @@
+"""Reads the text of a scheduled, optimized HLO module: instructions, what they cost by the compiler, where they come from.
+
+The text is what `jax.stages.Compiled.as_text()` gives for a TPU. Only what the estimates need is kept; what a newer compiler adds
+to a line is passed over. Words: a *computation* is a named list of instructions, in the order in which they run; ENTRY is the
+program. An instruction with the memory space `S(1)` in its layout lives in the chip's fast memory, without one in HBM.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+BITS = {
+    "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32,
+    "s64": 64, "u64": 64, "f8e4m3fn": 8, "f8e5m2": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
+}  # fmt: skip
+
+_ARRAY = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](\{[^{}]*\})?")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%([^\s=]+) = (.*)$")
+_COMPUTATION = re.compile(r"(ENTRY )?%(\S+) \(.*\{$")
+_OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
+_OPERAND = re.compile(r"%([^\s,()]+)")
+_CALLED = re.compile(r"(?:calls|body|condition|to_apply|\w+_computations)=\{?(%[^\s,}]+(?:, %[^\s,}]+)*)\}?")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+KERNEL_BODY = re.compile(r'"body":"([^"]*)"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """One array of an instruction's result."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    fast: bool
+    """Whether it lives in the chip's fast memory (VMEM or SMEM), not in HBM."""
+    tiles: tuple[int, int] | None = None
+    """The (second to last, last) sizes to which the layout pads, None where it says nothing."""
+    minor: tuple[int, ...] = ()
+    """The dimensions from the fastest one on."""
+
+    @property
+    def bytes(self) -> int:
+        """As it lies in memory: the two fastest dimensions padded to the tile."""
+        sizes = list(self.shape)
+        if self.tiles and len(sizes) >= 2 and len(self.minor) == len(sizes):
+            for dimension, tile in zip(self.minor[:2], self.tiles[::-1], strict=True):
+                sizes[dimension] = -(-sizes[dimension] // tile) * tile
+        return math.prod(sizes) * BITS.get(self.dtype, 32) // 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]
+    """The result, tuples taken apart."""
+    operands: tuple[str, ...]
+    text: str
+    """Everything behind the operands: attributes and metadata."""
+    root: bool = False
+    literal: str = ""
+    """What stands between the parentheses of a constant or a parameter."""
+
+    @functools.cached_property
+    def called(self) -> tuple[str, ...]:
+        """The computations it calls, in order."""
+        return tuple(name.removeprefix("%") for found in _CALLED.findall(self.text) for name in found.split(", "))
+
+    @functools.cached_property
+    def cycles(self) -> int | None:
+        """The compiler's estimate for one execution, None where it makes none."""
+        found = _CYCLES.search(self.text)
+        return int(found[1]) if found else None
+
+    @functools.cached_property
+    def op_name(self) -> str:
+        """The path of JAX's names that it was made from; empty where the compiler made it up."""
+        found = _OP_NAME.search(self.text)
+        return found[1] if found else ""
+
+    @functools.cached_property
+    def target(self) -> str:
+        """What a custom call calls."""
+        found = _TARGET.search(self.text)
+        return found[1] if found else ""
+
+    @functools.cached_property
+    def known_trips(self) -> int | None:
+        """The trip count where the compiler wrote it down."""
+        found = _TRIPS.search(self.text)
+        return int(found[1]) if found else None
+
+    @functools.cached_property
+    def kernel_body(self) -> str:
+        """The program of a Pallas kernel as the custom call carries it: equal kernels have equal bodies."""
+        found = KERNEL_BODY.search(self.text)
+        return found[1] if found else ""
+
+    def attribute(self, name: str) -> str:
+        """The text of `name=...` up to the next attribute, empty if there is none."""
+        found = re.search(rf"\b{name}=(.*?)(?:, [a-z_]+=|$)", self.text)
+        return found[1] if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """A named list of instructions in the order in which they run."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @functools.cached_property
+    def by_name(self) -> Mapping[str, Instruction]:
+        """Its instructions by their names."""
+        return {instruction.name: instruction for instruction in self.instructions}
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction whose result is the computation's."""
+        return next((i for i in self.instructions if i.root), self.instructions[-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A program."""
+
+    computations: Mapping[str, Computation]
+    entry: Computation
+
+    def called(self, instruction: Instruction) -> Iterator[Computation]:
+        """The computations that an instruction calls."""
+        return (self.computations[name] for name in instruction.called if name in self.computations)
+
+
+def parse(text: str) -> Module:
+    """The module that `text` describes. Raises ValueError where it has no ENTRY, as it has when it is not HLO."""
+    computations: dict[str, Computation] = {}
+    entry = None
+    name, lines, is_entry = "", list[Instruction](), False
+    for line in text.splitlines():
+        if not line:
+            continue
+        if line[0] in "%E" and (header := _COMPUTATION.match(line)):
+            name, lines, is_entry = header[2], [], bool(header[1])
+        elif line[0] == "}" and name:
+            computations[name] = Computation(name, tuple(lines))
+            entry, name = (name if is_entry else entry), ""
+        elif name and (instruction := _instruction(line)):
+            lines.append(instruction)
+    if entry is None:
+        raise ValueError("no ENTRY computation: this is not the text of an HLO module")
+    return Module(computations, computations[entry])
+
+
+def _instruction(line: str) -> Instruction | None:
+    match = _INSTRUCTION.match(line)
+    if not match:
+        return None
+    rest = match[3]
+    end = _closing(rest) if rest.startswith("(") else _end_of_array(rest)
+    opcode = _OPCODE.match(rest, end)
+    if not opcode:
+        return None
+    close = _closing(rest, opcode.end() - 1)
+    inside = rest[opcode.end() : close - 1]
+    plain = opcode[1] in ("constant", "parameter")
+    operands = () if plain else tuple(_OPERAND.findall(inside))
+    return Instruction(
+        match[2], opcode[1], arrays(rest[:end]), operands, rest[close:], bool(match[1]), inside if plain else ""
+    )
+
+
+def _closing(text: str, start: int = 0) -> int:
+    """Behind the parenthesis that closes the one at `start`."""
+    depth = 0
+    for found in re.compile(r"[()]").finditer(text, start):
+        depth += 1 if found[0] == "(" else -1
+        if depth == 0:
+            return found.end()
+    return len(text)
+
+
+def _end_of_array(text: str) -> int:
+    found = _ARRAY.match(text)
+    return found.end() if found else text.find(" ")
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def arrays(text: str) -> tuple[Array, ...]:
+    """The arrays of a type as HLO writes it: `(f32[8,128]{1,0:T(8,128)S(1)}, s32[])`."""
+    return tuple(_array(*found) for found in _ARRAY.findall(text))
+
+
+def _array(dtype: str, shape: str, layout: str) -> Array:
+    sizes = tuple(int(size) for size in shape.split(",") if size)
+    order, _, rest = layout.strip("{}").partition(":")
+    tiles = re.match(r"T\((\d+),(\d+)\)", rest)
+    minor = tuple(int(d) for d in order.split(",") if d)
+    return Array(dtype, sizes, "S(" in rest, (int(tiles[1]), int(tiles[2])) if tiles else None, minor)
+
+
+def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
+    """How often the body of the `while` instruction `loop` of the computation `inside` runs, None where that cannot be read.
+
+    Written down by the compiler (`known_trip_count`), or from the condition `counter < limit`: the limit is a constant of the
+    condition or goes into the loop unchanged, the counter begins at a constant and the body adds a constant to it.
+    """
+    if loop.known_trips is not None:
+        return loop.known_trips
+    condition, body = (module.computations.get(_attribute_call(loop, key)) for key in ("condition", "body"))
+    if condition is None or body is None:
+        return None
+    compare = _compare(module, condition)
+    if compare is None:
+        return None
+    (counter, limit), direction = compare
+    first = _initial(module, inside, loop, counter)
+    last = limit.value if limit.value is not None else _initial(module, inside, loop, limit)
+    step = _step(module, body, counter.index)
+    if first is None or last is None or not step:
+        return None
+    span = last - first + (1 if direction == "LE" else -1 if direction == "GE" else 0)
+    return max(0, -(-span // step))
+
+
+def _attribute_call(loop: Instruction, key: str) -> str:
+    found = re.search(rf"\b{key}=%([^\s,}}]+)", loop.text)
+    return found[1] if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """Where a scalar of a loop's condition comes from: a constant, or element `index` of what the loop carries."""
+
+    index: int = -1
+    value: int | None = None
+
+
+def _compare(module: Module, condition: Computation) -> tuple[tuple[_Source, _Source], str] | None:
+    """The (counter, limit) that a loop's condition compares, and how; also where the comparison lies in a fusion."""
+    root = condition.root
+    if root.opcode == "fusion":
+        inner = next(module.called(root), None)
+        compare = inner.root if inner else None
+        outer = root
+    else:
+        inner, compare, outer = None, root, None
+    if compare is None or compare.opcode != "compare":
+        return None
+    found = []
+    for operand in compare.operands:
+        name: str | None = operand
+        if inner is not None:
+            source = inner.by_name.get(operand)
+            if source is not None and source.opcode == "parameter" and outer is not None:
+                name = outer.operands[int(source.literal)]
+            elif source is not None:
+                found.append(_Source(value=_integer(source)))
+                continue
+        found.append(_scalar(condition, name or ""))
+    if len(found) != 2 or found[0].index < 0:
+        return None
+    direction = re.search(r"direction=(\w+)", compare.text)
+    return (found[0], found[1]), direction[1] if direction else ""
+
+
+def _scalar(computation: Computation, name: str) -> _Source:
+    instruction = computation.by_name.get(name)
+    while instruction is not None and instruction.opcode in ("copy", "bitcast", "convert"):
+        instruction = computation.by_name.get(instruction.operands[0])
+    if instruction is None:
+        return _Source()
+    if instruction.opcode == "get-tuple-element":
+        return _Source(index=_index(instruction))
+    return _Source(value=_integer(instruction))
+
+
+def _integer(instruction: Instruction) -> int | None:
+    if instruction.opcode != "constant" or not re.fullmatch(r"-?\d+", instruction.literal):
+        return None
+    return int(instruction.literal)
+
+
+def _index(instruction: Instruction) -> int:
+    found = re.search(r"index=(\d+)", instruction.text)
+    return int(found[1]) if found else -1
+
+
+def _initial(module: Module, inside: Computation, loop: Instruction, source: _Source) -> int | None:
+    """The constant with which element `source.index` enters the loop."""
+    made = inside.by_name.get(loop.operands[0])
+    if made is None or made.opcode != "tuple" or not 0 <= source.index < len(made.operands):
+        return None
+    return _scalar(inside, made.operands[source.index]).value
+
+
+def _step(module: Module, body: Computation, index: int) -> int | None:
+    """The constant that the body adds to element `index` of what it carries."""
+    root = body.root
+    if root.opcode != "tuple" or not 0 <= index < len(root.operands):
+        return None
+    made = body.by_name.get(root.operands[index])
+    while made is not None and made.opcode in ("copy", "bitcast"):
+        made = body.by_name.get(made.operands[0])
+    if made is None:
+        return None
+    place, names = body, made.operands
+    if made.opcode == "fusion":
+        inner = next(module.called(made), None)
+        if inner is None:
+            return None
+        adds = [i for i in inner.instructions if i.opcode in ("add", "subtract")]
+        if len(adds) != 1:
+            return None
+        made, place, names = adds[0], inner, adds[0].operands
+    sign = {"add": 1, "subtract": -1}.get(made.opcode)
+    values = [_scalar(place, name).value for name in names]
+    known = [value for value in values if value is not None]
+    return sign * known[0] if sign and len(known) == 1 else None

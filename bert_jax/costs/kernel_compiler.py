@@ -1,0 +1,66 @@
+"""Compiles Pallas kernels alone with the compiler's dumps switched on: a process of its own, for the switch is read only once.
+
+    python -m bert_jax.costs.kernel_compiler TOPOLOGY < calls.json
+
+Reads what `kernels.kernel_calls` lists; its last line is a JSON list with the text of each kernel's final schedule, null for one
+that could not be compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.costs.topologies import devices_of, parse_topology, prepare_compiler, silence
+
+DTYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s16": "int16",
+          "u16": "uint16", "s32": "int32", "u32": "uint32"}  # fmt: skip
+
+
+def schedule_text(call: dict[str, Any], devices: list[Any], dumps: pathlib.Path) -> str | None:
+    """The text of the schedule of one kernel."""
+    for path in dumps.glob("*"):
+        path.unlink()
+    results, operands = ([_shape(*array) for array in call[name]] for name in ("results", "operands"))
+    kernel = jax.ffi.ffi_call("tpu_custom_call", results, custom_call_api_version=1, legacy_backend_config=call["config"])
+    everywhere = NamedSharding(Mesh(np.array(devices[:1]), ("x",)), PartitionSpec())
+    arguments = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere) for x in operands]
+    try:
+        with silence():
+            jax.jit(lambda *xs: kernel(*xs)).lower(*arguments).compile()
+    except jax.errors.JaxRuntimeError as error:
+        print(str(error).splitlines()[0], file=sys.stderr)
+        return None
+    for analysis in sorted(dumps.glob("*-schedule-analysis_final_bundles.txt")):
+        if "-TLP-" not in analysis.name and '"tpu_custom_call"' in analysis.read_text(errors="replace"):
+            number, _, _ = analysis.name.removesuffix("-schedule-analysis_final_bundles.txt").rpartition("-")
+            for text in dumps.glob(f"{number}-*-final_bundles.txt"):
+                if "schedule-analysis" not in text.name:
+                    return text.read_text(errors="replace")
+    return None
+
+
+def _shape(dtype: str, shape: list[int]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(shape), jnp.dtype(DTYPES[dtype]))
+
+
+def main() -> None:
+    calls = json.load(sys.stdin)
+    with tempfile.TemporaryDirectory(prefix="bert_jax_schedules_") as dumps:
+        prepare_compiler(os.fspath(dumps))
+        devices = devices_of(parse_topology(sys.argv[1]))
+        jax.config.update("jax_enable_compilation_cache", False)
+        print(json.dumps([schedule_text(call, devices, pathlib.Path(dumps)) for call in calls]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""What a Pallas kernel costs: the compiler gives its custom call no estimate, but can write down the schedule that it made.
+
+That doubles the time a program takes to compile, so the kernels found in a program are compiled once more, alone, by a process
+that has the compiler do so (`kernel_compiler.py`), and what it finds is kept on disk. The schedule has a line for each bundle of
+instructions that the core issues together, about one cycle, with a `>` for each loop around it and the exit test of each loop; so
+cycles = sum over bundles of the product of the trips around them. Regions under a condition (`pl.when`) count as if always run;
+waiting for memory does not appear, so a kernel takes at least the time in which its arrays pass between HBM and the chip.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.costs.hlo import Instruction, Module
+from bert_jax.costs.topologies import Topology
+
+_BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+\s+(LB|LH|LE|PB|PF|CT)?:\s?(>*) \{")
+_BRANCH = re.compile(r"sbr\.rel \(!%(p\w+)\) target")
+_EXIT = re.compile(r"%(p\w+) = scmp\.ge\.s32\.totalorder %(s\w+), (\d+)")
+_EMPTY = re.compile(r":  \{\}")
+_GRID = "/* iteration index, stage = "
+_ADVANCE = re.compile(r"%(s\w+) = sadd\.s32 (\d+), ")
+
+KERNEL = "tpu_custom_call"
+"""The target of a Pallas kernel's custom call."""
+PIPELINE_STAGES = 2
+"""The loop over a kernel's grid runs this many trips more than the grid has steps, to fill and empty its pipeline of copies."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A compiled kernel."""
+
+    bundles: int
+    """In the text of the program."""
+    cycles: int
+    """With the trips of its loops."""
+    trips: tuple[int, ...]
+    """Of each loop, in the order of the text; the first is the one over the grid, where there is one."""
+    unread_loops: int = 0
+    """Loops whose trips could not be read; they count once."""
+
+
+@dataclasses.dataclass
+class _Loop:
+    depth: int
+    bundles: int = 0
+    over_grid: bool = False
+    tests: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    steps: dict[str, int] = dataclasses.field(default_factory=dict)
+    predicate: str = ""
+    inner: list[_Loop] = dataclasses.field(default_factory=list)
+
+    def trips(self) -> int | None:
+        """How often it runs."""
+        if self.predicate not in self.tests:
+            return None
+        counter, limit = self.tests[self.predicate]
+        return max(1, -(-limit // self.steps.get(counter, 1)) - (PIPELINE_STAGES if self.over_grid else 0))
+
+
+def read_schedule(text: str) -> Schedule:
+    """The schedule that a `final_bundles` file shows. Raises ValueError where there are no bundles in it."""
+    whole = _Loop(0)
+    stack, all_loops, closed = [whole], list[_Loop](), None
+    for line in text.splitlines():
+        match = _BUNDLE.match(line)
+        if match:
+            # empty bundles carry no `>`: they are the delay slots of a branch, and run with what stands before them
+            depth = len(match[2]) if match[2] or not _EMPTY.search(line) else len(stack) - 1
+            while len(stack) > depth + 1 or (match[1] == "LB" and len(stack) > depth and depth):
+                closed = stack.pop()
+            while len(stack) < depth + 1:
+                loop = _Loop(len(stack))
+                stack[-1].inner.append(loop)
+                all_loops.append(loop)
+                stack.append(loop)
+            stack[-1].bundles += 1
+        loop = stack[-1]
+        loop.steps |= {name: int(step) for name, step in _ADVANCE.findall(line)}
+        loop.tests |= {name: (counter, int(limit)) for name, counter, limit in _EXIT.findall(line)}
+        loop.over_grid = loop.over_grid or _GRID in line
+        for branch in _BRANCH.finditer(line):  # a branch back may stand in the first bundles behind the loop
+            for candidate in (loop, closed):
+                if candidate is not None and branch[1] in candidate.tests:
+                    candidate.predicate = branch[1]
+    total = whole.bundles + sum(_bundles(loop) for loop in whole.inner)
+    if not total:
+        raise ValueError("no bundles: this is not the text of a schedule")
+    trips = [loop.trips() for loop in all_loops]
+    return Schedule(total, _cycles(whole, 1), tuple(count or 1 for count in trips), sum(count is None for count in trips))
+
+
+def _bundles(loop: _Loop) -> int:
+    return loop.bundles + sum(_bundles(inner) for inner in loop.inner)
+
+
+def _cycles(loop: _Loop, trips: int) -> int:
+    return trips * (loop.bundles + sum(_cycles(inner, inner.trips() or 1) for inner in loop.inner))
+
+
+def kernel_calls(module: Module) -> dict[str, dict[str, Any]]:
+    """The different kernels of a program by their bodies: what `kernel_compiler` needs to compile each alone."""
+    calls: dict[str, dict[str, Any]] = {}
+    for computation in module.computations.values():
+        for i in computation.instructions:
+            if i.target == KERNEL and i.kernel_body not in calls:
+                operands = [a for name in i.operands for a in computation.by_name[name].arrays]
+                calls[i.kernel_body] = {
+                    "config": json.dumps({"custom_call_config": _config(i)}),
+                    "operands": [(a.dtype, a.shape) for a in operands],
+                    "results": [(a.dtype, a.shape) for a in i.arrays],
+                }
+    return calls
+
+
+def _config(call: Instruction) -> dict[str, Any]:
+    """The part of a custom call's configuration that is Mosaic's."""
+    start = call.text.index('"custom_call_config":') + len('"custom_call_config":')
+    config: dict[str, Any] = json.JSONDecoder().raw_decode(call.text, start)[0]
+    return {name: _number(value) for name, value in config.items() if value != []}
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+def schedules_of(module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None) -> Mapping[str, Schedule]:
+    """The schedules of all kernels of a program by their bodies; kept in `cache` for each compiler `version` and chip. A kernel
+    that cannot be compiled alone is missing."""
+    cache = cache or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax" / "kernels"
+    found: dict[str, Schedule] = {}
+    missing: dict[str, tuple[pathlib.Path, dict[str, Any]]] = {}
+    for body, call in kernel_calls(module).items():
+        key = hashlib.sha256(repr((version, topology.chip.name, call)).encode()).hexdigest()[:20]
+        kept = cache / f"{key}.json"
+        if kept.exists():
+            fields = json.loads(kept.read_text())
+            found[body] = Schedule(**fields | {"trips": tuple(fields["trips"])})
+        else:
+            missing[body] = (kept, call)
+    if missing:
+        compiled = _compile([call for _, call in missing.values()], topology)
+        for (body, (kept, _)), schedule in zip(missing.items(), compiled, strict=True):
+            if schedule is not None:
+                found[body] = schedule
+                cache.mkdir(parents=True, exist_ok=True)
+                kept.write_text(json.dumps(dataclasses.asdict(schedule)))
+    return found
+
+
+def _compile(calls: Sequence[dict[str, Any]], topology: Topology) -> list[Schedule | None]:
+    """Each kernel compiled alone, in a process of its own; None for those that would not."""
+    one = f"{topology.chip.name}:{'x'.join(map(str, (2, 2, 1)[: topology.chip.dimensions]))}"
+    command = [sys.executable, "-m", "bert_jax.costs.kernel_compiler", one]
+    root = os.fspath(pathlib.Path(__file__).resolve().parents[2])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, input=json.dumps(calls), capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        return [None] * len(calls)
+    texts = json.loads(done.stdout.splitlines()[-1])
+    return [read_schedule(text) if text else None for text in texts]

@@ -1,0 +1,159 @@
+"""What fills a chip's memory: arguments by what they are, temporaries by the part of the step that made them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from bert_jax.costs.hlo import Computation, Instruction, Module
+from bert_jax.costs.places import UNNAMED, place
+
+ALIASES = {"bitcast", "tuple", "get-tuple-element", "while", "copy-done", "optimization-barrier", "opt-barrier"}
+
+OTHER = "other"
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes per device."""
+
+    total: int
+    """At its peak, as the compiler counts when it decides whether a program fits."""
+    has: int
+    """HBM of the device by its data sheet; the compiler keeps about 1.5 % for itself."""
+    arguments: Mapping[str, int]
+    temporaries: Mapping[str, int]
+    """At the moment when they are most."""
+    code: int
+
+
+def local_bytes(tree: Any) -> int:
+    """Bytes of the abstract arrays of a tree on one device, by their shardings."""
+
+    def size(leaf: Any) -> int:
+        shape = leaf.sharding.shard_shape(leaf.shape) if leaf.sharding is not None else leaf.shape
+        return math.prod(shape) * leaf.dtype.itemsize
+
+    return sum(size(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def memory_of(statistics: Any, module: Module, arguments: Mapping[str, Any], has: int) -> Memory:
+    """The memory of a program from `jax.stages.Compiled.memory_analysis()` and its text; `arguments` names the trees of abstract
+    arrays that go in. What layouts add to an argument by padding is `padding`."""
+    named = {name: local_bytes(tree) for name, tree in arguments.items()}
+    named["padding"] = max(0, statistics.argument_size_in_bytes - sum(named.values()))
+    live = peak(module)
+    whole = sum(live.values()) or 1
+    total, code = used_bytes(statistics), statistics.generated_code_size_in_bytes
+    scale = max(0, total - code - statistics.argument_size_in_bytes) / whole
+    temporaries = {name: round(size * scale) for name, size in live.items()}
+    return Memory(total, has, named, temporaries, code)
+
+
+def used_bytes(statistics: Any) -> int:
+    """Bytes of a device that a program takes: the compiler's peak, arguments included, and the program itself. The sum of its
+    parts is too much, for results take the place of donated arguments and temporaries that of parameters no longer needed."""
+    s = statistics
+    kept = s.output_size_in_bytes - s.alias_size_in_bytes
+    parts = s.argument_size_in_bytes + kept + s.temp_size_in_bytes
+    return int((getattr(s, "peak_memory_in_bytes", 0) or parts) + s.generated_code_size_in_bytes)
+
+
+def peak(module: Module) -> dict[str, int]:
+    """Bytes of HBM by what made them, when most are alive while ENTRY runs in the order of its text: `activations` come from the
+    forward pass, `gradients` (and what else the backward pass makes), `update`.
+
+    A result takes the place of an operand of its size that is not used again; loops carry their arrays in place and add what
+    their body needs at its worst. The program's results are left out: they take the place of its arguments.
+    """
+    return _peak(module, module.entry, results=False)
+
+
+def _peak(module: Module, computation: Computation, *, results: bool) -> dict[str, int]:
+    holds: dict[str, list[list[int]]] = {}
+    """Of each value, by its elements, the numbers of the buffers that it lies in."""
+    sizes: list[int] = []
+    makers: list[str] = []
+    last: dict[int, int] = {}
+    order = computation.instructions
+    for step, i in enumerate(order):
+        given = [holds.get(name, [[]]) for name in i.operands]
+        if i.opcode == "parameter":
+            holds[i.name] = [[]] * max(1, len(i.arrays))
+        elif i.opcode in ALIASES:
+            holds[i.name] = _alias(i, given)
+        else:
+            start = len(sizes)
+            fresh = [array for array in i.arrays if not array.fast] if not i.opcode.endswith("-start") else []
+            numbers = iter(range(start, start + len(fresh)))
+            holds[i.name] = [[next(numbers)] if fresh and not array.fast else [] for array in i.arrays] or [[]]
+            sizes += [array.bytes for array in fresh]
+            makers += [_maker(place(i.op_name))] * len(fresh)
+        maker = _maker(place(i.op_name))
+        for number in {n for value in given for element in value for n in element}:
+            last[number] = step
+            if makers[number] == OTHER and i.opcode != "tuple":
+                makers[number] = maker  # space set aside without a name belongs to the loop that fills it
+    kept = {n for element in holds.get(computation.root.name, []) for n in element}
+    born: dict[int, list[int]] = {}
+    for step, i in enumerate(order):
+        for n in {n for element in holds[i.name] for n in element} if i.opcode not in ALIASES and i.opcode != "parameter" else ():
+            if results or n not in kept:
+                born.setdefault(step, []).append(n)
+    return _sweep(module, order, born, last, sizes, makers)
+
+
+def _sweep(
+    module: Module,
+    order: tuple[Instruction, ...],
+    born: Mapping[int, list[int]],
+    last: Mapping[int, int],
+    sizes: list[int],
+    makers: list[str],
+) -> dict[str, int]:
+    now: dict[str, int] = {}
+    best: dict[str, int] = {}
+    dies: dict[int, list[int]] = {}
+    for step, i in enumerate(order):
+        free = dies.pop(step, [])
+        for n in born.get(step, []):
+            reused = next((m for m in free if sizes[m] == sizes[n]), None)
+            if reused is not None:
+                free.remove(reused)
+                now[makers[reused]] -= sizes[reused]
+            now[makers[n]] = now.get(makers[n], 0) + sizes[n]
+            dies.setdefault(max(step, last.get(n, step)), []).append(n)
+        inside: dict[str, int] = {}
+        if i.opcode == "while":
+            bodies = [_peak(module, called, results=False) for called in module.called(i)]
+            inside = max(bodies, key=lambda body: sum(body.values()), default={})
+        if sum(now.values()) + sum(inside.values()) > sum(best.values()):
+            best = {name: now.get(name, 0) + inside.get(name, 0) for name in {*now, *inside}}
+        for n in [*free, *dies.pop(step, [])]:
+            now[makers[n]] -= sizes[n]
+    return {name: size for name, size in sorted(best.items(), key=lambda item: -item[1]) if size}
+
+
+def _alias(i: Instruction, given: list[list[list[int]]]) -> list[list[int]]:
+    """The buffers of a value that is only another view of its operands."""
+    if i.opcode == "tuple":
+        return [[n for element in value for n in element] for value in given]
+    value = given[0] if given else [[]]
+    if i.opcode == "get-tuple-element":
+        index = int(i.attribute("index") or 0)
+        return [value[index]] if index < len(value) else [[n for element in value for n in element]]
+    if i.opcode == "bitcast":
+        return [[n for element in value for n in element]]
+    return value
+
+
+def _maker(where: str) -> str:
+    if "backward" in where:
+        return "gradients"
+    if where == "update" or where.startswith("parameters"):
+        return "update"
+    return OTHER if where == UNNAMED else "activations"

@@ -1,0 +1,48 @@
+"""From the path of JAX's names that an operation carries to a place in the model that a person recognises."""
+
+from __future__ import annotations
+
+import re
+
+_CALL = re.compile(r"^(?:[a-z_]+\()*([^()]*)\)*$")
+NOISE = {
+    "closed_call", "while", "body", "cond", "checkpoint", "rematted_computation", "remat", "remat2", "scan", "pjit", "shard_map",
+    "shmap_body",
+    "custom_vjp_call", "custom_jvp_call", "pallas_call", "Block", "layers", "encoder", "transpose",
+}  # fmt: skip
+UNNAMED = "(unnamed)"
+HEADS = ("embeddings", "pooler", "mlm_head", "nsp_head", "classifier")
+
+
+def place(op_name: str) -> str:
+    """`jit(train_step)/transpose(jvp(M))/M.encode/encoder/closed_call/layers/attention/output/dot_general` ->
+    `layers/attention/output backward`. What no part of the model names is `loss`, or outside of what is differentiated `update`
+    (gradient norm, optimizer); `layers/saved` is what the loop over layers puts away for the backward pass and takes back. What
+    has no name of JAX's is `(unnamed)`: the compiler made it up."""
+    op_name = op_name.split(";")[0]
+    if not op_name.startswith(("jit(", "pjit(")):
+        return f"parameters/{op_name.split('[')[0]}" if op_name.startswith(("state", "params")) else UNNAMED
+    path = op_name.split("/")[1:]
+    backward = any("transpose(" in part for part in path)
+    again = "rematted_computation" in path
+    names = [name for part in path[:-1] if (name := _plain(part))]
+    inside = [name for name in names if name not in NOISE]
+    in_layers = "layers" in names
+    if inside and inside[0] in HEADS:
+        where = "/".join(inside[:2])
+    elif in_layers or inside:
+        where = "/".join(["layers", *inside[:2]]) if in_layers else "/".join(inside[:2])
+    elif "encoder" in names:
+        where = "layers/saved" if "while" in path else "encoder"
+    else:
+        where = "loss" if any("jvp(" in part for part in path) else "update"
+    return where + (" recomputed" if again else " backward" if backward else "")
+
+
+def _plain(part: str) -> str:
+    """A part of the path without the wrappers that transformations put around it; empty for those that name no module."""
+    if re.match(r"^(jit|pjit|vmap|cond|branch_\d+_fun|custom_\w+)\b", part) or part.startswith("branch_"):
+        return ""
+    found = _CALL.match(part)
+    name = found[1] if found else part
+    return "" if not name or "." in name or name[0].isupper() or name.startswith("_") else name

@@ -1,0 +1,199 @@
+"""A TPU slice by name, `v5e:4x4` or `2xv5p:4x4x4`: its chips, its network, and the devices for which the compiler compiles."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import importlib.metadata
+import importlib.util
+import math
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from bert_jax.costs.chips import CHIPS, Chip
+from bert_jax.terminal import UserError
+
+FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+"""The slices of v5e and v6e that can be rented."""
+LARGEST = {"v4": (16, 16, 16), "v5p": (16, 20, 28), "v7x": (16, 24, 24)}
+SPELT = {
+    "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """One or more equal slices."""
+
+    chip: Chip
+    shape: tuple[int, ...]
+    """Chips along each dimension of a slice."""
+    slices: int = 1
+
+    @property
+    def slice_chips(self) -> int:
+        """Chips of one slice."""
+        return math.prod(self.shape)
+
+    @property
+    def chips(self) -> int:
+        """Chips of all slices."""
+        return self.slice_chips * self.slices
+
+    @property
+    def devices(self) -> int:
+        """JAX devices of all slices."""
+        return self.chips * self.chip.devices
+
+    @property
+    def device_memory(self) -> int:
+        """Bytes of HBM of a device."""
+        return self.chip.memory_bytes // self.chip.devices
+
+    @property
+    def name(self) -> str:
+        """As one writes it."""
+        several = f"{self.slices}x" if self.slices > 1 else ""
+        return f"{several}{self.chip.name}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def rings(self) -> tuple[bool, ...]:
+        """Whether each dimension is closed to a ring; boxes that are not made of whole cubes have no ring at all."""
+        closed = tuple(size % self.chip.whole_ring == 0 for size in self.shape)
+        return closed if self.chip.dimensions == 2 or all(closed) else (False,) * len(closed)
+
+
+def parse_topology(text: str, slices: int | None = None) -> Topology:
+    """`[Nx]GENERATION:AxB[xC]`; `slices` instead of the prefix. Raises UserError naming the nearest, and what there is."""
+    match = re.fullmatch(r"(?:(\d+)x)?([a-z0-9]+):(\d+(?:x\d+)*)", text.strip().lower())
+    if not match:
+        count = re.fullmatch(r"(?:\d+x)?([a-z0-9]+)-(\d+)", text.strip().lower())
+        if count and (name := _chip_name(count[1])):
+            chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # there the number counts cores
+            raise UserError(f"--topology={text} gives a number, not a shape; {_nearest(name, chips)}")
+        forms = "v5e:4x4, v5p:4x4x4 or, four slices, 4xv5e:16x16"
+        raise UserError(f"--topology={text} is not GENERATION:SHAPE, as {forms}; {_existing()}")
+    several, generation, shape = int(match[1] or slices or 1), match[2], tuple(int(n) for n in match[3].split("x"))
+    if match[1] and slices not in (None, int(match[1])):
+        raise UserError(f"--topology={text} has {match[1]} slices and --slices={slices} says otherwise; give one of them")
+    name = _chip_name(generation)
+    if not name:
+        close = difflib.get_close_matches(generation, [*CHIPS, *SPELT], n=1, cutoff=0.5)
+        hint = f"did you mean {SPELT.get(close[0], close[0])!r}? " if close else ""
+        raise UserError(f"--topology={text}: there is no TPU {generation!r}; {hint}{_existing()}")
+    chip = CHIPS[name]
+    if chip.dimensions == 3 and len(shape) == 2:
+        shape = (*shape, 1)
+    if several < 1 or not _possible(chip, shape):
+        raise UserError(f"--topology={text}: {name} has no slice {match[3]}; {_nearest(name, math.prod(shape))}")
+    return Topology(chip, shape, several)
+
+
+def _chip_name(generation: str) -> str:
+    name = SPELT.get(generation, generation)
+    return name if name in CHIPS else ""
+
+
+def _possible(chip: Chip, shape: tuple[int, ...]) -> bool:
+    if chip.dimensions == 2:
+        return shape in FLAT or shape[::-1] in FLAT
+    return len(shape) == 3 and sorted(shape) in [sorted(known) for known in known_shapes(chip)]
+
+
+def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
+    """Every slice of a generation, small ones first: flat ones from the price list; those with three dimensions are 2x2x1 to
+    2x4x4, and above that boxes of cubes of 4 up to the pod."""
+    if chip.dimensions == 2:
+        return list(FLAT)
+    top = sorted(LARGEST[chip.name])
+    sides = range(4, max(top) + 1, 4)
+    boxes = [(a, b, c) for a in sides for b in sides if b >= a for c in sides if c >= b]
+    fitting = [box for box in boxes if all(side <= most for side, most in zip(box, top, strict=True))]
+    return sorted([(1, 1, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), *fitting], key=math.prod)
+
+
+def _nearest(name: str, chips: int) -> str:
+    """The clause that names the slice with the nearest number of chips, and those beside it."""
+    chip = CHIPS[name]
+    known = known_shapes(chip)
+    best = min(known, key=lambda shape: abs(math.log(max(1, math.prod(shape)) / max(1, chips))))
+    listed = ", ".join("x".join(map(str, shape)) for shape in known[:9])
+    more = f" ... {'x'.join(map(str, known[-1]))}" if len(known) > 9 else ""
+    return f"nearest: {name}:{'x'.join(map(str, best))} ({math.prod(best)} chips); {name} has {listed}{more}"
+
+
+def _existing() -> str:
+    shapes = [f"{chip.name}:{'x'.join(map(str, known_shapes(chip)[3]))}" for chip in CHIPS.values()]
+    return f"there are {', '.join(CHIPS)}, for example {', '.join(shapes)}"
+
+
+# ------------------------------------------------------------------------------------------------------------------ the compiler
+def require_compiler() -> str:
+    """The version of the TPU compiler. Raises UserError where it is not installed, or is not the one that this JAX needs."""
+    remedy = f"pip install 'jax[tpu]=={jax.__version__}' (requirements.txt has it as the extra `tpu`)"
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(f"the TPU compiler, the package libtpu, is not installed; it runs on any CPU: {remedy}")
+    version = importlib.metadata.version("libtpu")
+    for line in importlib.metadata.requires("jax") or []:
+        wanted = re.match(r"libtpu\s*==\s*([\d.]+?)(?:\.\*)?\s*;", line)
+        if wanted and not f"{version}.".startswith(f"{wanted[1]}."):
+            raise UserError(f"libtpu {version} is not the one that jax {jax.__version__} compiles with, {wanted[1]}.*; {remedy}")
+    return version
+
+
+def prepare_compiler(dumps: str = "") -> None:
+    """Sets what the TPU compiler reads from the environment when it is loaded: this machine has no TPU, nothing is to be asked of
+    a metadata server, other processes may load it too; schedules go to the directory `dumps`, which doubles the time it takes."""
+    jax.config.update("jax_platforms", "cpu")
+    if dumps:
+        flags = f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=.*final_bundles"
+        os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {flags}".strip()
+    for name, value in {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def devices_of(topology: Topology) -> list[Any]:
+    """The devices of the topology, for a mesh. Raises UserError where this compiler does not know it."""
+    chip = topology.chip
+    options: dict[str, Any] = {"num_slices": topology.slices} if topology.slices > 1 else {}
+    if topology.slice_chips == 1:
+        options["chips_per_host_bounds"] = [1, 1, 1]
+    if chip.config:
+        options["chip_config_name"] = chip.config
+    name = f"{chip.library_name}:{'x'.join(map(str, topology.shape))}"
+    try:
+        with silence():
+            return list(topologies.get_topology_desc(name, "tpu", **options).devices)
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(
+            f"the TPU compiler (libtpu {importlib.metadata.version('libtpu')}) refuses the topology {topology.name}: "
+            f"{str(error).splitlines()[0]}; {_nearest(chip.name, topology.slice_chips)}"
+        ) from error
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """What libraries in C++ write to the process's stderr inside is dropped, unless an exception that is not Python's ends it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as sink:
+        os.dup2(sink.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

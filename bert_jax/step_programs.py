@@ -1,0 +1,170 @@
+"""The steps of the verbs as they are, lowered for a mesh of any devices, present or not: what `aot` compiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from bert_jax import pretrain
+from bert_jax.config import Experiment
+from bert_jax.examples.labelled import RowShape, assemble_units
+from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.finetuning_program import shared, training_program
+from bert_jax.interop.settings import config_from_json
+from bert_jax.loop import with_shardings
+from bert_jax.metrics.report import row_flops
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.model.settings import HeadConfig, ModelConfig, published
+from bert_jax.pretraining_log import phase_row_flops
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, row_multiple
+from bert_jax.terminal import UserError
+from bert_jax.training.label_losses import LabelLoss
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.steps import TrainState
+
+HEADS = {
+    "token": ("conll", "wnut", "pos", "own/token"),
+    "span": ("squad", "own/span"),
+    "choice": ("swag", "codah", "own/choice"),
+    "mention": ("gap",),
+}
+"""Heads by how the names of their tasks begin; every other task answers for whole texts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepProgram:
+    """One step, lowered."""
+
+    lowered: Any
+    mesh: Mesh
+    state: Any
+    """Abstract arrays with their shardings: a `TrainState`, or the parameters of an evaluation step."""
+    batch: Any
+    """Likewise."""
+    rows: int
+    """Of the batch, over all devices."""
+    length: int
+    flops: float
+    """Model FLOPs of the step over all devices, by `metrics.report.row_flops`."""
+
+    def arguments(self) -> dict[str, Any]:
+        """What goes in, by what it is."""
+        if isinstance(self.state, TrainState):
+            return {"parameters": self.state.params, "optimizer": self.state.opt_state, "batch": self.batch}
+        return {"parameters": self.state, "batch": self.batch}
+
+
+def batch_shapes(rows: int, length: int, predictions: int, examples: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The arrays of a pretraining batch, as `examples/assemble.py` makes them."""
+    widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
+    widths |= dict.fromkeys(("masked_positions", "masked_targets"), predictions)
+    widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)
+    return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
+
+
+def pretraining_step(experiment: Experiment, phase: int, devices: Sequence[Any]) -> StepProgram:
+    """The training step of a phase: the function that `pretrain` jits, on the experiment's mesh of `devices`."""
+    mesh = make_mesh(experiment.mesh, devices)
+    p = experiment.phases[phase]
+    check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    abstract, shardings = pretrain.state_layout(experiment, optimizer, mesh)
+    state = with_shardings(abstract, shardings)
+    batch = _on(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
+    step = pretrain.jitted_train_step(experiment, phase, optimizer, shardings, mesh)
+    lowered = _lower(mesh, step, state, batch)
+    return StepProgram(lowered, mesh, state, batch, p.batch_size, p.length, p.batch_size * phase_row_flops(experiment, phase))
+
+
+def evaluation_step(experiment: Experiment, phase: int, devices: Sequence[Any]) -> StepProgram:
+    """The step that scores held-out rows of a phase's length: forward alone, a third of a training step's FLOPs."""
+    mesh = make_mesh(experiment.mesh, devices)
+    p, rows = experiment.phases[phase], experiment.evaluation.batch_size
+    check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    abstract, shardings = pretrain.state_layout(experiment, optimizer, mesh)
+    params = with_shardings(abstract.params, shardings.params)
+    batch = _on(mesh, batch_shapes(rows, p.length, p.max_predictions, p.packed_examples))
+    lowered = _lower(mesh, pretrain.jitted_eval_step(experiment, mesh), params, batch)
+    return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * phase_row_flops(experiment, phase) / 3)
+
+
+def _on(mesh: Mesh, batch: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, BATCH)), batch)
+
+
+def _lower(mesh: Mesh, step: Any, *arguments: Any) -> Any:
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        return step.lower(*arguments)
+
+
+def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[Any]) -> StepProgram:
+    """The step of a task, on a model of the shape `model`. Its rows depend on the data, which is not read: a row of the task's
+    length for every unit of the batch (every candidate of a choice), so more than packing needs."""
+    mesh = make_mesh(experiment.mesh, devices[: experiment.sweep.devices_per_run] if experiment.sweep.seeds else devices)
+    head, t = _head_of(experiment), experiment.training
+    config = experiment.model_config(model)
+    program = training_program(config, head, LabelLoss(), experiment.optimizer, shared(t), 0, mesh)
+    kind = head.problem if head.problem != "classification" else head.kind
+    candidates = {"choice": 4}.get(head.kind, 1)
+    shape = RowShape(kind, experiment.task.length, 2, candidates, len(head.labels))
+    multiple = row_multiple(mesh) * t.accumulation
+    rows = -(-t.batch_size * candidates // multiple) * multiple
+    batch = assemble_units([], [], rows, shape, 0)
+    scalars = {"steps": np.int32(0), "warmup_steps": np.int32(0), "peak": np.float32(0), "seed": np.uint32(0)}
+    state, arrays = with_shardings(program.abstract, program.shardings), _on(mesh, batch)
+    flops = row_flops(
+        layers=config.num_layers,
+        width=config.hidden_size,
+        feed_forward=config.intermediate_size,
+        vocabulary=0,
+        length=shape.length,
+        predictions=0,
+    )
+    flops /= 3 if t.freeze_encoder else 1  # forward alone
+    lowered = _lower(mesh, program.train, state, arrays, scalars)
+    return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops)
+
+
+def _head_of(experiment: FinetuningExperiment) -> HeadConfig:
+    """The head of a task by its name: how many labels it has changes nothing that counts."""
+    name = experiment.task.name
+    kind = next((kind for kind, prefixes in HEADS.items() if name.startswith(prefixes)), "sequence")
+    labels = {"sequence": 3, "token": 9, "mention": 3}.get(kind, 0)
+    return experiment.head_config(HeadConfig(kind=kind, labels=tuple(map(str, range(labels)))))
+
+
+def shape_to_finetune(name: str) -> ModelConfig:
+    """The shape of a published size (in bfloat16), or of the model in a directory."""
+    directory = pathlib.Path(name)
+    if (directory / "config.json").is_file():
+        return config_from_json(json.loads((directory / "config.json").read_text()), name)
+    if directory.exists():
+        raise UserError(f"--model={name} holds no config.json; give a Hugging Face directory, or a published size such as large")
+    return ModelConfig(dtype="bfloat16", **published(name))  # type: ignore[arg-type]
+
+
+def with_phase(experiment: Experiment, phase: int, **changes: Any) -> Experiment:
+    """The experiment with `changes` (`accumulation=2`) to one phase."""
+    changed = dataclasses.replace(experiment.phases[phase], **changes)
+    return dataclasses.replace(experiment, phases=(*experiment.phases[:phase], changed, *experiment.phases[phase + 1 :]))
+
+
+def with_model(experiment: Experiment, **changes: Any) -> Experiment:
+    """The experiment with `changes` (`scan_unroll=1`) to its model."""
+    return dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, **changes))
+
+
+def with_mesh(experiment: Experiment, **changes: Any) -> Experiment:
+    """The experiment with `changes` (`fsdp=4`) to its mesh."""
+    return dataclasses.replace(experiment, mesh=dataclasses.replace(experiment.mesh, **changes))

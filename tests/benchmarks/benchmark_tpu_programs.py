@@ -1,0 +1,180 @@
+"""Estimated model-FLOP utilisation of a BERT-Large training step on TPUs, ours beside plain Flax Linen, without a TPU.
+
+    python tests/benchmarks/benchmark_tpu_programs.py [--settings=v5e-512,v5p-128] [--only=ours|plain] [--places=20]
+        [--rows-per-chip=N] [--config.key=value ...]
+
+Both sides are compiled for the same topology and read by the same method, that of `python -m bert_jax.aot`; optimizer included,
+dropout 0.1. Ours is experiments/pretrain/bert_large.py with the overrides given (`--config.model.scan_unroll=1` compiles several
+times faster), and --rows-per-chip changes its batch alone. The plain side's programs (`plain_bert.py`) are kept between runs in
+--cache. Needs libtpu (`requirements.txt`, extra `tpu`). The last line printed is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import gzip
+import hashlib
+import importlib.metadata
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from bert_jax import launch, step_programs
+from bert_jax.config import Experiment
+from bert_jax.costs.compiling import Compiler, DoesNotFit
+from bert_jax.costs.estimate import Estimate, Estimator, interval, utilisation
+from bert_jax.costs.hlo import parse
+from bert_jax.costs.topologies import parse_topology
+from bert_jax.metrics.report import row_flops
+from tests.benchmarks import plain_bert
+
+SETTINGS = {  # name: topology, rows per chip, length, predictions
+    "v5e-512": ("v5e:4x4", 4, 512, 77),
+    "v5e-128": ("v5e:4x4", 32, 128, 20),
+    "v5p-512": ("v5p:4x4x4", 16, 512, 77),
+    "v5p-128": ("v5p:4x4x4", 64, 128, 20),
+    "v6e-512": ("v6e:4x4", 8, 512, 77),
+}
+LARGE = {"layers": 24, "width": 1_024, "feed_forward": 4_096, "vocabulary": 30_522}
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One program's figures."""
+
+    setting: str
+    who: str
+    rows_per_chip: int
+    milliseconds: float
+    utilisation: float
+    roofline_utilisation: float
+    gib: float
+    by_kind: dict[str, float]
+    compile_seconds: float
+    places: list[tuple[str, float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--only", choices=("ours", "plain"))
+    parser.add_argument("--rows-per-chip", type=int)
+    parser.add_argument("--places", type=int, default=0, help="show so many of the costliest places of the model")
+    parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path.home() / ".cache" / "bert_jax" / "plain_programs")
+    parser.add_argument("--dump", type=pathlib.Path, help="write the optimized HLO of ours into this directory")
+    options, overrides = parser.parse_known_args()
+    results = []
+    for setting in options.settings.split(","):
+        for who in ("plain", "ours"):
+            if options.only in (None, who):
+                try:
+                    result = plain(setting, options.cache) if who == "plain" else ours(setting, options, overrides)
+                except DoesNotFit as error:
+                    print(f"{setting:8} {who:6} does not fit: {error}", flush=True)
+                    continue
+                results.append(result)
+                show(result, options.places)
+    compare(results)
+    print(json.dumps({"libtpu": importlib.metadata.version("libtpu"), "results": [dataclasses.asdict(r) for r in results]}))
+
+
+def ours(setting: str, options: argparse.Namespace, overrides: Sequence[str]) -> Result:
+    """Compiles our step for a setting."""
+    name, rows, length, predictions = SETTINGS[setting]
+    rows = options.rows_per_chip or rows
+    compiler = Compiler(parse_topology(name))
+    own = ["--config=experiments/pretrain/bert_large.py", "--workdir=unused"]
+    phase = {"batch_size": rows * compiler.topology.chips, "length": length, "max_predictions": predictions}
+    own += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
+    flags = launch.parse_flags("benchmark", __doc__, [*own, *overrides], Experiment.defaults())
+    step = step_programs.pretraining_step(Experiment.from_dict(flags.config), 0, compiler.devices)
+    compiled = compiler.compile(step.lowered)
+    if options.dump:
+        options.dump.mkdir(parents=True, exist_ok=True)
+        (options.dump / f"{setting}.hlo.txt").write_text(compiled.text)
+    estimate = Estimator(compiled.module, compiled.schedules, compiler.topology, list(step.mesh.devices.flat)).estimate()
+    memory = compiled.memory
+    used = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return result_of(setting, "ours", rows, compiler, estimate, used, compiled.seconds)
+
+
+def plain(setting: str, cache: pathlib.Path) -> Result:
+    """The yardstick's figures; its program is compiled once for each version of the file and of the compiler."""
+    name, rows, length, predictions = SETTINGS[setting]
+    compiler = Compiler(parse_topology(name))
+    about = (pathlib.Path(plain_bert.__file__).read_text(), compiler.version, setting, str(SETTINGS[setting]))
+    file = cache / f"{setting}-{hashlib.sha256(repr(about).encode()).hexdigest()[:12]}.json.gz"
+    if file.exists():
+        kept = json.loads(gzip.decompress(file.read_bytes()))
+    else:
+        compiled = compiler.compile(plain_bert.lower(list(compiler.devices), rows * compiler.topology.chips, length, predictions))
+        m = compiled.memory
+        used = m.argument_size_in_bytes + m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes
+        kept = {"text": compiled.text, "bytes": used, "seconds": compiled.seconds}
+        cache.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_bytes(gzip.compress(json.dumps(kept).encode()))
+        part.replace(file)
+    estimate = Estimator(parse(kept["text"]), {}, compiler.topology, compiler.devices).estimate()
+    return result_of(setting, "plain", rows, compiler, estimate, kept["bytes"], kept["seconds"])
+
+
+def result_of(
+    setting: str, who: str, rows: int, compiler: Compiler, estimate: Estimate, used: float, seconds: float
+) -> Result:
+    """The figures of an estimated program with `rows` rows a chip."""
+    _, _, length, predictions = SETTINGS[setting]
+    flops = rows * row_flops(length=length, predictions=predictions, **LARGE) / compiler.topology.chip.devices
+    least, most = interval(estimate, flops, compiler.topology)
+    places: collections.Counter[str] = collections.Counter()
+    for operation in estimate.operations:
+        places[f"{operation.place} [{operation.kind}]"] += operation.seconds  # type: ignore[assignment]
+    return Result(
+        setting,
+        who,
+        rows,
+        1e3 * most,
+        utilisation(flops, most, compiler.topology),
+        utilisation(flops, least, compiler.topology),
+        used / 2**30,
+        {kind: 1e3 * value for kind, value in estimate.by_kind.items()},
+        seconds,
+        [(place, 1e3 * value) for place, value in places.most_common(40)],
+    )
+
+
+def show(result: Result, places: int) -> None:
+    """One line, and the places below it."""
+    kinds = "  ".join(f"{kind} {value:.1f}" for kind, value in sorted(result.by_kind.items(), key=lambda item: -item[1]))
+    print(
+        f"{result.setting:8} {result.who:6} {result.rows_per_chip:3} rows/chip  {result.milliseconds:8.1f} ms  "
+        f"MFU {100 * result.utilisation:5.1f} % (roofline {100 * result.roofline_utilisation:5.1f} %)  {result.gib:5.2f} GiB  "
+        f"ms: {kinds}  (compiled in {result.compile_seconds:.0f} s, {time.strftime('%H:%M')})",
+        flush=True,
+    )
+    for place, value in result.places[:places]:
+        print(f"    {value:8.2f} ms {100 * value / result.milliseconds:5.1f} %  {place}")
+
+
+def compare(results: Sequence[Result]) -> None:
+    """How many times the plain rows a second ours are."""
+    found = {(result.setting, result.who): result for result in results}
+    for setting in SETTINGS:
+        pair: Any = [found.get((setting, who)) for who in ("plain", "ours")]
+        if all(pair):
+            rates = [one.rows_per_chip / one.milliseconds for one in pair]
+            print(
+                f"{setting}: plain {100 * pair[0].utilisation:.1f} %, ours {100 * pair[1].utilisation:.1f} %: "
+                f"{rates[1] / rates[0]:.2f} x its rows a second"
+            )
+
+
+if __name__ == "__main__":
+    main()

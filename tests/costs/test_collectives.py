@@ -1,0 +1,57 @@
+"""The network model: which chips talk, over how many links, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.costs.collectives import between_slices, group_of, transfer
+from bert_jax.costs.hlo import Instruction
+from bert_jax.costs.topologies import parse_topology
+from tests.costs.devices import devices_of
+
+
+@pytest.mark.parametrize(
+    ("text", "group"),
+    [
+        ("{{0,2},{1,3}}", [0, 2]),
+        ("[2,4]<=[8]", [0, 1, 2, 3]),
+        ("[4,2]<=[2,4]T(1,0)", [0, 4]),
+        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", [0, 2, 4, 6]),
+        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", list(range(8))),
+        ("{}", None),
+    ],
+)
+def test_every_way_of_writing_groups_is_read(text: str, group: list[int] | None):
+    assert group_of(text) == group
+
+
+def collective(groups: str) -> Instruction:
+    return Instruction("c", "all-reduce", (), (), f", replica_groups={groups}, dimensions={{0}}")
+
+
+def test_a_closed_ring_is_twice_as_fast_as_a_line_of_its_length():
+    closed, open_ = parse_topology("v5e:16x16"), parse_topology("v5e:8x16")
+    lines = {t.name: transfer("all-gather", collective("[16,16]<=[256]"), 2**24, t, devices_of(t)) for t in (closed, open_)}
+    ring = lines["v5e:16x16"].seconds - 8e-6  # 8 hops
+    assert ring == pytest.approx(16 * 2**24 * 15 / 16 / (2 * 45e9))
+    small = parse_topology("v5e:8x8")
+    both = transfer("all-gather", collective("[8,8]<=[64]"), 2**24, small, devices_of(small))
+    assert both.seconds - 7e-6 == pytest.approx(8 * 2**24 * 7 / 8 / 45e9)
+
+
+def test_all_reduce_is_a_reduce_scatter_and_an_all_gather():
+    t = parse_topology("v5p:4x4x4")
+    kinds, everyone = ("all-reduce", "reduce-scatter"), collective("[1,64]<=[64]")
+    reduce, scatter = (transfer(kind, everyone, 2**26, t, devices_of(t)) for kind in kinds)
+    assert reduce.seconds == pytest.approx(2 * scatter.seconds)
+    assert scatter.seconds == pytest.approx(2**26 * 63 / 64 / (6 * 90e9) + 6e-6)  # three rings; two hops each
+
+
+def test_what_crosses_slices_goes_through_the_network_card():
+    t = parse_topology("2xv5e:4x4")
+    whole = transfer("all-reduce", collective("[1,32]<=[32]"), 2**26, t, devices_of(t))
+    assert whole.sent_between_slices == pytest.approx(2 * 2**26 / 16 / 2)
+    send = Instruction("s", "send", (), (), '_xla_megascale_transfer_type="ALL_REDUCE"')
+    crossing = between_slices(send, 2**20, t)
+    assert crossing.kind == "all-reduce between slices"
+    assert crossing.seconds == pytest.approx(2**20 / (25e9 / 8) + 40e-6)

@@ -1,0 +1,99 @@
+"""The walk over a program: loops multiply, and asynchronous work hides behind compute."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.costs.estimate import Estimate, Estimator, interval, utilisation
+from bert_jax.costs.hlo import parse
+from bert_jax.costs.kernels import Schedule
+from bert_jax.costs.memory import peak
+from bert_jax.costs.topologies import parse_topology
+from tests.costs.devices import devices_of
+from tests.costs.test_hlo import LOOPS
+
+V5E = parse_topology("v5e:4x4")
+
+
+def estimated(text: str, kernels: dict[str, Schedule] | None = None) -> Estimate:
+    return Estimator(parse(text), kernels or {}, V5E, devices_of(V5E)).estimate()
+
+
+def program(*lines: str) -> str:
+    body = "\n".join(f"  {line}" for line in lines)
+    return "HloModule m\n\nENTRY %main (a: f32[1024,1024]) -> f32[1024,1024] {\n" + body + "\n}\n"
+
+
+A = "%a = f32[1024,1024]{1,0:T(8,128)} parameter(0)"
+GATHER = (
+    "%g = (f32[64,1024]{1,0:T(8,128)}, f32[1024,1024]{1,0:T(8,128)}) all-gather-start(%s), "
+    "replica_groups=[1,16]<=[16], dimensions={0}"
+)
+
+
+def work(name: str, cycles: int, operand: str = "a") -> str:
+    config = f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
+    return f"%{name} = f32[1024,1024]{{1,0:T(8,128)S(1)}} multiply(%{operand}, %{operand}), {config}"
+
+
+def test_a_loop_in_a_loop_counts_with_the_product_of_their_trips():
+    assert estimated(LOOPS).seconds == pytest.approx(3 * 5 * 7 / 1.5e9)
+    assert {o.name: o.count for o in estimated(LOOPS).operations} == {"mul": 15}
+
+
+def test_an_asynchronous_collective_takes_only_what_compute_does_not_hide():
+    shard = "%s = f32[64,1024]{1,0:T(8,128)} slice(%a), slice={[0:64], [0:1024]}, backend_config={\"estimated_cycles\":\"0\"}"
+    done = "%d = f32[1024,1024]{1,0:T(8,128)} all-gather-done(%g)"
+    root = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} bitcast(%d)"
+    alone = estimated(program(A, shard, GATHER, done, root))
+    sent = 2**22 * 15 / 16 / (2 * 50e9 * 0.9) + 6e-6  # both dimensions of the open 4 x 4 grid; 3 + 3 hops
+    assert alone.seconds == pytest.approx(sent)
+    hidden = estimated(program(A, shard, GATHER, work("w", 15_000), done, root))
+    assert hidden.seconds == pytest.approx(sent)  # 10 us of work behind 50 us of sending
+    assert hidden.by_kind["collective"] == pytest.approx(sent - 10e-6)
+    longer = estimated(program(A, shard, GATHER, work("w", 150_000), done, root))
+    assert longer.seconds == pytest.approx(100e-6)
+
+
+def test_a_synchronous_all_reduce_is_fully_exposed_and_its_bytes_are_counted():
+    reduce = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} all-reduce(%a), replica_groups={{0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}}"
+    found = estimated(program(A, work("w", 1500), reduce))
+    assert found.seconds == pytest.approx(1e-6 + 2 * (2**22 * 15 / 16 / 90e9 + 6e-6))
+    assert found.collectives["all-reduce"]["sent"] == pytest.approx(2 * 2**22 * 15 / 16)
+
+
+def test_a_kernel_costs_its_schedule_but_at_least_its_passage_through_memory():
+    call = 'ROOT %r = f32[1024,1024]{1,0:T(8,128)} custom-call(%a), custom_call_target="tpu_custom_call", '
+    call += 'backend_config={"body":"XYZ"}'
+    slow = estimated(program(A, call), {"XYZ": Schedule(100, 1_500_000, (10,))})
+    assert slow.seconds == pytest.approx(1e-3)
+    quick = estimated(program(A, call), {"XYZ": Schedule(100, 100, (1,))})
+    assert quick.seconds == pytest.approx(2 * 2**22 / 819e9)
+    assert estimated(program(A, call)).unknown_kernels == 1
+
+
+def test_an_asynchronous_copy_waits_for_the_memory():
+    start = "%c = (f32[1024,1024]{1,0:T(8,128)S(1)}, f32[1024,1024]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%a)"
+    done = "%d = f32[1024,1024]{1,0:T(8,128)S(1)} copy-done(%c)"
+    root = "ROOT %r = f32[1024,1024]{1,0:T(8,128)S(1)} bitcast(%d)"
+    assert estimated(program(A, start, done, root)).seconds == pytest.approx(2**22 / 819e9)
+    assert estimated(program(A, start, work("w", 1500), done, root)).by_kind["copy"] == pytest.approx(2**22 / 819e9 - 1e-6)
+
+
+def test_the_roofline_is_the_longer_of_compute_and_memory():
+    found = estimated(program(A, work("w", 1500), "ROOT %r = f32[1024,1024]{1,0:T(8,128)S(1)} bitcast(%w)"))
+    assert found.bytes == 2 * 2**22  # the operand stands there twice
+    assert interval(found, 197e12, V5E) == (1.0, found.seconds)
+    assert interval(found, 0.0, V5E)[0] == pytest.approx(2 * 2**22 / 819e9)
+    assert utilisation(197e12, 2.0, V5E) == 0.5
+
+
+def test_the_peak_of_memory_counts_what_is_alive_and_reuses_what_is_not():
+    def made(name: str, of: str, where: str) -> str:
+        return f'%{name} = f32[1024,1024]{{1,0:T(8,128)}} negate(%{of}), metadata={{op_name="jit(step)/{where}/neg"}}'
+
+    lines = (A, made("x", "a", "jvp(M)/layers"), made("y", "x", "jvp(M)/layers"), made("g", "y", "transpose(jvp(M))/layers"))
+    last = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%g, %z)"
+    assert peak(parse(program(*lines, last.replace("%z", "%y")))) == {"activations": 2**22, "gradients": 2**22}
+    assert peak(parse(program(*lines, last.replace("%z", "%x")))) == {"activations": 2 * 2**22}  # and g where y did
+    assert peak(parse(program(*lines, last.replace("%z", "%a")))) == {"activations": 2**22}

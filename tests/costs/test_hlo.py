@@ -1,0 +1,117 @@
+"""The reader of HLO text: instructions, sizes as they lie in memory, trip counts of loops, places in the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.costs.hlo import arrays, parse, trips
+from bert_jax.costs.places import place
+
+# Cut down from what the TPU compiler gave for a kernel in a scan; the loop inside is added.
+LOOPS = """HloModule jit_g, is_scheduled=true
+
+%inner_body (p: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
+  %p = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}) parameter(0)
+  %one = s32[]{:T(128)} constant(1)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  %x = f32[8,128]{1,0:T(8,128)S(1)} get-tuple-element(%p), index=1
+  %mul = f32[8,128]{1,0:T(8,128)S(1)} multiply(%x, %x), backend_config={"window_config":{"estimated_cycles":"7"}}
+  %next = s32[]{:T(128)} add(%i, %one)
+  ROOT %t = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}) tuple(%next, %mul)
+}
+
+%inner_condition (p: (s32[], f32[8,128])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(5)
+  %p = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %limit), direction=LT
+}
+
+%outer_body (q: (s32[], f32[8,128], s32[])) -> (s32[], f32[8,128], s32[]) {
+  %q = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}, s32[]{:T(128)}) parameter(0)
+  %zero = s32[]{:T(128)} constant(0)
+  %two = s32[]{:T(128)} constant(2)
+  %j = s32[]{:T(128)} get-tuple-element(%q), index=0
+  %y = f32[8,128]{1,0:T(8,128)S(1)} get-tuple-element(%q), index=1
+  %n = s32[]{:T(128)} get-tuple-element(%q), index=2
+  %in = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}) tuple(%zero, %y)
+  %while.1 = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}) while(%in), condition=%inner_condition, body=%inner_body
+  %z = f32[8,128]{1,0:T(8,128)S(1)} get-tuple-element(%while.1), index=1
+  %k = s32[]{:T(128)} add(%j, %two)
+  ROOT %u = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}, s32[]{:T(128)}) tuple(%k, %z, %n)
+}
+
+%outer_condition (q: (s32[], f32[8,128], s32[])) -> pred[] {
+  %q = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}, s32[]{:T(128)}) parameter(0)
+  %j = s32[]{:T(128)} get-tuple-element(%q), index=0
+  %n = s32[]{:T(128)} get-tuple-element(%q), index=2
+  ROOT %lt = pred[]{:T(512)} compare(%j, %n), direction=LT
+}
+
+ENTRY %main (a: f32[8,128]) -> f32[8,128] {
+  %a = f32[8,128]{1,0:T(8,128)} parameter(0)
+  %start = s32[]{:T(128)} constant(1)
+  %seven = s32[]{:T(128)} constant(7)
+  %begin = s32[]{:T(128)} copy(%start)
+  %in = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}, s32[]{:T(128)}) tuple(%begin, %a, /*index=2*/%seven)
+  %while = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)S(1)}, s32[]{:T(128)}) while(%in), condition=%outer_condition, body=%outer_body
+  ROOT %r = f32[8,128]{1,0:T(8,128)S(1)} get-tuple-element(%while), index=1
+}
+"""
+
+
+def test_text_without_an_entry_is_refused():
+    with pytest.raises(ValueError, match="no ENTRY"):
+        parse("HloModule nothing\n")
+
+
+def test_instructions_carry_opcode_operands_and_cycles():
+    module = parse(LOOPS)
+    multiply = module.computations["inner_body"].by_name["mul"]
+    assert (multiply.opcode, multiply.operands, multiply.cycles) == ("multiply", ("x", "x"), 7)
+    assert module.entry.by_name["in"].operands == ("begin", "a", "seven")
+    assert module.entry.by_name["while"].called == ("outer_condition", "outer_body")
+    assert module.entry.root.name == "r"
+
+
+def test_a_loop_in_a_loop_has_trips_of_its_own_and_a_limit_may_be_carried_into_it():
+    module = parse(LOOPS)
+    outer, inner = module.entry.by_name["while"], module.computations["outer_body"].by_name["while.1"]
+    assert trips(module, module.entry, outer) == 3  # 1, 3, 5 below 7
+    assert trips(module, module.computations["outer_body"], inner) == 5
+
+
+def test_a_loop_whose_limit_is_not_constant_has_unknown_trips():
+    module = parse(LOOPS.replace("%seven = s32[]{:T(128)} constant(7)", "%seven = s32[]{:T(128)} custom-call()"))
+    assert trips(module, module.entry, module.entry.by_name["while"]) is None
+
+
+def test_a_trip_count_that_the_compiler_wrote_down_is_believed():
+    module = parse(LOOPS.replace("body=%outer_body", 'body=%outer_body, backend_config={"known_trip_count":{"n":"11"}}'))
+    assert trips(module, module.entry, module.entry.by_name["while"]) == 11
+
+
+def test_sizes_are_padded_to_the_tiles_of_the_layout():
+    text = "(bf16[3,100]{1,0:T(8,128)(2,1)}, f32[16,2]{0,1:T(2,128)}, f32[8,128]{1,0:T(8,128)S(1)}, s32[])"
+    plain, turned, fast, scalar = arrays(text)
+    assert (plain.bytes, plain.fast) == (8 * 128 * 2, False)
+    assert turned.bytes == 128 * 2 * 4
+    assert fast.fast
+    assert scalar.bytes == 4
+
+
+@pytest.mark.parametrize(
+    ("op_name", "where"),
+    [
+        ("jit(f)/transpose(jvp(M))/M.encode/encoder/closed_call/layers/attention/output/dot", "layers/attention/output backward"),
+        ("jit(f)/jvp(M)/encoder/while/body/closed_call/layers/Block/feed_forward/wide/dot", "layers/feed_forward/wide"),
+        ("jit(f)/jvp(M)/M.encode/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice", "layers/saved"),
+        ("jit(train_step)/transpose(jvp(M))/mlm_head/transform/dot_general", "mlm_head/transform backward"),
+        ("jit(train_step)/jvp()/reduce_max", "loss"),
+        ("jit(train_step)/sqrt", "update"),
+        ("broadcast.12", "(unnamed)"),
+        ("", "(unnamed)"),
+    ],
+)  # fmt: skip
+def test_a_path_of_names_becomes_a_place_in_the_model(op_name: str, where: str):
+    assert place(op_name) == where
