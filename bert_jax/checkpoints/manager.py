@@ -162,7 +162,9 @@ def _free_name(path: pathlib.Path) -> pathlib.Path:
 
 
 def _cause(error: BaseException | None) -> str:
-    """What the operating system said, from within TensorStore's long account of it; else the first line."""
+    """What the operating system said, also from within TensorStore's long account of it; else the first line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     text = str(error).strip() or type(error).__name__
     said = re.search(r"([^:]+) \[[^\]]*os_error_code", text)
     return said[1].strip() if said else text.splitlines()[0][:200]
