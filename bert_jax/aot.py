@@ -26,7 +26,7 @@ from bert_jax.costs.calibration import calibrate
 from bert_jax.costs.compiling import Compiler, DoesNotFit
 from bert_jax.costs.fit import Size, Trial, first_that_fits, largest_batch
 from bert_jax.costs.memory import local_bytes, memory_of
-from bert_jax.costs.report import Step, comparison, record, text, totals, totals_text
+from bert_jax.costs.report import GIB, Step, comparison, record, text, totals, totals_text
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.model.settings import REMATERIALISATIONS
@@ -44,7 +44,6 @@ from bert_jax.step_programs import (
 from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
 
 STEPS = ("train", "eval", "finetune")
-GIB = 2**30
 
 
 def parse(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]], list[tuple[str, str]]]:

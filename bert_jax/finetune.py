@@ -71,8 +71,8 @@ MAY_CHANGE = (
     "model.attention",
     "sweep.devices_per_run",
 )
-"""Keys that a continued run may give new values: none of them decides what is learned (models and data may have moved; what they
-hold is compared)."""
+"""Keys that a continued run may give new values: none of them decides what is learned, but for what the dropout of fused
+attention draws (models and data may have moved; what they hold is compared)."""
 
 FINGERPRINTS = "fingerprints"
 """The key of a workdir's config.json that says which examples and weights, to the byte, the run began with."""

@@ -19,7 +19,7 @@ from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.examples.labelled import RowShape
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.metrics.pictures import draw_task_curves
-from bert_jax.metrics.report import Pace, row_flops, training_line
+from bert_jax.metrics.report import Pace, model_row_flops, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.attention_choice import in_words
 from bert_jax.model.settings import ModelConfig
@@ -52,14 +52,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self._experiment, self._task, self._directory, self._mesh = experiment, task, directory, mesh
         self._last_step, self._is_first = last_step, run.is_first
         self._prefix = f"{directory.name}  " if directory != run.workdir else ""
-        self._row_flops = row_flops(
-            layers=model.num_layers,
-            width=model.hidden_size,
-            feed_forward=model.intermediate_size,
-            vocabulary=0,
-            length=shape.length,
-            predictions=0,
-        )
+        self._row_flops = model_row_flops(model, shape.length)
         self.pace = Pace()
         directory.mkdir(parents=True, exist_ok=True)
         self._metrics = MetricsWriter(directory, resume_step=step or -1) if run.is_first else None

@@ -14,7 +14,7 @@ from bert_jax.batches.source import BatchSource
 from bert_jax.config import Experiment
 from bert_jax.corpus.store import Corpus
 from bert_jax.metrics.pictures import draw_curves
-from bert_jax.metrics.report import Pace, row_flops, training_line
+from bert_jax.metrics.report import Pace, model_row_flops, training_line
 from bert_jax.metrics.scores import summarise
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.attention_choice import in_words
@@ -78,15 +78,8 @@ def log_phase(experiment: Experiment, i: int, source: BatchSource) -> None:
 
 def phase_row_flops(experiment: Experiment, i: int) -> float:
     """Model FLOPs of one row of a phase, forward and backward."""
-    m, phase = experiment.model, experiment.phases[i]
-    return row_flops(
-        layers=m.num_layers,
-        width=m.hidden_size,
-        feed_forward=m.intermediate_size,
-        vocabulary=m.vocab_size,
-        length=phase.length,
-        predictions=phase.max_predictions,
-    )
+    phase = experiment.phases[i]
+    return model_row_flops(experiment.model, phase.length, phase.max_predictions)
 
 
 def flops_left(experiment: Experiment, step: int) -> float:

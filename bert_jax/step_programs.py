@@ -21,12 +21,12 @@ from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.finetuning_program import shared, training_program
 from bert_jax.interop.settings import config_from_json
 from bert_jax.loop import with_shardings
-from bert_jax.metrics.report import row_flops
+from bert_jax.metrics.report import model_row_flops
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.settings import HeadConfig, ModelConfig, published
 from bert_jax.pretraining_log import phase_row_flops
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, row_multiple
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple
 from bert_jax.terminal import UserError
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.optimizers import make_optimizer
@@ -91,9 +91,8 @@ def evaluation_step(experiment: Experiment, phase: int, devices: Sequence[Any]) 
     mesh = make_mesh(experiment.mesh, devices)
     p, rows = experiment.phases[phase], experiment.evaluation.batch_size
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
-    abstract, shardings = pretrain.state_layout(experiment, optimizer, mesh)
-    params = with_shardings(abstract.params, shardings.params)
+    boxed = abstract_parameters(experiment.model)
+    params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
     batch = _on(mesh, batch_shapes(rows, p.length, p.max_predictions, p.packed_examples))
     lowered = _lower(mesh, pretrain.jitted_eval_step(experiment, mesh), params, batch)
     return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * phase_row_flops(experiment, phase) / 3)
@@ -123,14 +122,7 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     batch = assemble_units([], [], rows, shape, 0)
     scalars = {"steps": np.int32(0), "warmup_steps": np.int32(0), "peak": np.float32(0), "seed": np.uint32(0)}
     state, arrays = with_shardings(program.abstract, program.shardings), _on(mesh, batch)
-    flops = row_flops(
-        layers=config.num_layers,
-        width=config.hidden_size,
-        feed_forward=config.intermediate_size,
-        vocabulary=0,
-        length=shape.length,
-        predictions=0,
-    )
+    flops = model_row_flops(config, shape.length)
     flops /= 3 if t.freeze_encoder else 1  # forward alone
     lowered = _lower(mesh, program.train, state, arrays, scalars)
     return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops)

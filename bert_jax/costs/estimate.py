@@ -168,7 +168,7 @@ class Estimator:
 
     def _loop(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
         count = trips(self._module, computation, i)
-        body = next((self._module.computations[name] for name in [_call(i, "body")] if name in self._module.computations), None)
+        body = self._module.computations.get(i.named("body"))
         line.unread_loops += count is None
         if body is not None and count != 0:
             self._add(line, self._run(body, times * (count or 1)), count or 1)
@@ -297,11 +297,6 @@ def _moved(start: Instruction) -> float:
         return float(sum(a.bytes for a in start.arrays))
     given = start.arrays[-2] if slices else start.arrays[0]
     return float(given.bytes)
-
-
-def _call(i: Instruction, key: str) -> str:
-    found = i.attribute(key)
-    return found.removeprefix("%")
 
 
 def interval(estimate: Estimate, flops: float, topology: Topology) -> tuple[float, float]:

@@ -104,6 +104,11 @@ class Instruction:
         found = KERNEL_BODY.search(self.text)
         return found[1] if found else ""
 
+    def named(self, name: str) -> str:
+        """The computation that `name=%...` names, empty if there is none."""
+        found = re.search(rf"\b{name}=%([^\s,}}]+)", self.text)
+        return found[1] if found else ""
+
     def attribute(self, name: str) -> str:
         """The text of `name=...` up to the next attribute, empty if there is none."""
         found = re.search(rf"\b{name}=(.*?)(?:, [a-z_]+=|$)", self.text)
@@ -215,7 +220,7 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
     """
     if loop.known_trips is not None:
         return loop.known_trips
-    condition, body = (module.computations.get(_attribute_call(loop, key)) for key in ("condition", "body"))
+    condition, body = (module.computations.get(loop.named(key)) for key in ("condition", "body"))
     if condition is None or body is None:
         return None
     compare = _compare(module, condition)
@@ -229,11 +234,6 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
         return None
     span = last - first + (1 if direction == "LE" else -1 if direction == "GE" else 0)
     return max(0, -(-span // step))
-
-
-def _attribute_call(loop: Instruction, key: str) -> str:
-    found = re.search(rf"\b{key}=%([^\s,}}]+)", loop.text)
-    return found[1] if found else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,6 +54,7 @@ def _shape(dtype: str, shape: list[int]) -> jax.ShapeDtypeStruct:
 
 
 def main() -> None:
+    """Reads calls of kernels as JSON from standard input, and prints their schedules on the topology of the first argument."""
     calls = json.load(sys.stdin)
     with tempfile.TemporaryDirectory(prefix="bert_jax_schedules_") as dumps:
         prepare_compiler(os.fspath(dumps))

@@ -70,10 +70,10 @@ def peak(module: Module) -> dict[str, int]:
     A result takes the place of an operand of its size that is not used again; loops carry their arrays in place and add what
     their body needs at its worst. The program's results are left out: they take the place of its arguments.
     """
-    return _peak(module, module.entry, results=False)
+    return _peak(module, module.entry)
 
 
-def _peak(module: Module, computation: Computation, *, results: bool) -> dict[str, int]:
+def _peak(module: Module, computation: Computation) -> dict[str, int]:
     holds: dict[str, list[list[int]]] = {}
     """Of each value, by its elements, the numbers of the buffers that it lies in."""
     sizes: list[int] = []
@@ -102,7 +102,7 @@ def _peak(module: Module, computation: Computation, *, results: bool) -> dict[st
     born: dict[int, list[int]] = {}
     for step, i in enumerate(order):
         for n in {n for element in holds[i.name] for n in element} if i.opcode not in ALIASES and i.opcode != "parameter" else ():
-            if results or n not in kept:
+            if n not in kept:
                 born.setdefault(step, []).append(n)
     return _sweep(module, order, born, last, sizes, makers)
 
@@ -129,7 +129,7 @@ def _sweep(
             dies.setdefault(max(step, last.get(n, step)), []).append(n)
         inside: dict[str, int] = {}
         if i.opcode == "while":
-            bodies = [_peak(module, called, results=False) for called in module.called(i)]
+            bodies = [_peak(module, called) for called in module.called(i)]
             inside = max(bodies, key=lambda body: sum(body.values()), default={})
         if sum(now.values()) + sum(inside.values()) > sum(best.values()):
             best = {name: now.get(name, 0) + inside.get(name, 0) for name in {*now, *inside}}

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from bert_jax.model.settings import ModelConfig
 from bert_jax.terminal import duration
 
 # Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2 and v3 a device is one of
@@ -42,6 +43,18 @@ def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, le
     """
     encoder = length * layers * (6 * (4 * width**2 + 2 * width * feed_forward) + 12 * length * width)
     return float(encoder + 6 * predictions * (width**2 + width * vocabulary))
+
+
+def model_row_flops(model: ModelConfig, length: int, predictions: int = 0) -> float:
+    """`row_flops` of a model's shape; without predictions the encoder alone, as under a task's small head."""
+    return row_flops(
+        layers=model.num_layers,
+        width=model.hidden_size,
+        feed_forward=model.intermediate_size,
+        vocabulary=model.vocab_size,
+        length=length,
+        predictions=predictions,
+    )
 
 
 def peak_flops(device_kind: str) -> float | None:

@@ -49,6 +49,7 @@ def _predictions(path: pathlib.Path, name: str) -> list[str | float]:
 
 
 def main() -> None:
+    """The command line: collects the runs' test predictions and writes the submission."""
     parser = FlagParser(prog="python -m bert_jax.tasks.glue_submission", description=__doc__)
     parser.add_argument("directories", nargs="+", type=pathlib.Path, metavar="DIR", help="where runs wrote test predictions")
     parser.add_argument("--output", type=pathlib.Path, required=True, help="the directory for submission.zip and its files")

@@ -31,6 +31,7 @@ from bert_jax.config import Experiment
 from bert_jax.costs.compiling import Compiler, DoesNotFit
 from bert_jax.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.costs.hlo import parse
+from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.metrics.report import row_flops
 from tests.benchmarks import plain_bert
@@ -100,9 +101,7 @@ def ours(setting: str, options: argparse.Namespace, overrides: Sequence[str]) ->
         options.dump.mkdir(parents=True, exist_ok=True)
         (options.dump / f"{setting}.hlo.txt").write_text(compiled.text)
     estimate = Estimator(compiled.module, compiled.schedules, compiler.topology, list(step.mesh.devices.flat)).estimate()
-    memory = compiled.memory
-    used = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return result_of(setting, "ours", rows, compiler, estimate, used, compiled.seconds)
+    return result_of(setting, "ours", rows, compiler, estimate, used_bytes(compiled.memory), compiled.seconds)
 
 
 def plain(setting: str, cache: pathlib.Path) -> Result:
@@ -115,9 +114,7 @@ def plain(setting: str, cache: pathlib.Path) -> Result:
         kept = json.loads(gzip.decompress(file.read_bytes()))
     else:
         compiled = compiler.compile(plain_bert.lower(list(compiler.devices), rows * compiler.topology.chips, length, predictions))
-        m = compiled.memory
-        used = m.argument_size_in_bytes + m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes
-        kept = {"text": compiled.text, "bytes": used, "seconds": compiled.seconds}
+        kept = {"text": compiled.text, "bytes": used_bytes(compiled.memory), "seconds": compiled.seconds}
         cache.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         part.write_bytes(gzip.compress(json.dumps(kept).encode()))
