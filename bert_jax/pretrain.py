@@ -44,8 +44,16 @@ from bert_jax.model.pretraining import abstract_parameters, count_parameters, in
 from bert_jax.model.settings import ModelConfig
 from bert_jax.pretraining_log import PICTURE, draw, log_evaluation, log_phase, log_start, log_training, metrics_writer
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, state_shardings
+from bert_jax.sharding.rules import (
+    ACTIVATION_RULES,
+    BATCH,
+    check_batch_size,
+    parameter_shardings,
+    spread_over_data,
+    state_shardings,
+)
 from bert_jax.terminal import UserError, run_verb
+from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
@@ -178,14 +186,19 @@ def initial_state(experiment: Experiment, optimizer: Any) -> TrainState:
 def state_layout(experiment: Experiment, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
     """The shapes of the state, and the NamedSharding of each of its arrays on `mesh`; no memory is used."""
     abstract = jax.eval_shape(functools.partial(initial_state, experiment, optimizer))
-    return abstract, state_shardings(abstract, parameter_shardings(abstract_parameters(experiment.model), mesh), mesh)
+    params = parameter_shardings(abstract_parameters(experiment.model), mesh)
+    if experiment.mesh.spread_state:
+        params = spread_over_data(params, abstract.params, mesh)
+    return abstract, state_shardings(abstract, params, mesh)
 
 
 def jitted_train_step(experiment: Experiment, phase: int, optimizer: Any, shardings: Any, mesh: Mesh) -> Any:
     """The jitted step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state goes to the new one."""
+    model = experiment.model
     step = functools.partial(
         train_step,
-        objective=pretraining_objective(experiment.model),
+        gradients=gradients_over_data(shardings.params, mesh, model, experiment.mesh.reduce_dtype),
+        objective=pretraining_objective(model),
         optimizer=optimizer,
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,

@@ -92,5 +92,8 @@ logits_of = jax.jit(forward, static_argnums=0)
 
 @functools.partial(jax.jit, static_argnums=(0, 3, 5))
 def gradients_of(config, params, batch, seed, step, accumulation):
-    """`gradients` of the pretraining objective."""
-    return gradients(pretraining_objective(config), params, batch, seed, step, accumulation)
+    """`gradients` of the pretraining objective, and all that a step counts."""
+    objective = pretraining_objective(config)
+    counts = objective.counts(batch)
+    grads, sums = gradients(objective, params, batch, counts, seed, step, accumulation)
+    return grads, sums | counts

@@ -64,11 +64,12 @@ class SelfAttention(nn.Module):
         def project(name: str, x: Array) -> Array:
             return Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
 
-        if positions is None and not self.is_initializing() and choose(c, x.shape[1]).fused:
+        fused_on = None if positions is not None or self.is_initializing() else choose(c, x.shape[1]).platform
+        if fused_on:
             query, key, value = (project(name, x).reshape(x.shape) for name in ("query", "key", "value"))
             context = fused_attention(
                 query, key, value, sequence_ids,
-                num_heads=c.num_heads, dropout_rate=c.attention_dropout, dropout_seed=dropout_seed,
+                num_heads=c.num_heads, dropout_rate=c.attention_dropout, dropout_seed=dropout_seed, platform=fused_on,
             ).reshape(*x.shape[:2], *heads)  # fmt: skip
         else:
             asking, query_ids = x, sequence_ids

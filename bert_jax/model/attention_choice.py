@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from bert_jax.model import attention_kernels_gpu
 from bert_jax.model.attention_plan import Plan, padded_length, unfit, vmem_bytes
 from bert_jax.model.settings import ModelConfig
 from bert_jax.terminal import UserError
@@ -20,14 +21,23 @@ VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 
 LONGEST = 8_192
 """The longest rows that were compiled, for v5e, v5p and v6e in bfloat16."""
 
+CAPABILITY = 8.0
+"""The compute capability from which NVIDIA's GPUs multiply bfloat16 matrices: Ampere's."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
     """What computes attention, and the reason in words."""
 
-    fused: bool
+    platform: str | None
+    """Whose kernel of fused attention, "tpu" or "gpu"; None is plain attention."""
     why: str
     """Why not fused."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether scores stay on the chip."""
+        return self.platform is not None
 
 
 def choose(config: ModelConfig, length: int) -> Choice:
@@ -37,7 +47,7 @@ def choose(config: ModelConfig, length: int) -> Choice:
     and cannot be had.
     """
     if config.attention == "plain":
-        return Choice(False, "as model.attention=plain asks")
+        return Choice(None, "as model.attention=plain asks")
     device = jax.sharding.get_abstract_mesh().abstract_device
     if device is None:
         reason: str | None = "fused attention is spread over a mesh, and none is set"
@@ -45,7 +55,9 @@ def choose(config: ModelConfig, length: int) -> Choice:
         reason = unsupported(device.platform, device.device_kind, length, config.head_width, config.dtype)
     if reason and config.attention == "fused":
         raise UserError(f"model.attention='fused' cannot be had: {reason}; set model.attention to 'plain' or 'auto'")
-    return Choice(False, f"since {reason}") if reason else Choice(True, "")
+    if not reason and device.platform == "gpu" and config.attention == "auto":
+        reason = "fused attention has not been timed on a GPU yet, and runs there only where model.attention=fused asks for it"
+    return Choice(None, f"since {reason}") if reason else Choice(device.platform, "")
 
 
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh) -> str:
@@ -62,8 +74,10 @@ def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh) -> str:
 
 def unsupported(platform: str, kind: str, length: int, head_width: int, dtype: Any) -> str | None:
     """Why `fused_attention` cannot run on a device of that platform and kind, as a clause, or None where it can."""
+    if platform == "gpu":
+        return attention_kernels_gpu.unfit(head_width, dtype) or _too_old(kind)
     if platform != "tpu":
-        return f"fused attention is a TPU kernel, and this is a {platform}"
+        return f"fused attention is for TPUs and GPUs, and this is a {platform}"
     reason = unfit(head_width, dtype)
     if reason:
         return reason
@@ -78,3 +92,26 @@ def unsupported(platform: str, kind: str, length: int, head_width: int, dtype: A
         f"fused attention keeps keys and values of a row on the chip, which takes {needs:.0f} MiB at length {length:,} and head "
         f"width {head_width} in {jnp.dtype(dtype).name}, and a core of {kind} has {has}"
     )
+
+
+def _too_old(kind: str) -> str | None:
+    """Why GPUs of that kind cannot run the kernel, or None; one that is not here is not known, and the compiler will say."""
+    has = compute_capability(kind)
+    if has is None or (_number(has) or 0.0) >= CAPABILITY:
+        return None
+    return (
+        f"fused attention on a GPU needs one by NVIDIA of compute capability {CAPABILITY} (Ampere) or later, and {kind} has {has}"
+    )
+
+
+def compute_capability(kind: str) -> str | None:
+    """What a GPU of that `device_kind` here says it has, as "8.0" (NVIDIA's) or "gfx942" (AMD's); None where there is none."""
+    here = (device for device in jax.local_devices() if device.device_kind == kind)
+    return next((device.compute_capability for device in here), None)
+
+
+def _number(capability: str) -> float | None:
+    try:
+        return float(capability)
+    except ValueError:
+        return None

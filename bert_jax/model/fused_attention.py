@@ -13,9 +13,11 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, PartitionSpec
 
-from bert_jax.model import attention_kernels
-from bert_jax.model.attention_plan import LANES, Plan, padded_length, unfit
+from bert_jax.model import attention_kernels, attention_kernels_gpu, attention_plan
+from bert_jax.model.attention_kernels_gpu import GpuPlan
+from bert_jax.model.attention_plan import LANES, Plan
 from bert_jax.model.layers import Array
+from bert_jax.sharding.rules import first_row
 
 SAVED = "fused_attention"
 """What `jax.checkpoint` calls the results of the forward kernel: a policy that keeps them spares the backward pass the kernel."""
@@ -32,41 +34,46 @@ def fused_attention(
     num_heads: int,
     dropout_rate: float,
     dropout_seed: Array | None,
+    platform: str = "tpu",
     interpret: bool = False,
 ) -> Array:
-    """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities: what `dot_product_attention` computes, on a TPU.
+    """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities: what `dot_product_attention` computes, on a TPU or GPU.
 
     query, key, value [B, L, H K] in bfloat16 or float32, as the projections give them; sequence_ids int32 [B, L], equal where a
-    token may look at another; dropout_seed uint32 scalar, or None for evaluation. Returns the context [B, L, H K].
+    token may look at another; dropout_seed uint32 scalar, or None for evaluation; platform "tpu" or "gpu". Returns the context
+    [B, L, H K].
 
-    The softmax runs in float32; products take their inputs as they are and add up in float32. Dropout decides by 16 random
-    bits: its rate is `dropout_rate` rounded to a multiple of 2**-16 (0.1 is 0.100006), and what is kept is scaled for that.
-    The backward pass draws the same bits again; it keeps the context and one float32 per query and head. Under a mesh each
-    device runs the kernel on its own rows and heads, with dropout of its own. `interpret` runs the kernel on any
-    platform, slowly, for tests, with a counter hash in place of the chip's generator.
+    The softmax runs in float32; products take their inputs as they are and add up in float32. The backward pass draws the bits
+    of dropout again; it keeps the context and one float32 per query and head. Under a mesh each device runs the kernel on its
+    own rows and heads. On a GPU dropout is that of plain attention, bit for bit, on any mesh. On a TPU it decides by 16 random
+    bits of the chip's generator: its rate is `dropout_rate` rounded to a multiple of 2**-16 (0.1 is 0.100006), what is kept is
+    scaled for that, and each device has dropout of its own. `interpret` runs the kernel on any platform, slowly, for tests; the
+    TPU's with a counter hash in place of the generator.
 
     Raises ValueError where `unfit` gives a reason; `attention_choice.unsupported` knows what runs where.
     """
+    local_attention, unfit = KERNELS[platform]
     reason = unfit(query.shape[2] // num_heads, query.dtype)
     if reason:
         raise ValueError(reason)
-    rate = 0.0 if dropout_seed is None else round(dropout_rate * 65536) / 65536
-    seed = jnp.zeros((), jnp.uint32) if dropout_seed is None else dropout_seed.astype(jnp.uint32)
+    rate = 0.0 if dropout_seed is None else dropout_rate
+    seed = jnp.uint32(0) if dropout_seed is None else dropout_seed.astype(jnp.uint32)
+    place = jnp.stack([seed, jnp.uint32(first_row(query.shape[0]))])
     spec = nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None)
     spec = _divisible(spec, (query.shape[0], query.shape[1], num_heads))
-    rows, heads = (_axes(spec[0]), _axes(spec[2]))
+    rows, heads = _axes(spec[0]), _axes(spec[2])
 
-    def local(query: Array, key: Array, value: Array, ids: Array, seed: Array) -> Array:
-        first = [jax.lax.axis_index(axes) if axes else 0 for axes in (rows, heads)]
+    def local(query: Array, key: Array, value: Array, ids: Array, place: Array) -> Array:
+        first = place[1] + _index(rows) * np.uint32(query.shape[0])
         own_heads = num_heads // _size(heads)
-        return _on_one_device(query, key, value, ids, seed, first[0], first[1], num_heads, own_heads, rate, interpret)
+        return local_attention(query, key, value, ids, place[0], first, _index(heads), num_heads, own_heads, rate, interpret)
 
     split = _automatic_axes()
     if not split:
-        return local(query, key, value, sequence_ids, seed)
+        return local(query, key, value, sequence_ids, place)
     in_specs = (spec, spec, spec, PartitionSpec(spec[0], None), PartitionSpec())
     return jax.shard_map(local, in_specs=in_specs, out_specs=spec, axis_names=split, check_vma=False)(
-        query, key, value, sequence_ids, seed
+        query, key, value, sequence_ids, place
     )
 
 
@@ -79,6 +86,11 @@ def _automatic_axes() -> set[str]:
     mesh = jax.sharding.get_abstract_mesh()
     axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return {axis for axis, kind in axes if kind != AxisType.Manual} if mesh.size > 1 else set()
+
+
+def _index(axes: tuple[str, ...]) -> Array:
+    """Which part of what is split over these axes is this device's, uint32."""
+    return jnp.uint32(jax.lax.axis_index(axes) if axes else 0)
 
 
 def _size(axes: tuple[str, ...]) -> int:
@@ -96,40 +108,70 @@ def _divisible(spec: PartitionSpec, sizes: tuple[int, ...]) -> PartitionSpec:
     return PartitionSpec(*entries)
 
 
-def _on_one_device(
-    query: Array, key: Array, value: Array, ids: Array, seed: Array, rows_shard: Any, heads_shard: Any,
+def _on_tpu(
+    query: Array, key: Array, value: Array, ids: Array, seed: Array, first: Array, heads_shard: Array,
     all_heads: int, heads: int, rate: float, interpret: bool,
 ) -> Array:  # fmt: skip
-    """Pads the row to whole tiles and the heads to whole groups, and calls the kernels."""
+    """Pads the row to whole tiles and the heads to whole groups, and calls the kernels. `first` is the place of the first row in
+    the whole batch, `heads_shard` says which part of all heads these are."""
     b, length, width = query.shape
     head_width = width // heads
-    long, lanes = padded_length(length), max(LANES, head_width)
+    long, lanes = attention_plan.padded_length(length), max(LANES, head_width)
     groups = -(-width // lanes)
-
-    def padded(x: Array) -> Array:
-        return jnp.pad(x, ((0, 0), (0, long - length), (0, groups * lanes - width)))
-
-    ids = jnp.pad(ids, ((0, 0), (0, long - length)), constant_values=-1).reshape(b, 1, long)
-    plan = Plan(b, long, groups, head_width, rate, interpret)
+    plan = Plan(b, long, groups, head_width, round(rate * 65536) / 65536, interpret)
     all_groups = -(-all_heads * head_width // lanes)
-    seeds = [seed, np.uint32(b) * jnp.uint32(rows_shard), np.uint32(groups) * jnp.uint32(heads_shard), np.uint32(all_groups)]
-    words = jax.lax.bitcast_convert_type(jnp.stack([jnp.asarray(s, jnp.uint32) for s in seeds]), jnp.int32)
-    return _attend(plan, padded(query), padded(key), padded(value), ids, words)[:, :length, :width]
+    seeds = jnp.stack([seed, first, np.uint32(groups) * heads_shard, jnp.uint32(all_groups)])
+    words = jax.lax.bitcast_convert_type(seeds, jnp.int32)
+    arrays = (_padded(x, long, groups * lanes) for x in (query, key, value))
+    return _attend(plan, *arrays, _padded_ids(ids, long).reshape(b, 1, long), words)[:, :length, :width]
+
+
+def _on_gpu(
+    query: Array, key: Array, value: Array, ids: Array, seed: Array, first: Array, heads_shard: Array,
+    _: int, heads: int, rate: float, interpret: bool,
+) -> Array:  # fmt: skip
+    """Pads the row to whole blocks, and calls the kernels."""
+    b, length, width = query.shape
+    long = attention_kernels_gpu.padded_length(length)
+    plan = GpuPlan(b, long, heads, width // heads, rate, interpret)
+    seeds = jnp.stack([seed, first, np.uint32(heads) * heads_shard])
+    arrays = (_padded(x, long, width) for x in (query, key, value))
+    return _attend(plan, *arrays, _padded_ids(ids, long), seeds)[:, :length]
+
+
+KERNELS = {"tpu": (_on_tpu, attention_plan.unfit), "gpu": (_on_gpu, attention_kernels_gpu.unfit)}
+"""By platform: attention on one device, and why a head width or dtype does not suit it."""
+
+
+def _padded(x: Array, length: int, width: int) -> Array:
+    return jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, width - x.shape[2])))
+
+
+def _padded_ids(ids: Array, length: int) -> Array:
+    """What is added sees and is seen by itself alone."""
+    return jnp.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=-1)
+
+
+def _kernels(plan: Plan | GpuPlan) -> Any:
+    """The module whose `forward` and `backward` follow such a plan."""
+    return attention_kernels_gpu if isinstance(plan, GpuPlan) else attention_kernels
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: Plan, query: Array, key: Array, value: Array, ids: Array, seeds: Array) -> Array:
-    return attention_kernels.forward(plan, query, key, value, ids, seeds)[0]
+def _attend(plan: Plan | GpuPlan, query: Array, key: Array, value: Array, ids: Array, seeds: Array) -> Array:
+    return _kernels(plan).forward(plan, query, key, value, ids, seeds)[0]
 
 
-def _attend_forward(plan: Plan, query: Array, key: Array, value: Array, ids: Array, seeds: Array) -> tuple[Array, tuple]:
-    context, sums = (checkpoint_name(x, SAVED) for x in attention_kernels.forward(plan, query, key, value, ids, seeds))
+def _attend_forward(
+    plan: Plan | GpuPlan, query: Array, key: Array, value: Array, ids: Array, seeds: Array
+) -> tuple[Array, tuple]:
+    context, sums = (checkpoint_name(x, SAVED) for x in _kernels(plan).forward(plan, query, key, value, ids, seeds))
     return context, (query, key, value, ids, seeds, context, sums)
 
 
-def _attend_backward(plan: Plan, residuals: tuple, gradient: Array) -> tuple:
+def _attend_backward(plan: Plan | GpuPlan, residuals: tuple, gradient: Array) -> tuple:
     query, key, value, ids, seeds, context, sums = residuals
-    return (*attention_kernels.backward(plan, query, key, value, ids, seeds, context, sums, gradient), None, None)
+    return (*_kernels(plan).backward(plan, query, key, value, ids, seeds, context, sums, gradient), None, None)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.sharding.rules import first_row
+
 Array = jax.Array
 
 
@@ -41,7 +43,10 @@ class Dense(nn.Module):
     """y = x W + b over the last axes of `x`, with any number of output axes.
 
     kernel [*in_shape, *out_shape] and bias [*out_shape] are float32; the product runs in `dtype`. In float32 the product is
-    asked for at full precision, since a TPU or GPU would otherwise quietly round its inputs.
+    asked for at full precision, since a TPU or GPU would otherwise quietly round its inputs. With `activation`, that function of
+    `x` is multiplied. On a TPU it is computed again in the backward pass and not kept: XLA then computes it on the way into both
+    products that read it, and derives it on the way out of the third, where writing it down takes more than either (BERT-Large,
+    8,192 tokens on a v5e: 0.41 and 0.51 ms beside 0.37 of a product).
     """
 
     in_shape: tuple[int, ...]
@@ -49,6 +54,7 @@ class Dense(nn.Module):
     axes: tuple[str | None, ...]
     stddev: float
     dtype: jnp.dtype
+    activation: str = ""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -56,7 +62,11 @@ class Dense(nn.Module):
         bias = self.param("bias", named(nn.initializers.zeros, *self.axes[len(self.in_shape) :]), self.out_shape)
         width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
         batch_shape = x.shape[: x.ndim - len(self.in_shape)]
-        y = affine(
+        product: Callable[[Array, Array, Array], Array] = affine
+        if self.activation:
+            product = functools.partial(activated_affine, activation(self.activation))
+            product = jax.checkpoint(product) if on_tpu() else product
+        y = product(
             x.reshape(-1, width_in).astype(self.dtype),
             kernel.reshape(width_in, width_out).astype(self.dtype),
             bias.reshape(width_out).astype(self.dtype),
@@ -89,6 +99,17 @@ def _affine_backward(residual: tuple[Array, Array], g: Array) -> tuple[Array, Ar
 affine.defvjp(_affine_forward, _affine_backward)
 
 
+def activated_affine(function: Callable[[Array], Array], x: Array, kernel: Array, bias: Array) -> Array:
+    """`affine` of a function of x."""
+    return affine(function(x), kernel, bias)
+
+
+def on_tpu() -> bool:
+    """Whether the ambient mesh (`jax.set_mesh`) is one of TPUs, present or not."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device is not None and device.platform == "tpu"
+
+
 def over_rows(a: Array, b: Array) -> Array:
     """a [R, I], b [R, O] -> sum over rows of their outer products [I, O]; the narrower one is the operand that gets transposed.
     """
@@ -99,12 +120,15 @@ def over_rows(a: Array, b: Array) -> Array:
 
 
 def sum_rows(x: Array) -> Array:
-    """x [R, O] -> [O], accumulated in float32."""
+    """x [R, O] -> [O], accumulated in float32: a product with rows of ones where that is the fastest sum. A TPU wants eight of
+    them: of one it makes a sum again, which takes a pass over x (0.17 ms for [8192, 1024] on a v5e, where the product is hidden
+    behind others)."""
 
-    def product(x: Array) -> Array:
-        return jnp.matmul(jnp.ones((1, x.shape[0]), x.dtype), x, precision=precision(x.dtype))[0]
+    def product(rows: int, x: Array) -> Array:
+        return jnp.matmul(jnp.ones((rows, x.shape[0]), x.dtype), x, precision=precision(x.dtype))[0]
 
-    return jax.lax.platform_dependent(x, cpu=product, default=lambda x: x.sum(0))
+    cpu, tpu = (functools.partial(product, rows) for rows in (1, 8))
+    return jax.lax.platform_dependent(x, cpu=cpu, tpu=tpu, default=lambda x: x.sum(0))
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
@@ -190,6 +214,8 @@ def _row_index_words(shape: tuple[int, ...], seed: Array, positions: Array | Non
     word = jnp.broadcast_to(seed, shape)
     for axis in range(len(shape)):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        if axis == 0:
+            index += jnp.uint32(first_row(shape[0]))
         if positions is not None and axis == len(shape) - 1:
             index = positions.astype(jnp.uint32).reshape(len(positions), *(1,) * (len(shape) - 2), -1)
         word = mix(word + index * np.uint32(0x85EBCA6B) + np.uint32(axis + 1))

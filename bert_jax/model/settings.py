@@ -53,8 +53,8 @@ class ModelConfig:
     scan_unroll: int = 0
     """Layers per trip of the loop over layers. 0 unrolls all of them: faster to run, slower to compile (1 compiles one layer)."""
     attention: str = "auto"
-    """"fused": one kernel that keeps the scores on the chip (TPU); "plain": XLA's; "auto": fused where it can run. Dropout masks
-    differ between the two, their rate does not."""
+    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA's;
+    "auto": fused where it can run and was timed (TPU). On a TPU dropout masks differ between the two, their rate does not."""
 
     def __post_init__(self) -> None:
         for name in (

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, nearest
 
 AXES = ("data", "fsdp", "tensor")
+ACROSS_SLICES = ("auto", "data", "fsdp")
+REDUCE_DTYPES = ("float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,11 +25,25 @@ class MeshConfig:
 
     data: rows are split, parameters repeated.  fsdp: rows are split and so are parameters.  tensor: heads, feed-forward width
     and vocabulary are split.
+
+    On several TPU slices, whose chips reach those of other slices over a network 30 to 100 times slower than their own links,
+    the axis that talks least crosses it. `data` sends gradients, once a step; `fsdp` gathers the parameters twice for every
+    microbatch and scatters their gradients, so it crosses only where `data` has too few devices; `tensor` talks in every layer,
+    and never crosses.
     """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+    spread_state: bool = True
+    """Whether every device of `data` keeps and updates a part of parameters and optimizer (ZeRO, arXiv:1910.02054), which are
+    gathered for each step, or all of them."""
+    reduce_dtype: str = "float32"
+    """In which gradients of kernels and tables travel between the devices of `data` and add up: "float32" or "bfloat16", which
+    is half the traffic."""
+    across_slices: str = "auto"
+    """Which axis crosses the network between slices: "auto" gives `data` as many of them as it divides into, and the rest to
+    `fsdp`; "data" or "fsdp" takes all. Means nothing on one slice."""
 
     def __post_init__(self) -> None:
         for axis in AXES:
@@ -35,6 +52,10 @@ class MeshConfig:
                 raise UserError(f"mesh.{axis}={size} must be at least 1, or -1 for all devices that are left")
         if sum(getattr(self, axis) == -1 for axis in AXES) > 1:
             raise UserError("only one of mesh.data, mesh.fsdp and mesh.tensor can be -1")
+        if self.reduce_dtype not in REDUCE_DTYPES:
+            raise UserError(f"mesh.reduce_dtype={self.reduce_dtype!r} is unknown: {nearest(self.reduce_dtype, REDUCE_DTYPES)}")
+        if self.across_slices not in ACROSS_SLICES:
+            raise UserError(f"mesh.across_slices={self.across_slices!r} is unknown: {nearest(self.across_slices, ACROSS_SLICES)}")
 
 
 def mesh_shape(config: MeshConfig, devices: int) -> tuple[int, int, int]:
@@ -42,29 +63,93 @@ def mesh_shape(config: MeshConfig, devices: int) -> tuple[int, int, int]:
     sizes = [getattr(config, axis) for axis in AXES]
     fixed = math.prod(size for size in sizes if size != -1)
     if devices % fixed or (-1 not in sizes and fixed != devices):
-        asked = " x ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
         raise UserError(
-            f"mesh {asked} needs {'a multiple of ' if -1 in sizes else ''}{fixed} devices, and there are {devices}; "
+            f"mesh {_written(sizes)} needs {'a multiple of ' if -1 in sizes else ''}{fixed} devices, and there are {devices}; "
             "set one axis to -1 to take what is there"
         )
     data, fsdp, tensor = (devices // fixed if size == -1 else size for size in sizes)
     return data, fsdp, tensor
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all of them), laid out so that `tensor`, the most talkative axis, gets the nearest chips.
+def slices_along(config: MeshConfig, shape: Sequence[int], slices: int) -> tuple[int, int, int]:
+    """How many slices stand along (data, fsdp, tensor) of a mesh of `shape`, by the rule that `MeshConfig` states. Raises
+    UserError with the sizes that would do."""
+    data, fsdp, tensor = shape
+    asked = config.across_slices
+    if asked != "auto":
+        size = {"data": data, "fsdp": fsdp}[asked]
+        if size % slices:
+            raise UserError(
+                f"mesh.across_slices={asked}, but mesh.{asked}={size} does not divide over the {slices} slices; set mesh.{asked} "
+                f"to a multiple of {slices}, or mesh.across_slices=auto"
+            )
+        return (slices, 1, 1) if asked == "data" else (1, slices, 1)
+    along_data = math.gcd(data, slices)
+    along_fsdp = slices // along_data
+    if fsdp % along_fsdp:
+        own = data * fsdp * tensor // slices
+        raise UserError(
+            f"mesh {_written(shape)} does not divide over {slices} slices of {own} devices: mesh.tensor never crosses slices; "
+            f"choose one that divides {own}"
+        )
+    return along_data, along_fsdp, 1
 
-    On several TPU slices the data axis crosses the slow network between them, and nothing else does.
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh over `devices` (default: all of them), as `device_grid` lays it out."""
+    return Mesh(device_grid(config, jax.devices() if devices is None else devices), AXES)
+
+
+def device_grid(config: MeshConfig, devices: Sequence[Any]) -> np.ndarray:
+    """The devices as an array [data, fsdp, tensor].
+
+    On TPU an axis takes whole sides of the torus where sizes allow, else parts of sides, and `tensor`, the most talkative, gets
+    the nearest chips. Several slices stand one behind the other along the axes of `slices_along`. Raises UserError where the
+    devices cannot be laid out so.
     """
-    devices = list(devices if devices is not None else jax.devices())
     shape = mesh_shape(config, len(devices))
-    slices = len({getattr(device, "slice_index", 0) or 0 for device in devices})
-    if slices > 1:
-        if shape[0] % slices:
-            raise UserError(f"mesh.data={shape[0]} does not divide over {slices} slices; only the data axis crosses slices")
-        grid = mesh_utils.create_hybrid_device_mesh((shape[0] // slices, *shape[1:]), (slices, 1, 1), devices)
-    elif devices[0].platform == "tpu":
-        grid = mesh_utils.create_device_mesh(shape, devices)
-    else:
-        grid = np.asarray(devices).reshape(shape)
-    return Mesh(grid, AXES)
+    slices: dict[int, list[Any]] = {}
+    for device in devices:
+        slices.setdefault(getattr(device, "slice_index", 0) or 0, []).append(device)
+    sizes = [len(slices[i]) for i in sorted(slices)]
+    if len(set(sizes)) > 1:
+        raise UserError(f"the slices have {', '.join(map(str, sizes))} devices, and a mesh needs as many of each; leave some out")
+    across = slices_along(config, shape, len(slices))
+    within = [size // count for size, count in zip(shape, across, strict=True)]
+    grids = np.stack([_slice_grid(within, slices[i]) for i in sorted(slices)])
+    return grids.reshape(*across, *within).transpose(0, 3, 1, 4, 2, 5).reshape(shape)
+
+
+def _slice_grid(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
+    """The devices of one slice as an array of `shape`."""
+    if devices[0].platform != "tpu":
+        return np.asarray(devices).reshape(shape)
+    sides = _box(devices)
+    if not sides:
+        fits = max(n for n in range(1, len(devices)) if _box(devices[:n]))
+        raise UserError(
+            f"{len(devices)} TPU devices do not fill a box of chips, which a mesh needs; take a number that does, such as {fits}"
+        )
+    reason: Exception | None = None
+    for split in (False, True):
+        try:
+            return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=split)
+        except (NotImplementedError, TypeError, ValueError) as error:  # all three for a side such as 28, in JAX 0.10
+            reason = error
+    products = sorted({math.prod(sides[i] for i in range(len(sides)) if chosen >> i & 1) for chosen in range(1 << len(sides))})
+    raise UserError(
+        f"mesh {_written(shape)} cannot be laid out on {'x'.join(map(str, sides))} TPU devices; choose sizes of mesh.fsdp and "
+        f"mesh.tensor among the products of those sides ({', '.join(map(str, products))})"
+    ) from reason
+
+
+def _box(devices: Sequence[Any]) -> tuple[int, ...]:
+    """How many TPU devices stand along each dimension, the cores of a chip among them; () where they do not fill the box."""
+    places = {(*device.coords, device.core_on_chip) for device in devices}
+    sides = tuple(max(along) - min(along) + 1 for along in zip(*places, strict=True))
+    sides = sides if sides[-1] > 1 else sides[:-1]
+    return sides if math.prod(sides) == len(places) == len(devices) else ()
+
+
+def _written(sizes: Iterable[int]) -> str:
+    return " x ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -29,6 +30,9 @@ ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
     (name, None if name == "embed" else axes) for name, axes in RULES
 )
 """Activations: rows over `data` and `fsdp`; their width stays whole, since `fsdp` already splits the rows."""
+
+SMALL = 2**15
+"""Numbers of a layer's array below which it is not worth a collective of its own."""
 
 BATCH = PartitionSpec(("data", "fsdp"))
 """Every array of a batch is split along its rows."""
@@ -69,6 +73,62 @@ def state_shardings(state: Any, params_shardings: Any, mesh: Mesh) -> Any:
         return jax.tree.structure(tree) == structure
 
     return jax.tree.map(lambda tree: params_shardings if is_params(tree) else replicated, state, is_leaf=is_params)
+
+
+def can_spread(mesh: Mesh) -> bool:
+    """Whether steps on `mesh` run in a `jax.shard_map` over "data", as state that is spread needs. Not where `fsdp` and `tensor`
+    both split arrays: XLA's partitioner then aborts on a lookup in a table (jax 0.10.2), and the state is in parts already."""
+    return mesh.shape["data"] > 1 and 1 in (mesh.shape["fsdp"], mesh.shape["tensor"])
+
+
+def spread_over_data(shardings: Any, abstract: Any, mesh: Mesh) -> Any:
+    """The `shardings` of parameters (`abstract` says their shapes) split over "data" as well, so that every device keeps and
+    updates a part of each (ZeRO, arXiv:1910.02054).
+
+    An array is split along its first dimension that is whole and divides over the axis, the layers aside; one that has none, or
+    fewer than SMALL numbers a layer, stays as it is. The last dimension is the worst: it fills the lanes of a TPU.
+    """
+    parts = mesh.shape["data"]
+    if not can_spread(mesh):
+        return shardings
+
+    def spread(path: Any, sharding: NamedSharding, array: Any) -> NamedSharding:
+        stacked = any(key.key == "layers" for key in path)
+        spec = [axis if axis and mesh.shape[axis] > 1 else None for axis in sharding.spec]
+        spec += [None] * (array.ndim - len(spec))
+        free = [d for d in range(stacked, array.ndim) if spec[d] is None and array.shape[d] % parts == 0]
+        if not free or math.prod(array.shape[stacked:]) < SMALL:
+            return sharding
+        spec[free[0]] = "data"
+        return NamedSharding(mesh, PartitionSpec(*spec))
+
+    return jax.tree_util.tree_map_with_path(spread, shardings, abstract)
+
+
+def data_dimension(spec: PartitionSpec) -> int:
+    """The dimension that `spread_over_data` has split, -1 where none is."""
+    return next((d for d, axis in enumerate(spec) if axis == "data"), -1)
+
+
+def only_data(spec: PartitionSpec) -> PartitionSpec:
+    """What a `jax.shard_map` over "data" alone is told of a spec."""
+    return PartitionSpec(*("data" if axis == "data" else None for axis in spec))
+
+
+def local_rules(manual: str) -> tuple[tuple[str, str | tuple[str, ...] | None], ...]:
+    """ACTIVATION_RULES for what runs inside a `jax.shard_map` over the mesh axis `manual`, where it is no longer to be named."""
+
+    def left(axes: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        return tuple(axis for axis in axes if axis != manual) if isinstance(axes, tuple) else axes
+
+    return tuple((name, left(axes)) for name, axes in ACTIVATION_RULES)
+
+
+def first_row(rows: int) -> int | jax.Array:
+    """The place in the whole batch of the first of `rows` rows at hand: not 0 inside a `jax.shard_map` over its axes."""
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    axes = tuple(axis for axis in BATCH[0] if axis in manual)
+    return jax.lax.axis_index(axes).astype("uint32") * rows if axes else 0
 
 
 def row_multiple(mesh: Mesh) -> int:

@@ -12,12 +12,32 @@ IGNORED = -1
 """The target of a position that is not predicted, and the NSP label where there is no example."""
 
 
+@jax.custom_vjp
 def cross_entropy(logits: Array, targets: Array) -> Array:
-    """-log softmax(logits)[targets] in float32: logits [..., C], targets int [...] -> [...]; 0 where the target is IGNORED."""
+    """-log softmax(logits)[targets] in float32, 0 where the target is IGNORED: logits float32 [..., C], targets int [...] -> [...].
+
+    Its derivative is one pass over the logits, which for BERT-Large and 1,280 predicted words are 157 MB; that of its parts makes
+    three.
+    """
+    return _cross_entropy_forward(logits, targets)[0]
+
+
+def _cross_entropy_forward(logits: Array, targets: Array) -> tuple[Array, tuple[Array, Array, Array]]:
     logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
-    loss = jax.nn.logsumexp(logits, axis=-1) - chosen
-    return jnp.where(targets == IGNORED, 0.0, loss)
+    total = jax.nn.logsumexp(logits, axis=-1)
+    return jnp.where(targets == IGNORED, 0.0, total - chosen), (logits, targets, total)
+
+
+def _cross_entropy_backward(residual: tuple[Array, Array, Array], g: Array) -> tuple[Array, None]:
+    logits, targets, total = residual
+    g = jnp.where(targets == IGNORED, 0.0, g)
+    classes = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+    one_hot = (classes == targets[..., None]).astype(jnp.float32)
+    return g[..., None] * (jnp.exp(logits - total[..., None]) - one_hot), None
+
+
+cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def correct_predictions(logits: Array, targets: Array) -> Array:
@@ -40,10 +60,14 @@ def batch_counts(batch: dict[str, Array]) -> Sums:
 
 
 def loss_sums(outputs: dict[str, Array], batch: dict[str, Array]) -> Sums:
-    """Summed losses and correct predictions of both objectives (float32 scalars)."""
+    """Summed losses and correct predictions of both objectives (float32 scalars); what "mlm_logits" holds beyond the targets
+    counts nothing."""
+    targets = batch["masked_targets"]
+    beyond = outputs["mlm_logits"].shape[1] - targets.shape[1]
+    targets = jnp.pad(targets, ((0, 0), (0, beyond)), constant_values=IGNORED)
     return {
-        "mlm_loss": cross_entropy(outputs["mlm_logits"], batch["masked_targets"]).sum(),
-        "mlm_correct": correct_predictions(outputs["mlm_logits"], batch["masked_targets"]).sum(),
+        "mlm_loss": cross_entropy(outputs["mlm_logits"], targets).sum(),
+        "mlm_correct": correct_predictions(outputs["mlm_logits"], targets).sum(),
         "nsp_loss": cross_entropy(outputs["nsp_logits"], batch["nsp_labels"]).sum(),
         "nsp_correct": correct_predictions(outputs["nsp_logits"], batch["nsp_labels"]).sum(),
     }

@@ -49,15 +49,19 @@ def split_rows(batch: Batch, parts: int) -> Batch:
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
-def gradients(
-    objective: Objective, params: Any, batch: Batch, seed: int | Array, step: Array, accumulation: int
-) -> tuple[Any, Sums]:
-    """The gradient of the objective over the whole batch, and the batch's sums.
+Gradients = Callable[[Objective, Any, Batch, Sums, int | Array, Array, int], tuple[Any, Sums]]
+"""`gradients`, or what does the same on a mesh."""
 
-    With `accumulation` > 1 the rows pass in that many microbatches. Each one's loss is divided by the counts of the *whole*
-    batch, so the gradients add up to the large batch's (dropout aside), however unevenly the targets fall.
+
+def gradients(
+    objective: Objective, params: Any, batch: Batch, counts: Sums, seed: int | Array, step: Array, accumulation: int
+) -> tuple[Any, Sums]:
+    """The gradient of the objective over these rows, and their sums.
+
+    `counts` are those of the whole batch, of which these rows may be a part. With `accumulation` > 1 they pass in that many
+    microbatches. Each one's loss is divided by the counts of the *whole* batch, so the gradients add up to the large batch's
+    (dropout aside), however unevenly the targets fall. They add up in float32, whatever the parameters are.
     """
-    counts = objective.counts(batch)
 
     def loss(params: Any, rows: Batch, microbatch: Array) -> tuple[Array, Sums]:
         sums = objective.sums(params, rows, dropout_seed(seed, step, microbatch))
@@ -65,17 +69,18 @@ def gradients(
 
     differentiate = jax.grad(loss, has_aux=True)
     if accumulation == 1:
-        grads, sums = differentiate(params, batch, jnp.zeros((), jnp.int32))
-        return grads, sums | counts
+        return differentiate(params, batch, jnp.zeros((), jnp.int32))
 
     def add_one(carry: tuple[Any, Sums], rows_and_index: tuple[Batch, Array]) -> tuple[tuple[Any, Sums], None]:
-        return jax.tree.map(jnp.add, carry, differentiate(params, *rows_and_index)), None
+        found = differentiate(params, *rows_and_index)
+        return jax.tree.map(lambda total, one: total + one.astype(jnp.float32), carry, found), None
 
     rows = split_rows(batch, accumulation)
     indices = jnp.arange(accumulation, dtype=jnp.int32)
     first = differentiate(params, jax.tree.map(lambda x: x[0], rows), indices[0])
-    (grads, sums), _ = jax.lax.scan(add_one, first, jax.tree.map(lambda x: x[1:], (rows, indices)))
-    return grads, sums | counts
+    first = jax.tree.map(lambda x: x.astype(jnp.float32), first)
+    total, _ = jax.lax.scan(add_one, first, jax.tree.map(lambda x: x[1:], (rows, indices)))
+    return total
 
 
 def train_step(
@@ -89,15 +94,18 @@ def train_step(
     seed: int | Array,
     accumulation: int = 1,
     rate_factors: Callable[[Array], Any] | None = None,
+    gradients: Gradients = gradients,
 ) -> tuple[TrainState, Sums]:
     """One update. Returns the new state and float32 sums, to be added over steps and divided at last.
 
     Gradients are clipped by their global norm over the whole batch (the original clips each core's own). If the loss or that norm
     is not finite, parameters and optimizer stay as they are and the skip is counted: one bad batch costs one batch.
     `rate_factors` gives, for a step, a factor of the learning rate for every parameter (arrays that broadcast against it); where
-    it is 0 the gradient is left out of the norm too.
+    it is 0 the gradient is left out of the norm too. `gradients` may be those of `data_parallel.py`.
     """
-    grads, sums = gradients(objective, state.params, batch, seed, state.step, accumulation)
+    counts = objective.counts(batch)
+    grads, sums = gradients(objective, state.params, batch, counts, seed, state.step, accumulation)
+    sums |= counts
     factors = rate_factors(state.step) if rate_factors else None
     if factors is not None:
         grads = jax.tree.map(lambda g, f: jnp.where(f > 0, g, 0.0), grads, factors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,24 +50,45 @@ def test_published_models_use_the_fused_kernel_on_every_tpu_whatever_runs_the_co
 
 def test_plain_is_chosen_on_a_cpu_without_a_mesh_and_where_it_is_asked_for():
     with meant_for("cpu", "cpu"):
-        assert choose(ModelConfig(), 128) == Choice(False, "since fused attention is a TPU kernel, and this is a cpu")
-    assert choose(ModelConfig(), 128) == Choice(False, "since fused attention is spread over a mesh, and none is set")
+        assert choose(ModelConfig(), 128) == Choice(None, "since fused attention is for TPUs and GPUs, and this is a cpu")
+    assert choose(ModelConfig(), 128) == Choice(None, "since fused attention is spread over a mesh, and none is set")
     with meant_for("tpu", "TPU v5 lite"):
-        assert choose(ModelConfig(attention="plain"), 128) == Choice(False, "as model.attention=plain asks")
+        assert choose(ModelConfig(attention="plain"), 128) == Choice(None, "as model.attention=plain asks")
 
 
 def test_asking_for_a_kernel_that_cannot_run_is_an_error_that_says_why():
-    expected = "model.attention='fused' cannot be had: .* this is a gpu; set model.attention to 'plain' or 'auto'"
-    with meant_for("gpu", "NVIDIA H100"), pytest.raises(UserError, match=expected):
+    expected = "model.attention='fused' cannot be had: .* this is a cpu; set model.attention to 'plain' or 'auto'"
+    with meant_for("cpu", "cpu"), pytest.raises(UserError, match=expected):
         choose(ModelConfig(attention="fused"), 128)
     with pytest.raises(UserError, match=r"model\.attention='flash' is not one of auto, fused, plain"):
         ModelConfig(attention="flash")
+
+
+def test_on_a_gpu_the_fused_kernel_is_there_for_the_asking_until_it_was_timed():
+    with meant_for("gpu", "NVIDIA H100 80GB HBM3"):
+        assert choose(ModelConfig(attention="fused"), 512) == Choice("gpu", "")
+        automatic = choose(ModelConfig(attention="auto"), 512)
+    assert not automatic.fused
+    assert "not been timed on a GPU yet, and runs there only where model.attention=fused asks" in automatic.why
+
+
+@pytest.mark.parametrize(
+    ("capability", "reason"),
+    [("8.0", None), ("10.3", None), ("7.5", "8.0 (Ampere) or later, and This GPU has 7.5"), ("gfx942", "one by NVIDIA")],
+)
+def test_a_gpu_that_cannot_multiply_bfloat16_is_refused(capability: str, reason: str | None, monkeypatch: pytest.MonkeyPatch):
+    here = types.SimpleNamespace(device_kind="This GPU", compute_capability=capability)
+    monkeypatch.setattr(jax, "local_devices", lambda: [here])
+    found = unsupported("gpu", "This GPU", 128, 64, "bfloat16")
+    assert found is None if reason is None else reason in str(found)
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (("cpu", "cpu", 512, 64, "bfloat16"), "this is a cpu"),
+        (("gpu", "NVIDIA H100", 512, 64, "float16"), "in bfloat16 or float32, not in float16"),
+        (("gpu", "NVIDIA H100", 512, 96, "bfloat16"), "on a GPU needs a head width of 16, 32, 64 or 128, not 96"),
         (("tpu", "TPU v5", 512, 64, "float16"), "float16"),
         (("tpu", "TPU v5", 512, 96, "bfloat16"), "head width of 16, 32, 64 or a multiple of 128, not 96"),
         (("tpu", "TPU v5", 16_384, 64, "bfloat16"), "up to length 8,192, and 16,384 is longer"),
@@ -81,11 +103,11 @@ def test_what_cannot_run_is_refused_with_its_reason(arguments: tuple, reason: st
 
 def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh(MeshConfig())
-    line = "attention: plain, since fused attention is a TPU kernel, and this is a cpu"
+    line = "attention: plain, since fused attention is for TPUs and GPUs, and this is a cpu"
     assert in_words(ModelConfig(), [128, 512], mesh) == line
 
     def pretended(config: ModelConfig, length: int) -> Choice:
-        return Choice(length < 1024, "" if length < 1024 else "since it is long")
+        return Choice("tpu", "") if length < 1024 else Choice(None, "since it is long")
 
     monkeypatch.setattr("bert_jax.model.attention_choice.choose", pretended)
     found = in_words(ModelConfig(), [512, 128, 2048], mesh)
@@ -97,9 +119,9 @@ def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.Monk
 SHAPE = dataclasses.replace(TINY, hidden_size=128, num_heads=1, attention="fused")  # a head that fills the lanes: the least work
 
 
-def with_kernel(monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., Any]) -> None:
+def with_kernel(monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., Any], platform: str = "tpu") -> None:
     """Makes "fused" mean `kernel`, which is called as `fused_attention` is."""
-    monkeypatch.setattr(attention, "choose", lambda config, length: Choice(config.attention == "fused", ""))
+    monkeypatch.setattr(attention, "choose", lambda config, length: Choice(platform if config.attention == "fused" else None, ""))
     monkeypatch.setattr(attention, "fused_attention", kernel)
 
 
@@ -110,18 +132,22 @@ def layers(number: int) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.1, x.shape), jnp.float32), shapes)
 
 
-def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padded_rows(monkeypatch: pytest.MonkeyPatch):
-    with_kernel(monkeypatch, functools.partial(fused_attention, interpret=True))
+@pytest.mark.parametrize(("platform", "seed"), [("tpu", None), ("gpu", 1)], ids=["tpu", "gpu_with_dropout"])
+def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padded_rows(
+    platform: str, seed: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    with_kernel(monkeypatch, functools.partial(fused_attention, interpret=True), platform)
     random, params = np.random.default_rng(1), layers(2)
     x, direction = (jnp.asarray(random.normal(size=(2, 12, 128)), jnp.float32) for _ in range(2))
     ids = jnp.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
 
     def outputs_and_gradients(how: str) -> Any:
-        config = dataclasses.replace(SHAPE, scan_unroll=1, attention=how)
+        config = dataclasses.replace(SHAPE, scan_unroll=1, attention=how, attention_dropout=0.3)
 
         @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
         def run(params: Any, x: Any) -> Any:
-            outputs, backward = jax.vjp(lambda params, x: Encoder(config).apply({"params": params}, x, ids, None)[0], params, x)
+            drop = None if seed is None else jnp.uint32(seed)
+            outputs, backward = jax.vjp(lambda params, x: Encoder(config).apply({"params": params}, x, ids, drop)[0], params, x)
             return outputs, *backward(direction)
 
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:1])):
@@ -146,7 +172,7 @@ def test_every_layer_has_a_seed_of_its_own_that_follows_from_the_step_s(position
     def seeds_of(seed: Any) -> Any:
         seeds: list[Any] = []
 
-        def record(query: Any, *_: Any, dropout_rate: float, dropout_seed: Any, num_heads: int) -> Any:
+        def record(query: Any, *_: Any, dropout_rate: float, dropout_seed: Any, num_heads: int, platform: str) -> Any:
             assert (dropout_rate, num_heads) == (0.3, 1)
             seeds.append(dropout_seed)
             return query

@@ -5,72 +5,27 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.model import attention_plan
-from bert_jax.model.attention import attention_mask, dot_product_attention
-from bert_jax.model.fused_attention import fused_attention
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from bert_jax.sharding.rules import ACTIVATION_RULES
-
-SEED = np.uint32(7)
-FLOAT32_WITHIN = 2e-6  # of the largest
-BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
-RATE = 0.25
-
-
-quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-"""Compiles a third faster, and these arrays are small."""
-
-
-def arrays(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:
-    """query, key, value and a gradient of the context."""
-    random = np.random.default_rng(b * length + width)
-    return [jnp.asarray(random.normal(size=(b, length, width)), dtype) for _ in range(4)]
-
-
-def packed(b: int, length: int, examples: int = 3) -> Any:
-    """sequence_ids of rows with up to `examples` examples of random lengths and a seventh of padding."""
-    ids = np.sort(np.random.default_rng(length).integers(1, examples + 1, (b, length)), axis=1)
-    ids[:, length - length // 7 :] = 0
-    return jnp.asarray(ids, jnp.int32)
-
-
-def fused(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED) -> Any:
-    """Attention as a function of query, key and value; without dropout where the rate is 0."""
-    drop = jnp.asarray(seed, jnp.uint32) if rate else None
-    return functools.partial(
-        fused_attention, sequence_ids=ids, num_heads=heads, dropout_rate=rate, dropout_seed=drop, interpret=True
-    )
-
-
-def plain(ids: Any, heads: int) -> Any:
-    def attend(*qkv: Any) -> Any:
-        b, length, width = qkv[0].shape
-        query, key, value = (x.reshape(b, length, heads, width // heads).swapaxes(1, 2) for x in qkv)
-        context = dot_product_attention(query, key, value, attention_mask(ids, ids), 0.0, None)
-        return context.swapaxes(1, 2).reshape(b, length, width)
-
-    return attend
-
-
-def results(attend: Any, query: Any, key: Any, value: Any, gradient: Any) -> list[np.ndarray]:
-    """The context and the three gradients, in float32."""
-
-    @quick
-    def run(query: Any, key: Any, value: Any, gradient: Any) -> Any:
-        context, backward = jax.vjp(attend, query, key, value)
-        return (context, *backward(gradient))
-
-    return [np.asarray(x.astype(jnp.float32)) for x in run(query, key, value, gradient)]
-
-
-def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(found, wanted, strict=True))
+from tests.model.attention_cases import (
+    BFLOAT16_WITHIN,
+    FLOAT32_WITHIN,
+    RATE,
+    SEED,
+    arrays,
+    fused,
+    largest_error,
+    on_mesh,
+    packed,
+    plain,
+    quick,
+    results,
+    split_by_hand,
+)
 
 
 @pytest.mark.parametrize(
@@ -189,11 +144,6 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped():
     assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
 
 
-def on_mesh(mesh: Any, attend: Any, inputs: list[Any]) -> list[np.ndarray]:
-    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-        return results(attend, *inputs)
-
-
 @pytest.mark.parametrize("rows", [4, 1])
 def test_a_mesh_computes_what_one_device_does_and_an_indivisible_batch_too(rows: int):
     ids, inputs = packed(rows, 60), arrays(rows, 60, 2 * 64)
@@ -201,10 +151,12 @@ def test_a_mesh_computes_what_one_device_does_and_an_indivisible_batch_too(rows:
     assert largest_error(on_mesh(mesh, fused(ids, 2), inputs), results(fused(ids, 2), *inputs)) < FLOAT32_WITHIN
 
 
-def test_every_device_of_a_mesh_drops_differently():
+@pytest.mark.parametrize("by_hand", [False, True], ids=["", "rows_split_by_hand"])
+def test_every_device_of_a_mesh_drops_differently(by_hand: bool):
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    one_row, zero = arrays(1, 64, 64)[2], jnp.zeros((4, 64, 256))
-    value = jnp.tile(one_row, (4, 1, 4))
-    context = on_mesh(mesh, fused(jnp.ones((4, 64), jnp.int32), 4, RATE), [zero, zero, value, zero])[0]
+    one_row, zero, ids = arrays(1, 64, 64)[2], jnp.zeros((4, 64, 256)), jnp.ones((4, 64), jnp.int32)
+    inputs = [zero, zero, jnp.tile(one_row, (4, 1, 4)), zero]
+    attend = functools.partial(fused, heads=4, rate=RATE)
+    context = (split_by_hand(mesh, attend, inputs, ids) if by_hand else on_mesh(mesh, attend(ids), inputs))[0]
     units = context.reshape(4, 64, 4, 64).transpose(0, 2, 1, 3).reshape(16, -1)
     assert all(np.abs(a - b).max() > 1e-3 for i, a in enumerate(units) for b in units[:i])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -11,20 +12,31 @@ import numpy as np
 import pytest
 
 from bert_jax.pretrain import initial_state
+from bert_jax.sharding import rules
 from bert_jax.sharding.mesh import MeshConfig
 from tests.random_rows import largest_difference
 from tests.sharding.training import experiment_on, first_state, layout_of, optimizer_of, train
 
 MESHES = {
     "data 8": MeshConfig(data=8),
+    "data 8, state repeated": MeshConfig(data=8, spread_state=False),
     "fsdp 8": MeshConfig(data=1, fsdp=8),
     "data 4 x tensor 2": MeshConfig(data=4, tensor=2),
+    "data 4 x fsdp 2": MeshConfig(data=4, fsdp=2),
     "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2),
     "fsdp 4 x tensor 2": MeshConfig(data=1, fsdp=4, tensor=2),
     "fsdp 2 x tensor 4": MeshConfig(data=1, fsdp=2, tensor=4),
 }
 PARAMETERS_WITHIN = 2e-4  # of the largest of each array after three steps: Adam's first steps divide rounding by rounding
 SUMS_WITHIN = 2e-6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_arrays_are_spread_too():
+    """In a model 16 wide nothing would be worth spreading."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "SMALL", 64)
+        yield
 
 
 @functools.cache
@@ -57,6 +69,36 @@ def test_a_mesh_trains_as_one_device_does_dropout_included(name: str):
 def test_accumulation_and_lambs_norms_do_not_depend_on_how_arrays_are_spread():
     mesh = MESHES["data 2 x fsdp 2 x tensor 2"]
     assert_same(train(experiment_on(mesh, accumulation=2, optimizer="lamb")), on_one_device(accumulation=2, optimizer="lamb"))
+
+
+def test_layers_gathered_one_by_one_and_microbatches_train_as_one_device_does():
+    """`scan_unroll` 0 gathers every layer when it is needed, where the tests above gather the stack."""
+    experiment = experiment_on(MESHES["data 8"], accumulation=2)
+    unrolled = dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, scan_unroll=0))
+    assert_same(train(unrolled), on_one_device(accumulation=2))
+
+
+def test_gradients_that_travel_in_bfloat16_differ_by_its_rounding():
+    """8 summands, each rounded to 2**-9 of its size, and so are their sums."""
+    (found, sums), (wanted, sums_of_one) = (
+        train(experiment_on(dataclasses.replace(MESHES["data 8"], reduce_dtype=dtype)), steps=1)
+        for dtype in ("bfloat16", "float32")
+    )
+    difference = largest_difference(wanted.opt_state[0].mu, found.opt_state[0].mu)
+    assert 2**-12 < difference < 8 * 2**-8
+    assert sums[0]["mlm_loss"] == sums_of_one[0]["mlm_loss"]
+
+
+def test_each_device_of_the_data_axis_holds_its_part_of_every_array_worth_it():
+    (state, _), m = on_mesh("data 8"), experiment_on(MESHES["data 8"]).model
+    layers = state.params["encoder"]["layers"]
+    wanted = [
+        (layers["feed_forward"]["output"]["kernel"], (m.num_layers, m.intermediate_size // 8, m.hidden_size)),
+        (layers["attention"]["query"]["kernel"], (m.num_layers, m.hidden_size // 8, m.num_heads, m.head_width)),
+        (layers["feed_forward_layer_norm"]["scale"], (m.num_layers, m.hidden_size)),
+    ]
+    for array, shape in wanted:
+        assert {shard.data.shape for shard in array.addressable_shards} == {shape}
 
 
 def test_the_first_weights_do_not_depend_on_the_mesh():
@@ -98,4 +140,4 @@ def test_fsdp_8_divides_the_memory_of_a_device_by_nearly_eight():
         return sum(jax.tree.leaves(sizes))
 
     # at width 16 the LayerNorms and some biases, which stay whole, still weigh something; at Base they are 0.1 %
-    assert bytes_of_a_device("fsdp 8") < bytes_of_a_device("data 8") / 4
+    assert bytes_of_a_device("fsdp 8") < bytes_of_a_device("data 8, state repeated") / 4

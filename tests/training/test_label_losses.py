@@ -268,8 +268,9 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch_however_unevenly_its
 
     @jax.jit
     def in_three_parts(params, batch):
-        grads, sums = gradients(objective, params, batch, 0, jnp.int32(0), 3)
-        return grads, objective.loss(sums, sums)
+        counts = objective.counts(batch)
+        grads, sums = gradients(objective, params, batch, counts, 0, jnp.int32(0), 3)
+        return grads, objective.loss(sums, counts)
 
     grads, (loss, _) = differentiated("token")(params, batch)
     grads_in_parts, loss_in_parts = in_three_parts(params, batch)

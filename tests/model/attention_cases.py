@@ -1,0 +1,94 @@
+"""Rows for tests of fused attention, attention spelt out as their reference, and what both give."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.model.attention import attention_mask, dot_product_attention
+from bert_jax.model.fused_attention import fused_attention
+from bert_jax.sharding.rules import ACTIVATION_RULES
+
+SEED = np.uint32(7)
+FLOAT32_WITHIN = 2e-6  # of the largest
+BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
+RATE = 0.25
+
+
+quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+"""Compiles a third faster, and these arrays are small."""
+
+
+def arrays(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:
+    """query, key, value and a gradient of the context."""
+    random = np.random.default_rng(b * length + width)
+    return [jnp.asarray(random.normal(size=(b, length, width)), dtype) for _ in range(4)]
+
+
+def packed(b: int, length: int, examples: int = 3) -> Any:
+    """sequence_ids of rows with up to `examples` examples of random lengths and a seventh of padding."""
+    ids = np.sort(np.random.default_rng(length).integers(1, examples + 1, (b, length)), axis=1)
+    ids[:, length - length // 7 :] = 0
+    return jnp.asarray(ids, jnp.int32)
+
+
+def fused(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu") -> Any:
+    """Attention as a function of query, key and value; without dropout where the rate is 0."""
+    drop = jnp.asarray(seed, jnp.uint32) if rate else None
+    return functools.partial(
+        fused_attention,
+        sequence_ids=ids, num_heads=heads, dropout_rate=rate, dropout_seed=drop, platform=platform, interpret=True,
+    )  # fmt: skip
+
+
+def plain(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED) -> Any:
+    """The same, by `dot_product_attention`."""
+    drop = jnp.asarray(seed, jnp.uint32) if rate else None
+
+    def attend(*qkv: Any) -> Any:
+        b, length, width = qkv[0].shape
+        query, key, value = (x.reshape(b, length, heads, width // heads).swapaxes(1, 2) for x in qkv)
+        context = dot_product_attention(query, key, value, attention_mask(ids, ids), rate, drop)
+        return context.swapaxes(1, 2).reshape(b, length, width)
+
+    return attend
+
+
+def results(attend: Any, query: Any, key: Any, value: Any, gradient: Any) -> list[np.ndarray]:
+    """The context and the three gradients, in float32."""
+
+    @quick
+    def run(query: Any, key: Any, value: Any, gradient: Any) -> Any:
+        context, backward = jax.vjp(attend, query, key, value)
+        return (context, *backward(gradient))
+
+    return [np.asarray(x.astype(jnp.float32)) for x in run(query, key, value, gradient)]
+
+
+def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
+    """Of the largest element of each array."""
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(found, wanted, strict=True))
+
+
+def on_mesh(mesh: Any, attend: Any, inputs: list[Any]) -> list[np.ndarray]:
+    """`results` of a program that is spread over `mesh`."""
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        return results(attend, *inputs)
+
+
+def split_by_hand(mesh: Any, attend: Any, inputs: list[Any], ids: Any) -> list[np.ndarray]:
+    """`results` where rows are split over the mesh axis "data" around `attend(ids)`, and the compiler sees to the other axes."""
+    rows = jax.sharding.PartitionSpec("data")
+
+    def whole(query: Any, key: Any, value: Any) -> Any:
+        def part(ids: Any, *qkv: Any) -> Any:
+            return attend(ids)(*qkv)
+
+        return jax.shard_map(part, in_specs=rows, out_specs=rows, axis_names={"data"}, check_vma=False)(ids, query, key, value)
+
+    return on_mesh(mesh, whole, inputs)

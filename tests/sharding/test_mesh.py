@@ -1,0 +1,196 @@
+"""Where each chip of a TPU topology stands in the mesh; the devices are places alone, no TPU and no compiler."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from jax.experimental import mesh_utils
+
+from bert_jax.sharding.mesh import MeshConfig, device_grid, slices_along
+from bert_jax.terminal import UserError
+
+KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "v7x": "TPU7x"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What the layout of a mesh asks of a device."""
+
+    device_kind: str
+    coords: tuple[int, int, int]
+    core_on_chip: int = 0
+    slice_index: int = 0
+    platform: str = "tpu"
+
+    def __str__(self) -> str:
+        return f"{self.slice_index}:{''.join(map(str, self.coords))}"
+
+
+def chips(name: str, slices: int = 1) -> list[Chip]:
+    """The devices of `v5p:4x4x4` and so on, x fastest, as JAX lists them within a host."""
+    generation, _, shape = name.partition(":")
+    x, y, z = (*map(int, shape.split("x")), 1)[:3]
+    cores = 2 if generation == "v7x" else 1
+    return [
+        Chip(KINDS[generation], (c, b, a), core, s)
+        for s in range(slices) for a in range(z) for b in range(y) for c in range(x) for core in range(cores)
+    ]  # fmt: skip
+
+
+def written(grid: np.ndarray) -> list[str]:
+    """A line for each row of the data axis: slice:xyz, `|` between the rows of the fsdp axis."""
+    return [" | ".join(" ".join(map(str, tensor)) for tensor in fsdp) for fsdp in grid]
+
+
+def shapes(devices: int) -> list[tuple[int, int, int]]:
+    """Every (data, fsdp, tensor) of powers of two."""
+    powers = [2**i for i in range(devices.bit_length())]
+    return [(d, f, t) for d, f, t in itertools.product(powers, repeat=3) if d * f * t == devices]
+
+
+def config(shape: tuple[int, int, int], across_slices: str = "auto") -> MeshConfig:
+    return MeshConfig(data=shape[0], fsdp=shape[1], tensor=shape[2], across_slices=across_slices)
+
+
+def sides(devices: list[Chip]) -> list[int]:
+    """The sides of the smallest box around them."""
+    places = [(*chip.coords, chip.core_on_chip) for chip in devices]
+    return [max(along) - min(along) + 1 for along in zip(*places, strict=True)]
+
+
+GOLDEN = {
+    ("v5e:4x4", 1, (4, 2, 2), "auto"): [
+        "0:000 0:100 | 0:200 0:300",
+        "0:010 0:110 | 0:210 0:310",
+        "0:020 0:120 | 0:220 0:320",
+        "0:030 0:130 | 0:230 0:330",
+    ],
+    ("v5e:2x2", 2, (2, 2, 2), "auto"): [
+        "0:000 0:100 | 0:110 0:010",
+        "1:000 1:100 | 1:110 1:010",
+    ],
+    ("v5e:2x2", 2, (2, 2, 2), "fsdp"): [
+        "0:000 0:100 | 1:000 1:100",
+        "0:110 0:010 | 1:110 1:010",
+    ],
+    ("v5e:2x2", 2, (1, 4, 2), "auto"): ["0:000 0:100 | 0:110 0:010 | 1:000 1:100 | 1:110 1:010"],
+    ("v5e:2x2", 4, (2, 4, 2), "auto"): [
+        "0:000 0:100 | 0:110 0:010 | 1:000 1:100 | 1:110 1:010",
+        "2:000 2:100 | 2:110 2:010 | 3:000 3:100 | 3:110 3:010",
+    ],
+}
+"""By topology, slices, (data, fsdp, tensor) and the axis that crosses slices."""
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=str)
+def test_every_chip_stands_where_it_stood(case: tuple[str, int, tuple[int, int, int], str]):
+    name, slices, shape, across = case
+    assert written(device_grid(config(shape, across), chips(name, slices))) == GOLDEN[case]
+
+
+def test_axes_take_whole_sides_of_the_torus_where_sizes_allow_and_else_parts_of_sides():
+    whole = device_grid(config((4, 4, 4)), chips("v5p:4x4x4"))
+    assert [sorted(sides(list(whole[:, 0, 0]))), sorted(sides(list(whole[0, 0])))] == [[1, 1, 1, 4]] * 2
+    parts = device_grid(config((16, 2, 2)), chips("v5p:4x4x4"))
+    assert sides(list(parts[0, 0])) == [2, 1, 1, 1]  # neighbours
+    assert sides(list(parts[0].flat)) == [4, 1, 1, 1]
+    assert sides(list(parts[:, 0, 0])) == [1, 4, 4, 1]  # two whole rings for the gradients
+
+
+@pytest.mark.parametrize(
+    ("name", "slices"),
+    [("v5e:2x2", 1), ("v5e:2x4", 1), ("v5e:4x4", 1), ("v6e:8x8", 1), ("v5p:2x2x1", 1), ("v5p:2x2x2", 1), ("v5p:4x4x4", 1),
+     ("v5p:4x4x8", 1), ("v7x:2x2x1", 1), ("v7x:2x2x4", 1), ("v5e:2x4", 2), ("v5e:4x4", 4), ("v5p:4x4x4", 2), ("v7x:2x2x2", 2)],
+)  # fmt: skip
+def test_every_shape_of_powers_of_two_finds_its_place_and_tensor_groups_are_boxes_of_chips(name: str, slices: int):
+    devices = chips(name, slices)
+    for shape in shapes(len(devices)):
+        if shape[2] > len(devices) // slices:
+            continue
+        grid = device_grid(config(shape), devices)
+        assert grid.shape == shape
+        assert set(grid.flat) == set(devices)
+        for group in grid.reshape(-1, shape[2]):
+            assert len({chip.slice_index for chip in group}) == 1
+            assert math.prod(sides(list(group))) == shape[2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "slices", "across_slices", "along"),
+    [
+        ((8, 4, 2), 1, "auto", (1, 1, 1)),
+        ((8, 4, 2), 4, "auto", (4, 1, 1)),
+        ((8, 4, 2), 16, "auto", (8, 2, 1)),
+        ((1, 32, 2), 4, "auto", (1, 4, 1)),
+        ((3, 4, 1), 6, "auto", (3, 2, 1)),
+        ((8, 4, 2), 4, "data", (4, 1, 1)),
+        ((8, 4, 2), 4, "fsdp", (1, 4, 1)),
+        ((8, 4, 2), 1, "fsdp", (1, 1, 1)),
+    ],
+)
+def test_data_crosses_slices_first_then_fsdp_unless_told_otherwise(
+    shape: tuple[int, int, int], slices: int, across_slices: str, along: tuple[int, int, int]
+):
+    assert slices_along(config(shape, across_slices), shape, slices) == along
+
+
+@pytest.mark.parametrize(
+    ("shape", "across_slices", "says"),
+    [
+        ((1, 1, 16), "auto", "mesh data=1 x fsdp=1 x tensor=16 does not divide over 2 slices of 8 devices: mesh.tensor never "
+         "crosses slices; choose one that divides 8"),
+        ((1, 8, 2), "data", "mesh.across_slices=data, but mesh.data=1 does not divide over the 2 slices; set mesh.data to a "
+         "multiple of 2, or mesh.across_slices=auto"),
+        ((16, 1, 1), "fsdp", "mesh.across_slices=fsdp, but mesh.fsdp=1 does not divide over the 2 slices; set mesh.fsdp to"),
+    ],
+)  # fmt: skip
+def test_a_mesh_that_does_not_divide_over_slices_is_an_error_that_says_what_does(
+    shape: tuple[int, int, int], across_slices: str, says: str
+):
+    with pytest.raises(UserError) as error:
+        device_grid(config(shape, across_slices), chips("v5e:2x4", 2))
+    assert says in str(error.value)
+
+
+def test_an_unknown_axis_for_slices_is_an_error():
+    with pytest.raises(UserError, match=r"mesh\.across_slices='tensor' is unknown: known: auto, data, fsdp"):
+        MeshConfig(across_slices="tensor")
+
+
+def test_slices_of_different_sizes_are_an_error():
+    with pytest.raises(UserError, match="the slices have 8, 7 devices, and a mesh needs as many of each"):
+        device_grid(MeshConfig(), chips("v5e:2x4", 2)[:-1])
+
+
+def test_devices_that_fill_no_box_are_an_error_that_names_a_number_that_does():
+    with pytest.raises(UserError, match=r"7 TPU devices do not fill a box of chips, .* such as 4"):
+        device_grid(MeshConfig(), chips("v5p:2x2x2")[:7])
+
+
+@pytest.mark.parametrize("refusal", [NotImplementedError, TypeError, ValueError])
+def test_a_shape_for_which_jax_finds_no_place_is_an_error_with_sizes_that_do(
+    monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
+):
+    tried = []
+
+    def refuse(shape: list[int], devices: list[Chip], *, allow_split_physical_axes: bool) -> None:
+        tried.append(allow_split_physical_axes)
+        raise refusal
+
+    monkeypatch.setattr(mesh_utils, "create_device_mesh", refuse)
+    with pytest.raises(UserError) as error:
+        device_grid(MeshConfig(fsdp=2), chips("v5p:4x4x28"))
+    assert tried == [False, True]
+    assert str(error.value) == (
+        "mesh data=224 x fsdp=2 x tensor=1 cannot be laid out on 4x4x28 TPU devices; choose sizes of mesh.fsdp and mesh.tensor "
+        "among the products of those sides (1, 4, 16, 28, 112, 448)"
+    )
+
+
+def test_devices_other_than_tpus_keep_the_order_they_have():
+    cpus = [dataclasses.replace(chip, platform="cpu") for chip in chips("v5e:2x4")]
+    assert device_grid(MeshConfig(fsdp=2, tensor=2), cpus).ravel().tolist() == cpus
