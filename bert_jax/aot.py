@@ -15,7 +15,7 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -103,11 +103,15 @@ class Case:
         return Step(name, self.config, self.kind, mesh, program.rows, program.length, program.flops, steps)
 
 
+def kind_of(values: Mapping[str, Any]) -> type[Experiment] | type[FinetuningExperiment]:
+    """Whose experiment an experiment file describes: `pretrain`'s, or, where it names a task, `finetune`'s."""
+    return FinetuningExperiment if "task" in values else Experiment
+
+
 def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any) -> list[Case]:
     """The steps of one experiment file that are asked for."""
-    kind = FinetuningExperiment if "task" in launch.read_config(given, (), {}) else Experiment
-    values = launch.read_config(given, overrides, kind.defaults())
-    if kind is FinetuningExperiment:
+    values = launch.read_config(given, overrides, lambda config: kind_of(config).defaults())
+    if kind_of(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
             raise UserError(f"--step={options.step}, but {given} is a task's experiment, with a step of its own; leave it out")
         experiment = FinetuningExperiment.from_dict(values | {"init_from": values.get("init_from") or "any"})
@@ -132,9 +136,9 @@ def examine(case: Case, compiler: Compiler, options: Any) -> dict[str, Any]:
     try:
         compiled = compiler.compile(program.lowered)
     except DoesNotFit as error:
-        about = {"step": step.name, "config": case.config, "topology": topology.name, "fits": False}
+        about = {"step": step.name, "steps": step.steps, "config": case.config, "topology": topology.name, "fits": False}
         about |= {"needs_bytes": error.needs, "has_bytes": error.has, "message": f"{error}"}
-        about |= {"rows": step.rows, "rows_per_chip": step.rows / topology.chips, "length": step.length, "steps": step.steps}
+        about |= {"rows": step.rows, "rows_per_chip": step.rows / step.chips(topology), "length": step.length}
         return about | {"remedies": [] if options.no_remedies else remedies(case, compiler, program, error)}
     except jax.errors.JaxRuntimeError as error:
         raise UserError(f"the TPU compiler refuses {step.name} for {topology.name}: {str(error).splitlines()[0]}") from error

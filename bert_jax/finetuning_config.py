@@ -24,7 +24,9 @@ class ModelChanges:
 
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
-    dtype: str = "float32"
+    dtype: str = "auto"
+    """Matrix products and activations: "float32", "bfloat16", or "auto", which is bfloat16 on TPUs (a product in float32 takes
+    six passes of their matrix units, and such a program several times as long to compile) and float32 elsewhere."""
     rematerialisation: str = "none"
     scan_unroll: int = 0
     attention: str = "auto"
@@ -237,7 +239,11 @@ class FinetuningExperiment:
             dropout = self.model.hidden_dropout  # which `model_config` takes from the encoder
         return dataclasses.replace(own, pooling=c.pooling, layers=c.layers, lstm=c.lstm, dropout=dropout)
 
-    def model_config(self, loaded: ModelConfig) -> ModelConfig:
-        """The shape that was loaded with what `config.model` asks for; no dropout in an encoder that is not trained."""
-        config = dataclasses.replace(loaded, **dataclasses.asdict(self.model))
+    def model_config(self, loaded: ModelConfig, platform: str) -> ModelConfig:
+        """The shape that was loaded with what `config.model` asks for on "cpu", "gpu" or "tpu"; no dropout in an encoder that is
+        not trained."""
+        asked = dataclasses.asdict(self.model)
+        if self.model.dtype == "auto":
+            asked["dtype"] = "bfloat16" if platform == "tpu" else "float32"
+        config = dataclasses.replace(loaded, **asked)
         return dataclasses.replace(config, hidden_dropout=0.0, attention_dropout=0.0) if self.training.freeze_encoder else config

@@ -53,7 +53,7 @@ def program_of(
 ) -> Program:
     """The program of a run that begins with the model `start` and learns `units`."""
     return training_program(
-        experiment.model_config(start.config),
+        experiment.model_config(start.config, mesh.devices.flat[0].platform),
         experiment.head_config(task.head),
         label_loss(experiment, task, units),
         experiment.optimizer,

@@ -112,12 +112,17 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def read_config(given: str, overrides: Sequence[tuple[str, str]], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of an experiment file `given` as FILE[:ARG], with overrides ("a.b", "1"), as plain dicts."""
+Defaults = Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def read_config(given: str, overrides: Sequence[tuple[str, str]], defaults: Defaults) -> dict[str, Any]:
+    """The configuration of an experiment file `given` as FILE[:ARG], with overrides ("a.b", "1"), as plain dicts; `defaults` as
+    of `parse_flags`, or a function that gives them for what the file returned."""
     file, argument = _find_config(given)
     config: dict[str, Any] = _plain(_load_config(file, argument))
+    known = defaults(config) if callable(defaults) else defaults
     for key, text in overrides:
-        _override(config, defaults, key, text)
+        _override(config, known, key, text)
     return config
 
 

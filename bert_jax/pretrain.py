@@ -232,9 +232,11 @@ def evaluation(
     )
     baseline = unigram_baseline(train.token_counts, np.concatenate([batch["masked_targets"] for batch in batches()]))
     step_fn = jitted_eval_step(experiment, mesh)
+    gathered = jax.jit(lambda params: params, out_shardings=parameter_shardings(abstract_parameters(experiment.model), mesh))
 
     def evaluate(params: Any) -> dict[str, float]:
         total: dict[str, Array] = {}
+        params = gathered(params)  # once, where they are spread over the data axis
         for batch in batches(shard):
             total = add(total, step_fn(params, to_device(batch, mesh, BATCH)))
             run.watchdog.alive("evaluation")

@@ -108,18 +108,30 @@ def _lower(mesh: Mesh, step: Any, *arguments: Any) -> Any:
 
 
 def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[Any]) -> StepProgram:
-    """The step of a task, on a model of the shape `model`. Its rows depend on the data, which is not read: a row of the task's
-    length for every unit of the batch (every candidate of a choice), so more than packing needs."""
-    mesh = make_mesh(experiment.mesh, devices[: experiment.sweep.devices_per_run] if experiment.sweep.seeds else devices)
-    head, t = _head_of(experiment), experiment.training
-    config = experiment.model_config(model)
-    program = training_program(config, head, LabelLoss(), experiment.optimizer, shared(t), 0, mesh)
+    """The step of a task, on a model of the shape `model`; of a sweep, that of the run with most rows, on the devices of a run.
+
+    Its rows depend on the data, which is not read: one for every unit of the batch, of the task's length (of a choice with four
+    candidates, of four times that), so more than packing needs. A teacher's answers are in the batch, the teacher is not.
+    """
+    runs = experiment.runs()
+    run = max(runs, key=lambda run: run.training.batch_size)
+    mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if len(runs) > 1 else devices)
+    head, t, d = _head_of(run), run.training, run.distillation
+    config = run.model_config(model, mesh.devices.flat[0].platform)
+    taught = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
+    loss = LabelLoss(label_smoothing=t.label_smoothing, **taught)
+    program = training_program(config, head, loss, run.optimizer, shared(t), int(t.gradual_unfreezing), mesh)
     kind = head.problem if head.problem != "classification" else head.kind
     candidates = {"choice": 4}.get(head.kind, 1)
-    shape = RowShape(kind, experiment.task.length, 2, candidates, len(head.labels))
+    shape = RowShape(kind, candidates * run.task.length, 2, candidates, len(head.labels))
     multiple = row_multiple(mesh) * t.accumulation
-    rows = -(-t.batch_size * candidates // multiple) * multiple
-    batch = assemble_units([], [], rows, shape, 0)
+    rows = -(-t.batch_size // multiple) * multiple
+    batch: dict[str, Any] = dict(assemble_units([], [], rows, shape, 0))
+    if d.teacher:
+        batch["teacher_logits"] = jax.eval_shape(program.logits, program.abstract.params, batch)
+    if d.hidden_weight:
+        states = (rows, config.num_layers + 1, shape.length, config.hidden_size)
+        batch["teacher_hidden_states"] = jax.ShapeDtypeStruct(states, config.dtype)
     scalars = {"steps": np.int32(0), "warmup_steps": np.int32(0), "peak": np.float32(0), "seed": np.uint32(0)}
     state, arrays = with_shardings(program.abstract, program.shardings), _on(mesh, batch)
     flops = model_row_flops(config, shape.length)
@@ -137,13 +149,13 @@ def _head_of(experiment: FinetuningExperiment) -> HeadConfig:
 
 
 def shape_to_finetune(name: str) -> ModelConfig:
-    """The shape of a published size (in bfloat16), or of the model in a directory."""
+    """The shape of a published size, or of the model in a directory."""
     directory = pathlib.Path(name)
     if (directory / "config.json").is_file():
         return config_from_json(json.loads((directory / "config.json").read_text()), name)
     if directory.exists():
         raise UserError(f"--model={name} holds no config.json; give a Hugging Face directory, or a published size such as large")
-    return ModelConfig(dtype="bfloat16", **published(name))  # type: ignore[arg-type]
+    return ModelConfig(**published(name))  # type: ignore[arg-type]
 
 
 def with_phase(experiment: Experiment, phase: int, **changes: Any) -> Experiment:

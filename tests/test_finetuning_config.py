@@ -139,13 +139,23 @@ def test_the_head_is_the_tasks_with_what_the_configuration_asks_for():
 
 def test_the_model_is_the_one_that_was_loaded_but_for_how_it_trains():
     loaded = ModelConfig(hidden_size=24, num_heads=3, activation="relu", hidden_dropout=0.3, max_position=77)
-    config = experiment(model__hidden_dropout=0.2, model__dtype="bfloat16", model__vocab_multiple=8).model_config(loaded)
+    config = experiment(model__hidden_dropout=0.2, model__dtype="bfloat16", model__vocab_multiple=8).model_config(loaded, "cpu")
     assert config == dataclasses.replace(loaded, hidden_dropout=0.2, dtype="bfloat16", vocab_multiple=8)
+
+
+def test_products_are_bfloat16_on_a_tpu_and_float32_elsewhere_unless_told_otherwise():
+    def dtypes(**fields: object) -> list[str]:
+        return [experiment(**fields).model_config(ModelConfig(), platform).dtype for platform in ("cpu", "gpu", "tpu")]
+
+    assert dtypes() == ["float32", "float32", "bfloat16"]
+    assert dtypes(model__dtype="float32") == ["float32"] * 3
+    with pytest.raises(UserError, match=r"model\.dtype='half' is not one of float32, bfloat16"):
+        dtypes(model__dtype="half")
 
 
 def test_a_frozen_encoder_runs_without_dropout_and_the_head_on_it_keeps_its_own():
     frozen = experiment(training__freeze_encoder=True, model__hidden_dropout=0.3, model__attention_dropout=0.2)
-    config = frozen.model_config(ModelConfig())
+    config = frozen.model_config(ModelConfig(), "cpu")
     assert (config.hidden_dropout, config.attention_dropout) == (0.0, 0.0)
     assert frozen.head_config(SEQUENCE).dropout == 0.3
     assert frozen.head_config(HeadConfig(kind="span")).dropout is None  # which is none, as in the original

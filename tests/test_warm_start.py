@@ -130,7 +130,7 @@ def tuning(directory: pathlib.Path, **values: Any) -> FinetuningExperiment:
 def begun(experiment: FinetuningExperiment, own: HeadConfig) -> dict[str, Any]:
     """The parameters that a run begins with."""
     start, head = labelled_start(experiment, own), experiment.head_config(own)
-    return with_own_head(start, experiment.model_config(start.config), head, experiment).params
+    return with_own_head(start, experiment.model_config(start.config, "cpu"), head, experiment).params
 
 
 def assert_same(a: Any, b: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-GB, GIB, TERA = 10**9, 2**30, 10**12
+from bert_jax.metrics.report import PEAKS
+
+GB, GIB = 10**9, 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,8 +16,8 @@ class Chip:
     name: str
     library_name: str
     """What the compiler calls it."""
-    peak_flops: float
-    """bf16 multiply-adds, each counted as two operations, a second."""
+    kind: str
+    """What JAX calls one of its devices."""
     memory_bytes: int
     """HBM."""
     bandwidth: float
@@ -40,6 +42,11 @@ class Chip:
     """The compiler's name for the way of using both cores as one device, where it is not the default."""
 
     @property
+    def peak_flops(self) -> float:
+        """bf16 multiply-adds, each counted as two operations, a second."""
+        return PEAKS[self.kind] * self.devices
+
+    @property
     def dimensions(self) -> int:
         """Of the torus."""
         return self.links // 2
@@ -54,16 +61,17 @@ class Chip:
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", "v4", 275 * TERA, 32 * GIB, 1228 * GB, 1.05e9, 2, 4, 128, 6, 50 * GB, 25 / 8 * GB, 4096, config="megacore"),
-        Chip("v5e", "v5e", 197 * TERA, 16 * GIB, 819 * GB, 1.5e9, 1, 4, 128, 4, 50 * GB, 25 / 8 * GB, 256),
-        Chip("v5p", "v5p", 459 * TERA, 95 * GIB, 2765 * GB, 1.75e9, 2, 4, 128, 6, 100 * GB, 50 / 8 * GB, 8960),
-        Chip("v6e", "v6e", 918 * TERA, 32 * GIB, 1638 * GB, 1.75e9, 1, 4, 256, 4, 100 * GB, 100 / 8 * GB, 256),
-        Chip("v7x", "tpu7x", 2307 * TERA, 192 * GIB, 7380 * GB, 2.2e9, 2, 4, 256, 6, 100 * GB, 100 / 8 * GB, 9216, devices=2),
+        Chip("v4", "v4", "TPU v4", 32 * GIB, 1228 * GB, 1.05e9, 2, 4, 128, 6, 50 * GB, 25 / 8 * GB, 4096, config="megacore"),
+        Chip("v5e", "v5e", "TPU v5 lite", 16 * GIB, 819 * GB, 1.5e9, 1, 4, 128, 4, 50 * GB, 25 / 8 * GB, 256),
+        Chip("v5p", "v5p", "TPU v5", 95 * GIB, 2765 * GB, 1.75e9, 2, 4, 128, 6, 100 * GB, 50 / 8 * GB, 8960),
+        Chip("v6e", "v6e", "TPU v6 lite", 32 * GIB, 1638 * GB, 1.75e9, 1, 4, 256, 4, 100 * GB, 100 / 8 * GB, 256),
+        Chip("v7x", "tpu7x", "TPU7x", 192 * GIB, 7380 * GB, 2.2e9, 2, 4, 256, 6, 100 * GB, 100 / 8 * GB, 9216, devices=2),
     )
 }
-"""Published for Google Cloud (cloud.google.com/tpu/docs, the page of each generation; read in 2026): bf16 peak, HBM, its
-bandwidth, ICI and network bandwidth per chip. v4's share of the network is not published and taken as v5e's. Clocks follow from
-the peaks: peak = clock x cores x matrix units x 2 x width^2 (the two units of v6e and v7x begin two products a cycle each)."""
+"""Published for Google Cloud (cloud.google.com/tpu/docs, the page of each generation; read in 2026): HBM, its bandwidth, ICI and
+network bandwidth per chip; the bf16 peaks are those of `metrics.report`. v4's share of the network is not published and taken as
+v5e's. Clocks follow from the peaks: peak = clock x cores x matrix units x 2 x width^2 (the two units of v6e and v7x begin two
+products a cycle each)."""
 
 DCN_LATENCY = 20e-6
 """Seconds of one exchange between slices: an assumption."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ class Step:
     kind: str
     """"train", "eval" or "finetune"."""
     mesh: Mapping[str, int]
+    """Of a run of a sweep, which has but some of the topology's devices, smaller than that."""
     rows: int
     """Of the batch, over all devices."""
     length: int
@@ -42,14 +44,22 @@ class Step:
     steps: int = 0
     """How often the experiment takes it; 0 where only its data can say."""
 
+    @property
+    def devices(self) -> int:
+        """Of its mesh."""
+        return math.prod(self.mesh.values())
+
+    def chips(self, topology: Topology) -> int:
+        """Those that its devices are on."""
+        return -(-self.devices // topology.chip.devices)
+
 
 def record(
     step: Step, topology: Topology, compiled: Compiled, estimate: Estimate, memory: Memory, calibration: Calibration
 ) -> dict[str, Any]:
     """Everything, as plain values; times in seconds, sizes in bytes per device, rates per chip."""
-    flops = step.flops / topology.devices
+    flops, chips = step.flops / step.devices, step.chips(topology)
     least, seconds = interval(estimate, flops, topology)
-    chips = topology.chips
     return {
         "step": step.name,
         "kind": step.kind,

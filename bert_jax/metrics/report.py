@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from bert_jax.model.settings import ModelConfig
 from bert_jax.terminal import duration
 
-# Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2 and v3 a device is one of
-# a chip's two cores. The names are what `jax.Device.device_kind` starts with, up to the end of a word; the longest counts.
+# Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
+# of a chip's two cores. The names are what `jax.Device.device_kind` starts with, up to the end of a word; the longest counts.
 PEAKS = {
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,
@@ -23,6 +23,7 @@ PEAKS = {
     "TPU v5e": 197e12,
     "TPU v6 lite": 918e12,
     "TPU v6e": 918e12,
+    "TPU7x": 2307e12 / 2,
     "NVIDIA A100": 312e12,
     "NVIDIA H100": 989e12,
     "NVIDIA H100 NVL": 835e12,

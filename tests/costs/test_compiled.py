@@ -100,6 +100,7 @@ def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configu
 
 
 def aot(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The verb on BERT-Base's pretraining, unless `arguments` name another experiment."""
     command = [sys.executable, "-m", "bert_jax.aot", "--config=experiments/pretrain/bert_base.py", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -120,6 +121,17 @@ def test_the_verb_reports_a_step_on_a_slice():
     assert memory["arguments"]["optimizer"] == 2 * memory["arguments"]["parameters"] + 4  # two moments, and a count
     parts = sum(memory["arguments"].values()) + sum(memory["temporaries"].values()) + memory["code"]
     assert parts == pytest.approx(memory["total"], rel=0.01)
+
+
+@pytest.mark.slow
+def test_the_verb_reports_the_step_of_a_task():
+    pytest.importorskip("libtpu")
+    flags = ("--config=experiments/finetune/squad.py:v1.1", "--model=tiny", "--config.model.scan_unroll=1")
+    done = aot("--topology=v5e:2x2", "--json", *flags)
+    assert done.returncode == 0, done.stderr
+    (step,) = json.loads(done.stdout)["experiments"][0]["steps"]
+    assert (step["step"], step["rows"], step["length"], step["fits"]) == ("finetune step", 12, 384, True)
+    assert (step["unread_loops"], step["unknown_kernels"]) == (0, 0)  # fused attention: in bfloat16, as on any TPU
 
 
 def test_a_batch_that_does_not_divide_is_a_clear_error():

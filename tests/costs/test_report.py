@@ -18,11 +18,11 @@ from tests.costs.test_estimate import A, estimated, program, work
 BASE = "experiments/pretrain/bert_base.py"
 
 
-def one(cycles: int = 1_500_000, steps: int = 3_600_000) -> dict[str, Any]:
-    """A record of a step of so many cycles on one core and an all-reduce."""
+def one(cycles: int = 1_500_000, steps: int = 3_600_000, data: int = 16) -> dict[str, Any]:
+    """A record of a step of so many cycles on one core and an all-reduce, on `data` of 16 chips."""
     reduce = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} all-reduce(%a), replica_groups=[1,16]<=[16]"
     found = estimated(program(A, work("w", cycles), reduce))
-    step = Step("phase 0, train step", "a.py", "train", {"data": 16, "fsdp": 1}, 256, 128, 16 * 197e12 / 1e4, steps)
+    step = Step("phase 0, train step", "a.py", "train", {"data": data, "fsdp": 1}, 16 * data, 128, data * 197e12 / 1e4, steps)
     kept = {"parameters": 2**30, "optimizer": 2**31, "padding": 0}
     memory = Memory(12 * 2**30, 16 * 2**30, kept, {"activations": 2**33}, 2**30)
     return record(step, parse_topology("v5e:4x4"), types.SimpleNamespace(seconds=7.0), found, memory, Calibration(0.88, 0.57))  # type: ignore[arg-type]
@@ -38,6 +38,13 @@ def test_rates_are_per_chip_and_utilisation_is_of_all_chips_peak():
     assert found["chip_hours"] == pytest.approx(16 * found["hours"])
     assert found["roofline_seconds"] == pytest.approx(1e-4)
     assert [o["name"] for o in found["operations"]] == ["w", "r"]
+
+
+def test_a_run_of_a_sweep_is_reckoned_on_its_own_chips():
+    whole, part = one(), one(data=2)
+    assert part["chips"] == 2
+    for rate in ("rows_per_chip", "utilisation", "rows_per_second_per_chip", "tokens_per_second_per_chip"):
+        assert part[rate] == pytest.approx(whole[rate]), rate
 
 
 def test_the_costliest_places_add_up_what_lies_there_and_an_evaluation_updates_nothing():

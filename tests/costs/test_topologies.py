@@ -8,7 +8,7 @@ from bert_jax.costs import topologies
 from bert_jax.costs.chips import CHIPS
 from bert_jax.costs.compiling import DoesNotFit
 from bert_jax.costs.topologies import known_shapes, parse_topology, require_compiler
-from bert_jax.metrics.report import PEAKS
+from bert_jax.metrics.report import peak_flops
 from bert_jax.terminal import UserError
 
 
@@ -48,12 +48,19 @@ def test_rings_close_where_the_pod_closes_them():
 
 
 @pytest.mark.parametrize("name", CHIPS)
-def test_peaks_follow_from_clocks_and_matrix_units_and_agree_with_the_training_log(name: str):
+def test_peaks_are_those_of_the_training_log_and_follow_from_clocks_and_matrix_units(name: str):
     chip = CHIPS[name]
+    assert chip.peak_flops == chip.devices * (peak_flops(chip.kind) or 0)
     assert chip.clock * chip.cores * chip.matrix_units * 2 * chip.matrix_width**2 == pytest.approx(chip.peak_flops, rel=0.01)
-    logged = {"v4": "TPU v4", "v5e": "TPU v5e", "v5p": "TPU v5p", "v6e": "TPU v6e"}
-    assert name not in logged or PEAKS[logged[name]] == chip.peak_flops
     assert max(known_shapes(chip), key=lambda shape: shape[0] * shape[-1] * shape[1])
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_the_compiler_calls_the_devices_of_a_chip_what_the_table_calls_them(name: str):
+    pytest.importorskip("libtpu")
+    topology = parse_topology(f"{name}:2x2")
+    topologies.prepare_compiler()
+    assert [device.device_kind for device in topologies.devices_of(topology)] == [CHIPS[name].kind] * topology.devices
 
 
 def test_a_missing_compiler_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,93 @@
+"""What summing gradients in bfloat16 over many devices costs (`mesh.reduce_dtype`), next to the noise that a batch has anyway.
+
+    python tests/benchmarks/benchmark_gradient_rounding.py --corpus=DIR [--devices=16,64,256] [--rows=4] [--model=MODEL]
+
+For each number of devices, the gradients of the kernels and tables of a small BERT (of MODEL, a Hugging Face directory, else
+freshly initialised) on as many parts of a batch of real text are rounded to bfloat16 and added one after another in bfloat16, as
+the links of a ring do in the worst case; a torus of two or three dimensions adds fewer in a row. Printed is the length of the
+difference from the float32 sum over the length of the gradient (*rounding*), and that of the difference between the gradients of
+two such batches (*noise*).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import pathlib
+import sys
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.batches.source import BatchSource
+from bert_jax.corpus.store import open_corpus
+from bert_jax.examples.settings import ExampleConfig
+from bert_jax.interop.huggingface import import_model
+from bert_jax.model.pretraining import initial_parameters
+from bert_jax.model.settings import ModelConfig, published
+from bert_jax.training.objectives import pretraining_objective
+from bert_jax.training.steps import gradients
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=pathlib.Path, required=True)
+    parser.add_argument("--model")
+    parser.add_argument("--devices", default="16,64,256")
+    parser.add_argument("--rows", type=int, default=4, help="of a device")
+    options = parser.parse_args()
+    corpus = open_corpus(options.corpus, "train")
+    config = ModelConfig(vocab_size=corpus.vocabulary.size, **published("mini"))  # type: ignore[arg-type]
+    params = nn.unbox(initial_parameters(config, jax.random.key(0)))
+    if options.model:
+        model = import_model(options.model)
+        config, params = model.config, model.params
+    objective = pretraining_objective(config)
+    for devices in map(int, options.devices.split(",")):
+        source = BatchSource(corpus, ExampleConfig(length=128, max_predictions=20), devices * options.rows, 0)
+        first, second = (sums(objective, params, source.at(step, (0, 1)), devices) for step in (0, 1))
+        exact, rounded = first
+        print(
+            f"{devices:4} devices, {options.rows} rows each: rounding {length_of(exact, rounded):.2%}, "
+            f"noise {length_of(exact, second[0]):.0%}",
+            flush=True,
+        )
+
+
+def sums(objective: Any, params: Any, batch: Any, devices: int) -> tuple[Any, Any]:
+    """The sum of the devices' gradients in float32, and as bfloat16 adds it up."""
+    counts = objective.counts(batch)
+    part = jax.jit(functools.partial(of_part, objective))
+    exact: Any = None
+    rounded: Any = None
+    for device in range(devices):
+        rows = {name: np.array_split(array, devices)[device] for name, array in batch.items()}
+        grads = kernels(part(params, rows, counts, jnp.int32(device)))
+        narrow = [g.astype(jnp.bfloat16) for g in grads]
+        exact = grads if exact is None else [a + b for a, b in zip(exact, grads, strict=True)]
+        rounded = narrow if rounded is None else [a + b for a, b in zip(rounded, narrow, strict=True)]
+    return exact, rounded
+
+
+def of_part(objective: Any, params: Any, rows: Any, counts: Any, device: Any) -> Any:
+    return gradients(objective, params, rows, counts, 0, device, 1)[0]
+
+
+def kernels(grads: Any) -> list[Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(grads)
+    return [leaf for path, leaf in leaves if path[-1].key in ("kernel", "embedding")]
+
+
+def length_of(a: list[Any], b: list[Any]) -> float:
+    """|a - b| / |a|."""
+    difference = sum(float(jnp.sum(jnp.square(x - y.astype(jnp.float32)))) for x, y in zip(a, b, strict=True))
+    return (difference / sum(float(jnp.sum(jnp.square(x))) for x in a)) ** 0.5
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""Loss curves of ours beside plain Flax Linen (`plain_bert.py`), trained on the same batches of real text, on a CPU.
+
+    python tests/benchmarks/benchmark_loss_curves.py [--corpus=DIR] [--start=DIR] [--seeds=6] [--steps=200] [--same-start]
+        [--config.KEY=VALUE ...]
+
+Model, corpus and rows are those of the quickstart (experiments/pretrain/quickstart.py: 2 layers, 128 wide, float32), with dropout
+0.1; the batches are those of `pretrain`, the same for every run; weights and dropout change with the seed. Ours is the step that
+`pretrain` runs. The plain side has forward pass, loss, initial weights, schedule and optimizer of its own, set to one recipe. In
+200 steps from random weights a model learns little beyond how frequent words are: with --start, the model directory that the
+quickstart leaves, both sides go on from there with dropout alone to tell the seeds apart, and attention counts from the first
+step. Overrides change our side only: `--config.model.dtype=bfloat16` compares bfloat16 with plain float32, and
+`--config.model.hidden_dropout=0.15` shows what difference the comparison can see.
+
+At steps 50, 100, 150 and 200 the mean loss of the last 20 steps is compared: the difference of the sides' means over the standard
+error that the spread between seeds gives (Welch's t). The statistic is the largest |t| of the four, and its p-value exact: the
+part of all ways to deal the curves out to two sides that show as large a one. With --same-start both begin with the same weights,
+without dropout, and the largest difference of any step so far is shown. The last line printed is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import json
+import pathlib
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.training.train_state import TrainState
+
+from bert_jax import launch, pretrain
+from bert_jax.batches.device import to_device
+from bert_jax.batches.source import BatchSource
+from bert_jax.config import Experiment
+from bert_jax.corpus.store import open_corpus
+from bert_jax.examples.assemble import Batch
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.model.settings import ModelConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from bert_jax.terminal import UserError, run_verb
+from bert_jax.training.losses import pretraining_loss
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.steps import new_state
+from bert_jax.warm_start import pretraining_start
+from tests.benchmarks import plain_bert
+
+QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "experiments" / "pretrain" / "quickstart.py"
+SETTINGS = {
+    "model.hidden_dropout": 0.1,
+    "model.attention_dropout": 0.1,
+    "optimizer.name": "adamw",
+    "phases.0.batch_size": 64,
+    "phases.0.warmup_steps": 20,
+}
+"""What is changed of the quickstart: dropout as in the paper, bias correction as plain `optax.adamw` has it, half the rows."""
+WINDOW = 20
+"""Steps whose mean loss is compared."""
+FIRST_PLAIN_SEED = 1_000_000
+"""No seed of the plain side is one of ours."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", default="runs/embedded_corpus")
+    parser.add_argument("--start", default="", help="model directory whose weights all runs begin with")
+    parser.add_argument("--seeds", type=int, default=6, help="runs of each side")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--same-start", action="store_true")
+    options, overrides = parser.parse_known_args()
+    if options.seeds < 2:
+        parser.error(f"--seeds={options.seeds} leaves no spread between seeds; give at least 2")
+    settings = SETTINGS | {"corpus.directory": options.corpus, "phases.0.steps": options.steps}
+    if options.start:
+        settings["init_from"] = options.start
+    if options.same_start:
+        settings |= {"model.hidden_dropout": 0.0, "model.attention_dropout": 0.0}
+    base, changed = experiment_of(settings, []), experiment_of(settings, overrides)
+    batches = batches_of(base)
+    given = as_plain(beginning(base)(0).params, base.model) if options.start or options.same_start else None
+    if options.same_start:
+        ours, plain = our_curves(changed, [0], batches)[0], plain_curves(base, [0], batches, given)[0]
+        print(json.dumps(report_same_start(ours, plain)))
+        return
+    started = time.monotonic()
+    plain = plain_curves(base, range(FIRST_PLAIN_SEED, FIRST_PLAIN_SEED + options.seeds), batches, given)
+    middle = time.monotonic()
+    ours = our_curves(changed, range(options.seeds), batches)
+    seconds = {"plain": middle - started, "ours": time.monotonic() - middle}
+    print(json.dumps({"overrides": overrides, "seconds": seconds, **report(ours, plain)}))
+
+
+def experiment_of(settings: dict[str, Any], overrides: Sequence[str]) -> Experiment:
+    """The quickstart with `settings` and then the flags `overrides`."""
+    flags = [f"--config={QUICKSTART}", "--workdir=unused", *(f"--config.{key}={value}" for key, value in settings.items())]
+    return Experiment.from_dict(launch.parse_flags("benchmark", __doc__, [*flags, *overrides], Experiment.defaults()).config)
+
+
+def batches_of(experiment: Experiment) -> list[Batch]:
+    """The batch of every step of the first phase."""
+    phase = experiment.phases[0]
+    corpus = open_corpus(experiment.corpus.directory, "train")
+    pretrain.check_corpus(experiment, corpus, open_corpus(experiment.corpus.directory, "heldout"))
+    source = BatchSource(corpus, experiment.example_config(0), phase.batch_size, experiment.phase_seed(0))
+    return [source.at(step) for step in range(phase.steps)]
+
+
+# ------------------------------------------------------------------------------------------------------------------------- ours
+
+
+def beginning(experiment: Experiment) -> Callable[[Any], Any]:
+    """A function from the seed to the `TrainState` that `pretrain` begins with."""
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    if experiment.init_from:
+        given = pretraining_start(experiment, open_corpus(experiment.corpus.directory, "train").vocabulary)
+        return lambda seed: new_state(jax.tree.map(jnp.array, given), optimizer)
+    return jax.jit(lambda seed: pretrain.initial_state(dataclasses.replace(experiment, seed=seed), optimizer))
+
+
+def our_curves(experiment: Experiment, seeds: Sequence[int], batches: Sequence[Batch]) -> np.ndarray:
+    """The loss before every update, float64 [R, S], of the step that `pretrain` runs; compiled once, for any seed."""
+    mesh = make_mesh(experiment.mesh)
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    _, shardings = pretrain.state_layout(experiment, optimizer, mesh)
+
+    def train(seed: jax.Array, state: Any, batch: Any) -> Any:
+        seeded = dataclasses.replace(experiment, seed=seed)  # type: ignore[arg-type]
+        return pretrain.jitted_train_step(seeded, 0, optimizer, shardings, mesh)(state, batch)
+
+    start, step, curves = beginning(experiment), jax.jit(train, donate_argnums=1), []
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        for seed in map(np.uint32, seeds):
+            state, losses = jax.device_put(start(seed), shardings), []
+            for batch in batches:
+                state, sums = step(seed, state, to_device(batch, mesh, BATCH))
+                losses.append(pretraining_loss(sums, sums))
+            if int(state.skipped):
+                raise UserError(f"{int(state.skipped)} steps of ours with seed {seed} were not finite; lower the learning rate")
+            curves.append(np.array(losses, np.float64))
+            print(f"ours, seed {seed}: {curves[-1][0]:.4f} -> {curves[-1][-1]:.4f}", file=sys.stderr, flush=True)
+    return np.stack(curves)
+
+
+# ------------------------------------------------------------------------------------------------------------------------ plain
+
+
+def plain_curves(experiment: Experiment, seeds: Sequence[int], batches: Sequence[Batch], start: Any = None) -> np.ndarray:
+    """Likewise [R, S] for the plain implementation, from weights of its own or from `start`."""
+    m, inputs = experiment.model, [plain_batch(batch) for batch in batches]
+    size = plain_bert.Size(
+        vocabulary=m.vocab_size,
+        width=m.hidden_size,
+        layers=m.num_layers,
+        heads=m.num_heads,
+        feed_forward=m.intermediate_size,
+        positions=m.max_position,
+        dropout=m.hidden_dropout,
+        dtype=jnp.float32,
+    )
+    model, optimizer = plain_bert.PlainBert(size), recipe(experiment)
+    step, curves = jax.jit(plain_bert.train_step, donate_argnums=0), []
+    for seed in seeds:
+        weights, dropout = jax.random.split(jax.random.key(seed))
+        params = start if start is not None else plain_start(model, weights, inputs[0], m.initializer_range)
+        params = jax.tree.map(jnp.array, params)  # the step gives its arguments' memory away
+        state = TrainState.create(apply_fn=model.apply, params=params, tx=optimizer)
+        losses = []
+        for batch in inputs:
+            state, loss = step(state, batch, dropout)
+            losses.append(loss)
+        curves.append(np.array(losses, np.float64))
+        print(f"plain, seed {seed}: {curves[-1][0]:.4f} -> {curves[-1][-1]:.4f}", file=sys.stderr, flush=True)
+    return np.stack(curves)
+
+
+def plain_batch(batch: Batch) -> dict[str, np.ndarray]:
+    """A batch of unpacked rows as the plain implementation takes it."""
+    targets = batch["masked_targets"]
+    return {
+        **{name: batch[name] for name in ("input_ids", "token_type_ids", "masked_positions")},
+        "attention_mask": np.minimum(batch["sequence_ids"], 1),
+        "masked_targets": np.maximum(targets, 0),
+        "masked_weights": (targets >= 0).astype(np.float32),
+        "nsp_labels": batch["nsp_labels"][:, 0],
+    }
+
+
+def plain_start(model: nn.Module, key: jax.Array, batch: Any, deviation: float) -> Any:
+    """Weights as the paper begins with them (Linen's own defaults differ by layer), each drawn from a key of its name."""
+    shapes = jax.eval_shape(lambda: model.init({"params": key, "dropout": key}, batch))["params"]
+
+    def draw(path: Any, leaf: Any) -> jax.Array:
+        name = path[-1].key
+        if name in ("kernel", "embedding"):
+            own = jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode()))
+            return deviation * jax.random.truncated_normal(own, -2.0, 2.0, leaf.shape)
+        return jnp.ones(leaf.shape) if name == "scale" else jnp.zeros(leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def recipe(experiment: Experiment) -> optax.GradientTransformation:
+    """Our settings in optax's own parts: clipping, AdamW without decay of biases and LayerNorm, the original's schedule."""
+    o, phase = experiment.optimizer, experiment.phases[0]
+
+    def rate(step: jax.Array) -> jax.Array:
+        return phase.learning_rate * jnp.where(step < phase.warmup_steps, step / phase.warmup_steps, 1 - step / phase.steps)
+
+    def is_matrix(params: Any) -> Any:
+        return jax.tree.map(lambda x: x.ndim > 1, params)
+
+    adamw = optax.adamw(rate, o.b1, o.b2, o.epsilon, weight_decay=o.weight_decay, mask=is_matrix)
+    return optax.chain(optax.clip_by_global_norm(o.clip_norm), adamw)
+
+
+def as_plain(ours: Any, model: ModelConfig) -> Any:
+    """Our parameters, as numpy arrays, under the plain implementation's names and in its shapes."""
+    ours = jax.device_get(ours)
+    embeddings, layers, head = ours["embeddings"], ours["encoder"]["layers"], ours["mlm_head"]
+    width = model.hidden_size
+    shapes = {"kernel": (width, width), "bias": (width,)}  # heads side by side
+
+    def layer(i: int) -> dict[str, Any]:
+        own = jax.tree.map(lambda x: x[i], layers)
+        attention, wide = own["attention"], own["feed_forward"]
+        projections = {
+            name: {part: array.reshape(shapes[part]) for part, array in attention[name].items()}
+            for name in ("query", "key", "value", "output")
+        }
+        norms = {"LayerNorm_0": own["attention_layer_norm"], "LayerNorm_1": own["feed_forward_layer_norm"]}
+        return {**projections, **norms, "wide": wide["intermediate"], "narrow": wide["output"]}
+
+    return {
+        "words": {"embedding": embeddings["word_embeddings"]["embedding"][: model.vocab_size]},
+        "positions": embeddings["position_embeddings"],
+        "types": embeddings["token_type_embeddings"],
+        "LayerNorm_0": embeddings["layer_norm"],
+        **{f"Layer_{i}": layer(i) for i in range(model.num_layers)},
+        "pooler": ours["pooler"]["dense"],
+        "next_sentence": ours["nsp_head"]["dense"],
+        "transform": head["transform"],
+        "LayerNorm_1": head["layer_norm"],
+        "bias": head["bias"][: model.vocab_size],
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------------- comparison
+
+
+def marks(steps: int) -> list[int]:
+    """The steps at which curves are compared: four, evenly spaced, the last one the last."""
+    return [steps * quarter // 4 for quarter in range(1, 5)]
+
+
+def smoothed(curves: np.ndarray, at: Sequence[int], window: int = WINDOW) -> np.ndarray:
+    """The mean of the `window` losses up to each of the steps `at`: [R, S] -> [R, K]."""
+    return np.stack([curves[:, max(0, step - window) : step].mean(1) for step in at], axis=1)
+
+
+def welch(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(t, standard error) of the difference of means over the last axis but one: [..., N, K], [..., M, K] -> [..., K] each."""
+    error = np.sqrt(a.var(-2, ddof=1) / a.shape[-2] + b.var(-2, ddof=1) / b.shape[-2])
+    return (a.mean(-2) - b.mean(-2)) / error, error
+
+
+def part_as_large(a: np.ndarray, b: np.ndarray) -> float:
+    """The part of all ways to deal N + M runs out to groups of N and M whose largest |t| is no smaller than that of `a` [N, K]
+    and `b` [M, K]: its exact p-value if the sides do not differ, however the K are correlated. 6 and 6 runs have 924 ways."""
+    runs, count = np.concatenate([a, b]), len(a) + len(b)
+    ways = np.array(list(itertools.combinations(range(count), len(a))))
+    others = np.array([np.setdiff1d(np.arange(count), way) for way in ways])
+    largest = np.abs(welch(runs[ways], runs[others])[0]).max(-1)
+    return float((largest >= np.abs(welch(a, b)[0]).max() * (1 - 1e-9)).mean())
+
+
+def report(ours: np.ndarray, plain: np.ndarray) -> dict[str, Any]:
+    """Prints both mean curves and the comparison of curves [R, S]; returns what was printed."""
+    steps = ours.shape[1]
+    grid = range(WINDOW, steps + 1, WINDOW)
+    print(f"mean loss of {WINDOW} steps, mean over {len(ours)} seeds (and their standard deviation)")
+    print("step      ours             plain")
+    columns = [column for side in (ours, plain) for column in (smoothed(side, grid).mean(0), smoothed(side, grid).std(0, ddof=1))]
+    for step, a, sa, b, sb in zip(grid, *columns, strict=True):
+        print(f"{step:4}  {a:7.4f} ({sa:.4f})  {b:7.4f} ({sb:.4f})")
+    at = marks(steps)
+    a, b = smoothed(ours, at), smoothed(plain, at)
+    t, error = welch(a, b)
+    difference = a.mean(0) - b.mean(0)
+    print("\nstep  ours - plain  standard error       t")
+    for row in zip(at, difference, error, t, strict=True):
+        print("{:4}  {:+12.4f}  {:14.4f}  {:+6.2f}".format(*row))
+    p = part_as_large(a, b)
+    print(f"largest |t| {np.abs(t).max():.2f}: {100 * p:.1f} % of all ways to deal the curves out to two sides show as much")
+    rounded = functools.partial(np.round, decimals=5)
+    curves = {"ours": rounded(ours.mean(0)).tolist(), "plain": rounded(plain.mean(0)).tolist()}
+    table = {"at": at, "difference": difference.tolist(), "standard_error": error.tolist(), "t": t.tolist()}
+    return {"seeds": len(ours), **table, "largest_t": float(np.abs(t).max()), "p": p, "mean_curves": curves}
+
+
+def report_same_start(ours: np.ndarray, plain: np.ndarray) -> dict[str, Any]:
+    """Prints how far two curves [S] from the same weights have come apart; returns what was printed."""
+    shown = [step for step in (1, 10, 20, 50, 100, 150, 200) if step <= len(ours)]
+    print("step     ours    plain  largest difference so far")
+    apart = np.maximum.accumulate(np.abs(ours - plain))
+    for step in shown:
+        print(f"{step:4}  {ours[step - 1]:7.4f}  {plain[step - 1]:7.4f}  {apart[step - 1]:.1e}")
+    return {"at": shown, "largest_difference": [float(apart[step - 1]) for step in shown]}
+
+
+if __name__ == "__main__":
+    run_verb(main)

@@ -1,0 +1,142 @@
+"""Estimated BERT training steps on 4 to 4,096 chips, without a TPU: memory, time, what travels, and when a batch is used up.
+
+    python tests/benchmarks/benchmark_scaling.py [--models=base,large] [--lengths=128,512] [--chips=4,16,64,256,1024,4096]
+        [--generation=v5p] [--cache=DIR]
+
+Every point is the step that `pretrain` runs, compiled for that slice and read by the method of `python -m bert_jax.aot`, with 2
+and with 4 layers; the rest of the layers cost what the third and fourth do. *Weak* keeps the rows of a chip (64 of 128 tokens or
+16 of 512); *strong* keeps the batch: the paper's 256 rows. A larger batch passes in microbatches that cost what weak says. Points
+are kept in --cache, so the command continues where it stopped. The last line printed is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from bert_jax import launch, step_programs
+from bert_jax.config import Experiment
+from bert_jax.costs.compiling import Compiler
+from bert_jax.costs.memory import used_bytes
+from bert_jax.costs.topologies import parse_topology
+from bert_jax.metrics.report import row_flops
+from bert_jax.model.settings import published
+
+SLICES = {
+    "v5p": {4: "2x2x1", 16: "2x2x4", 64: "4x4x4", 256: "4x8x8", 1_024: "8x8x16", 4_096: "16x16x16"},
+    "v5e": {4: "2x2", 16: "4x4", 64: "8x8", 256: "16x16"},
+    "v6e": {4: "2x2", 16: "4x4", 64: "8x8", 256: "16x16"},
+}
+WEAK = {128: 64, 512: 16}
+"""Rows of a chip, by their length."""
+PREDICTIONS = {128: 20, 512: 77}
+PAPER = 256
+"""Rows of a batch of the paper; LAMB's largest are 65,536 of 128 tokens and 32,768 of 512 (arXiv:1904.00962, Table 1)."""
+LAYERS = (2, 4)
+OVERRIDES = ("--config.mesh.reduce_dtype=bfloat16",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One step's estimate, of a whole model."""
+
+    model: str
+    length: int
+    chips: int
+    rows: int
+    """Of a chip."""
+    milliseconds: float
+    gib: float
+    sent_mib: float
+    """By a chip, in all collectives of a step."""
+    exposed_ms: float
+    """Of collectives, where nothing else is computed."""
+    utilisation: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="base,large")
+    parser.add_argument("--lengths", default="128,512")
+    parser.add_argument("--chips", default="4,16,64,256,1024,4096")
+    parser.add_argument("--generation", default="v5p", choices=sorted(SLICES))
+    parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path.home() / ".cache" / "bert_jax" / "scaling")
+    options = parser.parse_args()
+    points = []
+    for model in options.models.split(","):
+        for length in map(int, options.lengths.split(",")):
+            for chips, rows in asked(length, [int(number) for number in options.chips.split(",")]):
+                points.append(measured(model, length, chips, rows, options.generation, options.cache))
+                print(line(points[-1]), flush=True)
+    print(json.dumps({"generation": options.generation, "points": [dataclasses.asdict(point) for point in points]}))
+
+
+def asked(length: int, chips: list[int]) -> Iterator[tuple[int, int]]:
+    """(chips, rows of a chip): weak scaling, and strong where the batch gives a chip fewer rows."""
+    for number in chips:
+        yield number, WEAK[length]
+        if PAPER % number == 0 and PAPER // number < WEAK[length]:
+            yield number, PAPER // number
+
+
+def line(p: Point) -> str:
+    """A row of the table in experiments/README.md."""
+    rate = p.rows * p.chips / p.milliseconds * 1e3
+    return (
+        f"| {p.model} | {p.length} | {p.chips:,} | {p.rows} | {p.rows * p.chips:,} | {p.gib:.1f} | {p.milliseconds:.1f} | "
+        f"{p.exposed_ms:.1f} | {p.sent_mib:,.0f} | {100 * p.utilisation:.1f} % | {rate:,.0f} |"
+    )
+
+
+def measured(model: str, length: int, chips: int, rows: int, generation: str, cache: pathlib.Path) -> Point:
+    """The point, from the cache or compiled."""
+    topology = f"{generation}:{SLICES[generation][chips]}"
+    sources = [path.read_bytes() for path in sorted(pathlib.Path(step_programs.__file__).parent.rglob("*.py"))]
+    name = hashlib.sha256(repr((model, length, topology, rows, OVERRIDES)).encode() + b"".join(sources)).hexdigest()[:20]
+    file = cache / f"{name}.json"
+    if file.exists():
+        return Point(**json.loads(file.read_text()))
+    compiler = Compiler(parse_topology(topology))
+    few, more = (compiled(compiler, model, length, rows, layers) for layers in LAYERS)
+    layers = published(model)["num_layers"]
+    further = (layers - LAYERS[0]) / (LAYERS[1] - LAYERS[0])
+    ms, gib, sent, exposed = (a + further * (b - a) for a, b in zip(few, more, strict=True))
+    shape = published(model)
+    flops = rows * row_flops(
+        layers=layers,
+        width=shape["hidden_size"],
+        feed_forward=shape["intermediate_size"],
+        vocabulary=30_522,
+        length=length,
+        predictions=PREDICTIONS[length],
+    )
+    peak = compiler.topology.chip.peak_flops
+    point = Point(model, length, chips, rows, ms, gib, sent, exposed, flops / (ms / 1e3) / peak)
+    cache.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(dataclasses.asdict(point)))
+    return point
+
+
+def compiled(compiler: Compiler, model: str, length: int, rows: int, layers: int) -> tuple[float, float, float, float]:
+    """(milliseconds, GiB, MiB sent, exposed milliseconds of collectives) of a step with that many layers."""
+    phase = {"batch_size": rows * compiler.topology.chips, "length": length, "max_predictions": PREDICTIONS[length]}
+    arguments = [f"--config=experiments/pretrain/bert_{model}.py", "--workdir=unused", f"--config.model.num_layers={layers}"]
+    arguments += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
+    flags = launch.parse_flags("benchmark", __doc__, [*arguments, *OVERRIDES], Experiment.defaults())
+    step = step_programs.pretraining_step(Experiment.from_dict(flags.config), 0, compiler.devices)
+    program = compiler.compile(step.lowered)
+    estimate = compiler.estimate(program, list(step.mesh.devices.flat))
+    sent = sum(sums["sent"] for sums in estimate.collectives.values())
+    exposed = estimate.by_kind.get("collective", 0.0)
+    return 1e3 * estimate.seconds, used_bytes(program.memory) / 2**30, sent / 2**20, 1e3 * exposed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""How benchmark_gpu_step.py and its peer measure: one way for both, with nothing imported that either lacks."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+WARM_UP = 5
+"""Steps before the timed ones; the first compiles."""
+PRODUCTS = 10
+"""Multiplications that are timed together."""
+
+
+def timed(step: Callable[[], float], finish: Callable[[], Any], steps: int, blocks: int) -> dict[str, Any]:
+    """Seconds a step in each of `blocks` of so many `steps`, the part of them spent waiting for batches, and the first step's.
+
+    `step` starts one and returns the seconds that it waited for its batch; `finish` waits for the GPU.
+    """
+    started = time.perf_counter()
+    step()
+    finish()
+    first = time.perf_counter() - started
+    for _ in range(WARM_UP - 1):
+        step()
+    seconds, waited = [], 0.0
+    for _ in range(blocks):
+        finish()
+        started = time.perf_counter()
+        waited += sum(step() for _ in range(steps))
+        finish()
+        seconds.append((time.perf_counter() - started) / steps)
+    return {"seconds": seconds, "waiting_for_input": waited / (sum(seconds) * steps), "first_step_seconds": first}
+
+
+def largest_rate(multiply: Callable[[int], None], side: int) -> float:
+    """FLOP/s of products of square matrices, the best of five tries; `multiply(times)` makes so many and waits for the last."""
+    multiply(PRODUCTS)
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        multiply(PRODUCTS)
+        seconds.append(time.perf_counter() - started)
+    return PRODUCTS * 2 * side**3 / min(seconds)
+
+
+def process_bytes() -> int:
+    """The most memory that this process has had, where there is no GPU to ask."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,57 @@
+"""What the benchmark on a GPU computes from its measurements, and what text the peer is given."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.batches.source import BatchSource
+from bert_jax.examples.settings import ExampleConfig
+from bert_jax.metrics.report import row_flops
+from tests.benchmarks.benchmark_batches import made_up_corpus
+from tests.benchmarks.benchmark_gpu_step import report, text, unmasked
+
+
+def measurement(who: str, rows: int, seconds: float) -> dict:
+    rest = {"waiting_for_input": 0.0, "peak_bytes": 2**30, "matmul": 8e14 if who == "ours" else 4e14}
+    return {"who": who, "size": "large", "length": 512, "rows": rows, "seconds": [seconds], **rest}
+
+
+def test_each_side_counts_with_its_fastest_batch_and_form(capsys: pytest.CaptureFixture[str]):
+    report(
+        [
+            measurement("ours", 32, 0.2),
+            measurement("ours", 64, 0.25),
+            measurement("peer, mask", 32, 0.2),
+            measurement("peer, full", 32, 0.16),
+            {"who": "peer, full", "size": "large", "length": 512, "rows": 64, "out_of_memory": True, "matmul": 1e14},
+        ]
+    )
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["times_the_peer"] == {"large-512": pytest.approx((64 / 0.25) / (32 / 0.16))}
+
+
+def test_utilisation_is_of_the_largest_rate_that_either_side_multiplied_at(capsys: pytest.CaptureFixture[str]):
+    report([measurement("ours", 64, 0.25), measurement("peer, mask", 64, 0.5)])
+    ours, peer = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
+    shape = {"layers": 24, "width": 1024, "feed_forward": 4096, "vocabulary": 30_522, "length": 512}
+    needed, computed = (row_flops(**shape, predictions=predictions) for predictions in (77, 512))
+    assert ours["utilisation"] == ours["utilisation_by_own_count"] == pytest.approx(64 / 0.25 * needed / 8e14)
+    assert peer["utilisation"] == pytest.approx(64 / 0.5 * needed / 8e14)
+    assert peer["utilisation_by_own_count"] == pytest.approx(64 / 0.5 * computed / 8e14)
+
+
+def test_the_peer_gets_the_rows_as_they_were_before_they_were_masked():
+    corpus, (_, tables) = made_up_corpus(20), text(None)
+    rows = {}
+    for fraction in (0.15, 0.5):  # other places masked, the same text below
+        config = ExampleConfig(length=64, max_predictions=40, masked_fraction=fraction)
+        rows[fraction] = BatchSource(corpus, config, 16, seed=0, tables=tables).at(0)
+    first, second = (unmasked(batch) for batch in rows.values())
+    assert (rows[0.15]["input_ids"] != rows[0.5]["input_ids"]).any()
+    assert (rows[0.5]["input_ids"] == 103).any()
+    assert not (first["input_ids"] == 103).any()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name])

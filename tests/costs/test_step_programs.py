@@ -1,0 +1,71 @@
+"""Which step is compiled of a task's experiment; lowered for CPU devices, nothing is compiled."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import jax
+import pytest
+
+from bert_jax import aot, launch
+from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.model.settings import ModelConfig
+from bert_jax.step_programs import StepProgram, finetuning_step
+
+SMALL = ModelConfig(
+    vocab_size=64, hidden_size=32, num_layers=4, num_heads=2, intermediate_size=64, max_position=512
+)
+
+
+def step(config: str, *overrides: tuple[str, str], devices: int = 8) -> StepProgram:
+    """The step of a shipped experiment on the small model."""
+    given = [("init_from", "model"), ("model.scan_unroll", "1"), *overrides]
+    values = launch.read_config(f"experiments/finetune/{config}", given, FinetuningExperiment.defaults())
+    return finetuning_step(FinetuningExperiment.from_dict(values), SMALL, jax.devices()[:devices])
+
+
+def shapes(program: StepProgram) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in program.batch.items()}
+
+
+def test_of_a_sweep_the_run_with_most_rows_is_taken_on_the_devices_of_one_run():
+    alone, pair = step("grid.py"), step("grid.py", ("sweep.devices_per_run", "2"))
+    assert (alone.mesh.size, alone.rows, pair.mesh.size, pair.rows) == (1, 32, 2, 32)
+    assert step("glue.py:mrpc").mesh.size == 8
+
+
+def test_rows_hold_all_candidates_of_a_choice():
+    program = step("swag.py:swag")
+    assert (program.rows, program.length) == (16, 512)
+    assert shapes(program)["cls_positions"] == (16, 8)
+    assert shapes(program)["labels"] == (16, 2)
+
+
+def test_the_batch_of_a_pupil_has_its_teachers_answers():
+    program = step("distil.py:glue/mrpc")
+    assert shapes(program)["teacher_logits"] == (32, 2, 3)
+    assert shapes(program)["teacher_hidden_states"] == (32, 5, 128, 32)
+    assert "teacher_hidden_states" not in step("distil.py:glue/mrpc", ("distillation.hidden_weight", "0.0")).batch
+    assert "teacher_logits" not in step("glue.py:mrpc").batch
+
+
+def test_an_experiment_file_is_run_once(tmp_path: pathlib.Path):
+    file, runs = tmp_path / "experiment.py", tmp_path / "runs"
+    file.write_text(
+        "import pathlib\n\n\ndef get_config():\n"
+        f"    file = pathlib.Path({str(runs)!r})\n"
+        "    file.write_text('x' + (file.read_text() if file.exists() else ''))\n"
+        "    return {'task': {'name': 'glue/mrpc', 'length': 128}}\n"
+    )
+    options, overrides, _ = aot.parse([f"--config={file}", "--topology=v5e:1x1", "--config.training.batch_size=7"])
+    (case,) = aot.cases(options.config, overrides, options)
+    experiment: Any = case.experiment
+    assert (case.kind, experiment.training.batch_size, runs.read_text()) == ("finetune", 7, "x")
+
+
+@pytest.mark.parametrize("config", ["squad.py:v1.1", "ner.py:conll2003", "gap.py", "ulmfit.py:glue/sst2", "ner_features.py"])
+def test_the_step_of_every_kind_of_head_can_be_lowered(config: str):
+    program = step(config)
+    assert program.flops > 0
+    assert program.rows % 8 == 0
