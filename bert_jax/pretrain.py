@@ -75,8 +75,8 @@ MAY_CHANGE = (
     "model.attention",
     "phases.*.accumulation",
 )
-"""Keys that a continued run may give new values: none of them decides what is learned (beyond the order of floating-point
-sums, and with fused attention what its dropout draws)."""
+"""Keys that a continued run may give new values: none of them decides what is learned (beyond the order and rounding of sums,
+and with fused attention what its dropout draws)."""
 
 FINGERPRINT = "corpus_fingerprint"
 """The key of a workdir's config.json that says which corpus, to the byte, the run has read."""

@@ -25,6 +25,7 @@ def get_config() -> ConfigDict:
             "corpus": {"directory": "runs/wikipedia_corpus"},
             "model": {**published("large"), "dtype": "bfloat16", "vocab_multiple": 128},
             "optimizer": {"name": "bert_adam"},
+            "mesh": {"reduce_dtype": "bfloat16"},
             "phases": [
                 {
                     "steps": 900_000,

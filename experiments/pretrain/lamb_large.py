@@ -23,6 +23,7 @@ def get_config() -> ConfigDict:
             "corpus": {"directory": "runs/wikipedia_corpus"},
             "model": {**published("large"), "dtype": "bfloat16", "vocab_multiple": 128, "rematerialisation": "dots"},
             "optimizer": {"name": "lamb", "decay_power": 0.5},
+            "mesh": {"reduce_dtype": "bfloat16"},
             "phases": [
                 {
                     "steps": 7_038,
