@@ -60,7 +60,11 @@ def parameter_shardings(boxed: Any, mesh: Mesh) -> Any:
                 )
         return NamedSharding(mesh, spec)
 
-    return jax.tree_util.tree_map_with_path(check, nn.unbox(boxed), specs, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
+    def shape(box: Any) -> Any:  # not nn.unbox, which would constrain these shapes as if they were arrays where a mesh is set
+        return box.unbox(apply_constraint=False) if isinstance(box, nn.Partitioned) else box
+
+    shapes = jax.tree.map(shape, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+    return jax.tree_util.tree_map_with_path(check, shapes, specs, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
 
 def state_shardings(state: Any, params_shardings: Any, mesh: Mesh) -> Any:

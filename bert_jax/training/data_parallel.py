@@ -1,9 +1,10 @@
 """Gradients when the state is spread over the data axis: every device keeps and updates a part of each array.
 
 ZeRO (arXiv:1910.02054, section 5.2) as explicit collectives in a `jax.shard_map` over "data": the parameters are gathered in the
-dtype of the products, one layer at a time, and the gradients are scattered as they are summed, so that the network works while
-the layers next in turn are computed. Left to the partitioner, constraints on the same arrays become products in small pieces
-(12 % of a v5e's peak instead of 29), or programs that its compiler does not finish.
+dtype of the products, one layer at a time while the one before is computed, and of the summed gradients each device keeps its
+part. (XLA may send several gradients as one sum to all, twice the bytes: on v5e:4x4 it does.) Left to the partitioner,
+constraints on the same arrays become products in small pieces (12 % of a v5e's peak), or programs that its compiler does not
+finish.
 """
 
 from __future__ import annotations
