@@ -16,6 +16,18 @@ jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: compiles for long; runs with -m slow only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `slow` run when asked for: `pytest -m slow`."""
+    if "slow" not in (config.getoption("-m") or ""):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: runs with -m slow"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
     """Real text and published vocabularies beside the checkout; tests that need them skip where they are absent."""

@@ -46,10 +46,13 @@ def residual_norm(
     if reason:
         raise ValueError(reason)
     shape = x.shape[:2]
-    drops = seed is not None and rate > 0.0
-    words = mix(seed ^ _row_index_words(shape, seed, positions)) if drops else jnp.zeros(shape, jnp.uint32)
+    words = jnp.zeros(shape, jnp.uint32)
+    if seed is None:
+        rate = 0.0
+    else:
+        words = mix(seed ^ _row_index_words(shape, seed, positions))
     spec = _divisible(nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None), x.shape)
-    call = _Call(rate if drops else 0.0, epsilon, interpret, spec[0], frozenset(_automatic_axes()))
+    call = _Call(rate, epsilon, interpret, spec[0], frozenset(_automatic_axes()))
     return _residual_norm(call, words, x, y, scale, bias)
 
 
@@ -57,9 +60,8 @@ def unfit(width: int, dtype: Any) -> str | None:
     """Why no TPU runs `residual_norm` on rows of `width`, as a clause, or None."""
     if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float32):
         return f"the kernel of residual and LayerNorm computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
-    widest = WIDEST // jnp.dtype(dtype).itemsize
-    if width % LANES or width > widest:
-        return f"the kernel of residual and LayerNorm needs a width that is a multiple of {LANES} up to {widest:,}, not {width:,}"
+    if width % LANES or width > WIDEST:
+        return f"the kernel of residual and LayerNorm needs a width that is a multiple of {LANES} up to {WIDEST:,}, not {width:,}"
     return None
 
 
@@ -114,8 +116,7 @@ def _residual_norm(call: _Call, words: Array, x: Array, y: Array, scale: Array, 
 def _forward(call: _Call, words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
     def local(words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
         plan = call.plan(x)
-        flat = (_flat(array, plan) for array in (words, x, y))
-        z, out = residual_norm_kernels.forward(plan, *flat, scale, bias)
+        z, out = residual_norm_kernels.forward(plan, _flat(words, plan), _flat(x, plan), _flat(y, plan), scale, bias)
         return _like(x, z), _like(x, out)
 
     z, out = call.on_each_device(local, 3, 2, 2, 0)(words, x, y, scale, bias)
@@ -125,8 +126,8 @@ def _forward(call: _Call, words: Array, x: Array, y: Array, scale: Array, bias: 
 def _backward(call: _Call, residuals: tuple, gradient: Array) -> tuple:
     def local(words: Array, z: Array, gradient: Array, scale: Array) -> tuple[Array, ...]:
         plan = call.plan(z)
-        flat = (_flat(array, plan) for array in (words, z, gradient))
-        dx, dy, *sums = residual_norm_kernels.backward(plan, *flat, scale)
+        flat_words, flat_z, flat_gradient = (_flat(array, plan) for array in (words, z, gradient))
+        dx, dy, *sums = residual_norm_kernels.backward(plan, flat_words, flat_z, flat_gradient, scale)
         if call.split and call.rows:
             sums = jax.lax.psum(sums, _axes(call.rows))
         return _like(z, dx), _like(z, dy), *sums

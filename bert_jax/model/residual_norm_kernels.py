@@ -24,14 +24,13 @@ LANES = 128
 PIECE = 16
 """Rows of a piece: the height of a tile in bfloat16."""
 UNROLL = 4
-"""Pieces whose instructions the compiler may mix, so that one's sums over a row do not hold up the others: 7 to 20 % fewer cycles
-than with one on v5p and v6e."""
+"""Pieces whose instructions the compiler may mix, so that one's sums over its rows do not hold up the others."""
 BYTES_PER_STEP = 8 << 20
 """What the four arrays of a grid step may take, both copies together."""
 COLUMN = np.uint32(0x9E3779B9)
 """What a column adds to the word of its row, as in `layers.random_words`."""
-WIDEST = BYTES_PER_STEP // (8 * LANES)
-"""Bytes of a row for which a grid step has 128 of them."""
+WIDEST = 1024
+"""The widest rows whose pieces stay in registers; at 2,048 they are spilled, and a row takes four times the cycles."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +50,8 @@ class NormPlan:
     @property
     def block(self) -> int:
         """Rows of a grid step: as many as `BYTES_PER_STEP` allows of those multiples of 128 that divide `rows`."""
-        tiles = self.rows // LANES
-        return LANES * max(n for n in range(1, tiles + 1) if tiles % n == 0 and n <= max(1, WIDEST // self.row_bytes))
+        tiles, most = self.rows // LANES, BYTES_PER_STEP // (8 * LANES * self.row_bytes)
+        return LANES * max(n for n in range(1, tiles + 1) if tiles % n == 0 and n <= max(1, most))
 
 
 def forward(plan: NormPlan, words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
@@ -64,28 +63,30 @@ def forward(plan: NormPlan, words: Array, x: Array, y: Array, scale: Array, bias
 def backward(plan: NormPlan, words: Array, z: Array, g: Array, scale: Array) -> tuple[Array, Array, Array, Array]:
     """What `forward` was given and gave, and the gradient of the LayerNorm [rows, width] -> the gradients of x and y, like it,
     of scale and bias, float32 [width]."""
-    *arrays, dscale, dbias = _call(plan, _backward_kernel, words, [z, g], [scale], results=2 if plan.rate else 1, sums=2)
-    return arrays[0], arrays[-1], dscale.sum((0, 1)), dbias.sum((0, 1))
+    *arrays, sums = _call(plan, _backward_kernel, words, [z, g], [scale], results=2 if plan.rate else 1, sums=2)
+    dscale, dbias = sums.sum(0)
+    return arrays[0], arrays[-1], dscale, dbias
 
 
 def _call(
     plan: NormPlan, kernel: Callable, words: Array, arrays: list[Array], vectors: list[Array], results: int, sums: int = 0
 ) -> Any:
-    """`kernel` on every block of rows: `results` arrays [rows, width], and `sums` arrays float32 [steps, 1, width]."""
+    """`kernel` on every block of rows: `results` arrays [rows, width], and `sums` if any: float32 [steps, sums, width].
+    """
     block, width, steps = plan.block, plan.width, plan.rows // plan.block
     wide = pl.BlockSpec((block, width), lambda i: (i, 0))
     whole = pl.BlockSpec((1, width), lambda i: (0, 0))
-    row = pl.BlockSpec((1, 1, width), lambda i: (i, 0, 0))
-    drawn = [words.astype(jnp.int32).reshape(steps, 1, block)] if plan.rate else []
+    of_sums = [pl.BlockSpec((1, sums, width), lambda i: (i, 0, 0))] if sums else []
+    drawn = [words.reshape(steps, 1, block)] if plan.rate else []
     return pl.pallas_call(
         functools.partial(kernel, plan),
         grid=(steps,),
         in_specs=[pl.BlockSpec((1, 1, block), lambda i: (i, 0, 0))] * len(drawn)
         + [wide] * len(arrays)
         + [whole] * len(vectors),
-        out_specs=[wide] * results + [row] * sums,
+        out_specs=[wide] * results + of_sums,
         out_shape=[jax.ShapeDtypeStruct((plan.rows, width), arrays[0].dtype)] * results
-        + [jax.ShapeDtypeStruct((steps, 1, width), jnp.float32)] * sums,
+        + [jax.ShapeDtypeStruct((steps, sums, width), jnp.float32)] * len(of_sums),
         scratch_shapes=[pltpu.VMEM((8, width), jnp.float32)] * sums + [pltpu.VMEM((block, LANES), jnp.int32)] * len(drawn),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
         interpret=plan.interpret,
@@ -99,7 +100,7 @@ def _dropout(plan: NormPlan, refs: tuple) -> tuple[Callable[[Any, Array], Array]
     words, *others, turned = refs
     lane = jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), 1) * COLUMN.astype(np.int32)
     for i in range(0, plan.block, LANES):
-        turned[i : i + LANES] = jnp.broadcast_to(words[0, :, i : i + LANES], (LANES, LANES)).T + lane
+        turned[i : i + LANES] = jnp.broadcast_to(words[0, :, i : i + LANES].astype(jnp.int32), (LANES, LANES)).T + lane
 
     def drop(rows: Any, x: Array) -> Array:
         first = turned[rows].astype(jnp.uint32)
@@ -124,7 +125,7 @@ def _forward_kernel(plan: NormPlan, *refs: Any) -> None:
 
 
 def _backward_kernel(plan: NormPlan, *refs: Any) -> None:
-    drop, (z, g, scale, *gradients, dscale, dbias, of_scale, of_bias) = _dropout(plan, refs)
+    drop, (z, g, scale, *gradients, sums, of_scale, of_bias) = _dropout(plan, refs)
     of_scale[...], of_bias[...] = jnp.zeros_like(of_scale), jnp.zeros_like(of_bias)
 
     def piece(rows: Any) -> None:
@@ -141,7 +142,7 @@ def _backward_kernel(plan: NormPlan, *refs: Any) -> None:
             gradients[1][rows] = drop(rows, dz * _inverse(plan, z.dtype)).astype(z.dtype)
 
     _each_piece(plan, piece)
-    dscale[0], dbias[0] = (sums[...].sum(0, keepdims=True) for sums in (of_scale, of_bias))
+    sums[0] = jnp.concatenate([of[...].sum(0, keepdims=True) for of in (of_scale, of_bias)])
 
 
 def _eights(x: Array) -> Array:
