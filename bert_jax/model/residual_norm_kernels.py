@@ -30,7 +30,7 @@ BYTES_PER_STEP = 8 << 20
 COLUMN = np.uint32(0x9E3779B9)
 """What a column adds to the word of its row, as in `layers.random_words`."""
 WIDEST = 1024
-"""The widest rows whose pieces stay in registers; at 2,048 they are spilled, and a row takes four times the cycles."""
+"""The widest rows whose pieces stay in registers; at 2,048 they are spilled, at four times the cycles a number on v4."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +71,7 @@ def backward(plan: NormPlan, words: Array, z: Array, g: Array, scale: Array) -> 
 def _call(
     plan: NormPlan, kernel: Callable, words: Array, arrays: list[Array], vectors: list[Array], results: int, sums: int = 0
 ) -> Any:
-    """`kernel` on every block of rows: `results` arrays [rows, width], and `sums` if any: float32 [steps, sums, width].
-    """
+    """`kernel` on every block of rows: `results` arrays [rows, width], and `sums` if any: float32 [steps, sums, width]."""
     block, width, steps = plan.block, plan.width, plan.rows // plan.block
     wide = pl.BlockSpec((block, width), lambda i: (i, 0))
     whole = pl.BlockSpec((1, width), lambda i: (0, 0))
