@@ -26,7 +26,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from bert_jax.model.layers import Array, mix, precision
+from bert_jax.model.layers import COLUMN, Array, mix, precision, row_words
 
 MASKED_SCORE = -1e9
 LOG2E = 1.4426950408889634
@@ -135,12 +135,7 @@ def _words(plan: GpuPlan, seeds: Array) -> list[Array]:
     is dropout. In a kernel they would be computed by every thread that needs them, which doubles the hash's instructions."""
     if not plan.rate:
         return []
-    shape = (plan.rows, plan.heads, plan.length)
-    word = jnp.broadcast_to(seeds[0], shape)
-    for axis, first in enumerate((seeds[1], seeds[2], jnp.uint32(0))):
-        index = first + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        word = mix(word + index * np.uint32(0x85EBCA6B) + np.uint32(axis + 1))
-    return [mix(seeds[0] ^ word)]
+    return [row_words(seeds[0], (plan.rows, plan.heads, plan.length), first=(seeds[1], seeds[2]))]
 
 
 def _call(
@@ -197,7 +192,7 @@ def _kept(plan: GpuPlan, words: Array | None, keys: Any, transposed: bool) -> Ar
     """What dropout keeps of a tile of scores [queries, keys], or [keys, queries]; None is all."""
     if words is None:
         return None
-    columns = _places(keys) * np.uint32(0x9E3779B9)
+    columns = _places(keys) * COLUMN
     tile = words[None, :] + columns[:, None] if transposed else words[:, None] + columns[None, :]
     return mix(tile) >= np.uint32(round(plan.rate * 2**32))
 

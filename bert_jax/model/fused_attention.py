@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -11,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from bert_jax.model import attention_kernels, attention_kernels_gpu, attention_plan
 from bert_jax.model.attention_kernels_gpu import GpuPlan
 from bert_jax.model.attention_plan import LANES, Plan
 from bert_jax.model.layers import Array
-from bert_jax.sharding.rules import first_row
+from bert_jax.sharding.rules import automatic_axes, axes_of, divisible, first_row, parts_along
 
 SAVED = "fused_attention"
 """What `jax.checkpoint` calls the results of the forward kernel: a policy that keeps them spares the backward pass the kernel."""
@@ -60,15 +59,15 @@ def fused_attention(
     seed = jnp.uint32(0) if dropout_seed is None else dropout_seed.astype(jnp.uint32)
     place = jnp.stack([seed, jnp.uint32(first_row(query.shape[0]))])
     spec = nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None)
-    spec = _divisible(spec, (query.shape[0], query.shape[1], num_heads))
-    rows, heads = _axes(spec[0]), _axes(spec[2])
+    spec = divisible(spec, (query.shape[0], query.shape[1], num_heads))
+    rows, heads = axes_of(spec[0]), axes_of(spec[2])
 
     def local(query: Array, key: Array, value: Array, ids: Array, place: Array) -> Array:
         first = place[1] + _index(rows) * np.uint32(query.shape[0])
-        own_heads = num_heads // _size(heads)
+        own_heads = num_heads // parts_along(heads)
         return local_attention(query, key, value, ids, place[0], first, _index(heads), num_heads, own_heads, rate, interpret)
 
-    split = _automatic_axes()
+    split = automatic_axes()
     if not split:
         return local(query, key, value, sequence_ids, place)
     in_specs = (spec, spec, spec, PartitionSpec(spec[0], None), PartitionSpec())
@@ -77,35 +76,9 @@ def fused_attention(
     )
 
 
-def _axes(entry: Any) -> tuple[str, ...]:
-    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-
-
-def _automatic_axes() -> set[str]:
-    """Axes of the ambient mesh over which XLA would have to split the kernel, which it cannot; none where there is one device."""
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {axis for axis, kind in axes if kind != AxisType.Manual} if mesh.size > 1 else set()
-
-
 def _index(axes: tuple[str, ...]) -> Array:
     """Which part of what is split over these axes is this device's, uint32."""
     return jnp.uint32(jax.lax.axis_index(axes) if axes else 0)
-
-
-def _size(axes: tuple[str, ...]) -> int:
-    mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(mesh.shape[axis] for axis in axes)
-
-
-def _divisible(spec: PartitionSpec, sizes: tuple[int, ...]) -> PartitionSpec:
-    """`spec` without the mesh axes that are not there, or that a dimension does not divide over: those devices repeat the
-    work."""
-    there, entries = _automatic_axes(), []
-    for entry, size in zip(spec, sizes, strict=True):
-        axes = tuple(axis for axis in _axes(entry) if axis in there)
-        entries.append(axes if axes and size % _size(axes) == 0 else None)
-    return PartitionSpec(*entries)
 
 
 def _on_tpu(

@@ -212,22 +212,31 @@ def random_words(seed: Array, shape: tuple[int, ...], positions: Array | None = 
     `positions` int32 [B, Q] says which rows of a whole [B, ..., L, C] these [B, ..., Q, C] are: they get the words they have
     there.
     """
-    base = mix(jnp.broadcast_to(seed, shape[:-1]) ^ _row_index_words(shape[:-1], seed, positions))
-    column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * np.uint32(0x9E3779B9)
-    return mix(base[..., None] + column)
+    base = row_words(seed, shape[:-1], positions)
+    return mix(base[..., None] + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * COLUMN)
 
 
-def _row_index_words(shape: tuple[int, ...], seed: Array, positions: Array | None) -> Array:
-    """A word for every index of `shape`, one axis folded in at a time: an index beyond 2**32 (a pod's batch) does not wrap."""
+COLUMN = np.uint32(0x9E3779B9)
+"""What each further column adds to the base word of its row, before they are mixed."""
+
+
+def row_words(
+    seed: Array, shape: tuple[int, ...], positions: Array | None = None, first: tuple[Array, ...] | None = None
+) -> Array:
+    """The base words of `random_words`, uint32 [*shape].
+
+    One axis of the index is folded in at a time, so an index beyond 2**32 (a pod's batch) does not wrap. `first` is the index of
+    the first element at hand along the leading axes, if it is not that of the rows that a device holds.
+    """
+    first = (jnp.uint32(first_row(shape[0])),) if first is None else first
     word = jnp.broadcast_to(seed, shape)
     for axis in range(len(shape)):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        if axis == 0:
-            index += jnp.uint32(first_row(shape[0]))
+        index = index + first[axis] if axis < len(first) else index
         if positions is not None and axis == len(shape) - 1:
             index = positions.astype(jnp.uint32).reshape(len(positions), *(1,) * (len(shape) - 2), -1)
         word = mix(word + index * np.uint32(0x85EBCA6B) + np.uint32(axis + 1))
-    return word
+    return mix(jnp.broadcast_to(seed, shape) ^ word)
 
 
 def mix(word: Array) -> Array:

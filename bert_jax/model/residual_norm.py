@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from bert_jax.model import residual_norm_kernels
-from bert_jax.model.fused_attention import _automatic_axes, _axes, _divisible
-from bert_jax.model.layers import Array, _row_index_words, mix
+from bert_jax.model.layers import Array, row_words
 from bert_jax.model.residual_norm_kernels import LANES, WIDEST, NormPlan
+from bert_jax.sharding.rules import automatic_axes, axes_of, divisible
 
 AXES = ("batch", "length", None)
 """The logical axes of x, y and the result: their width stays whole."""
@@ -50,9 +50,9 @@ def residual_norm(
     if seed is None:
         rate = 0.0
     else:
-        words = mix(seed ^ _row_index_words(shape, seed, positions))
-    spec = _divisible(nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None), x.shape)
-    call = _Call(rate, epsilon, interpret, spec[0], frozenset(_automatic_axes()))
+        words = row_words(seed, shape, positions)
+    spec = divisible(nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None), x.shape)
+    call = _Call(rate, epsilon, interpret, spec[0], frozenset(automatic_axes()))
     return _residual_norm(call, words, x, y, scale, bias)
 
 
@@ -129,7 +129,7 @@ def _backward(call: _Call, residuals: tuple, gradient: Array) -> tuple:
         flat_words, flat_z, flat_gradient = (_flat(array, plan) for array in (words, z, gradient))
         dx, dy, *sums = residual_norm_kernels.backward(plan, flat_words, flat_z, flat_gradient, scale)
         if call.split and call.rows:
-            sums = jax.lax.psum(sums, _axes(call.rows))
+            sums = jax.lax.psum(sums, axes_of(call.rows))
         return _like(z, dx), _like(z, dy), *sums
 
     words, z, scale = residuals

@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bert_jax.model.layers import Array, mix
+from bert_jax.model.layers import COLUMN, Array, mix
 
 LANES = 128
 PIECE = 16
@@ -27,8 +27,6 @@ UNROLL = 4
 """Pieces whose instructions the compiler may mix, so that one's sums over its rows do not hold up the others."""
 BYTES_PER_STEP = 8 << 20
 """What the four arrays of a grid step may take, both copies together."""
-COLUMN = np.uint32(0x9E3779B9)
-"""What a column adds to the word of its row, as in `layers.random_words`."""
 WIDEST = 1024
 """The widest rows whose pieces stay in registers; at 2,048 they are spilled, at four times the cycles a number on v4."""
 

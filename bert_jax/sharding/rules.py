@@ -7,7 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.terminal import UserError
 
@@ -133,6 +133,35 @@ def first_row(rows: int) -> int | jax.Array:
     manual = jax.sharding.get_abstract_mesh().manual_axes
     axes = tuple(axis for axis in BATCH[0] if axis in manual)
     return jax.lax.axis_index(axes).astype("uint32") * rows if axes else 0
+
+
+def automatic_axes() -> set[str]:
+    """Axes of the ambient mesh over which XLA would have to split a kernel of ours, which it cannot; none where there is one
+    device, or where a `jax.shard_map` has split it already."""
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {axis for axis, kind in axes if kind != AxisType.Manual} if mesh.size > 1 else set()
+
+
+def axes_of(entry: Any) -> tuple[str, ...]:
+    """The mesh axes that an entry of a PartitionSpec names."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def parts_along(axes: tuple[str, ...]) -> int:
+    """Into how many parts the ambient mesh splits what is split over these axes."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def divisible(spec: PartitionSpec, sizes: tuple[int, ...]) -> PartitionSpec:
+    """`spec` without the mesh axes that are not there, or that a dimension does not divide over: those devices repeat the
+    work."""
+    there, entries = automatic_axes(), []
+    for entry, size in zip(spec, sizes, strict=True):
+        axes = tuple(axis for axis in axes_of(entry) if axis in there)
+        entries.append(axes if axes and size % parts_along(axes) == 0 else None)
+    return PartitionSpec(*entries)
 
 
 def row_multiple(mesh: Mesh) -> int:
