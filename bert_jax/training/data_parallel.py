@@ -30,9 +30,9 @@ Array = jax.Array
 def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_dtype: str) -> Gradients:
     """`gradients` for parameters laid out by `shardings` (a tree of NamedSharding); what it gives is laid out as they are.
 
-    Kernels and tables are gathered in `config.dtype`, those of a layer when it is needed, or the whole stack for a loop over
-    layers (`config.scan_unroll`). Gradients of arrays that are spread are summed in `reduce_dtype`, the others (biases,
-    LayerNorm) in float32.
+    Kernels are gathered in `config.dtype`, those of a layer when it is needed, or the whole stack for a loop over layers
+    (`config.scan_unroll`); tables in float32, in which words are looked up and what they learn from each place adds up.
+    Gradients of arrays that are spread are summed over the devices in `reduce_dtype`, the others (biases, LayerNorm) in float32.
     """
     if not can_spread(mesh):
         return gradients
@@ -46,7 +46,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         return with_layers(dimensions, lambda stack: [one(stack)] * layers)
 
     def gather(path: Any, array: Array, dimension: int) -> Array:
-        if path[-1].key in ("kernel", "embedding"):
+        if path[-1].key == "kernel":
             array = array.astype(dtype)
         return array if dimension < 0 else jax.lax.all_gather(array, "data", axis=dimension, tiled=True)
 

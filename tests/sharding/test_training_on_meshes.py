@@ -10,12 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.pretrain import initial_state
 from bert_jax.sharding import rules
-from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.training.data_parallel import gradients_over_data
+from bert_jax.training.objectives import Objective
 from tests.random_rows import largest_difference
-from tests.sharding.training import experiment_on, first_state, layout_of, optimizer_of, train
+from tests.sharding.training import DROPPING, experiment_on, first_state, layout_of, optimizer_of, train
 
 MESHES = {
     "data 8": MeshConfig(data=8),
@@ -87,6 +90,23 @@ def test_gradients_that_travel_in_bfloat16_differ_by_its_rounding():
     difference = largest_difference(wanted.opt_state[0].mu, found.opt_state[0].mu)
     assert 2**-12 < difference < 8 * 2**-8
     assert sums[0]["mlm_loss"] == sums_of_one[0]["mlm_loss"]
+
+
+def test_what_a_word_learns_from_many_places_adds_up_in_float32_whatever_the_products_are():
+    """A sum of ones in bfloat16 stays at 256."""
+
+    def sums(params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
+        return {"total": params["embedding"][batch["ids"]].sum()}
+
+    mesh, places = make_mesh(MeshConfig()), 8 * 1_000
+    objective = Objective(lambda batch: {}, sums, lambda sums, counts: sums["total"])
+    shardings = {"embedding": NamedSharding(mesh, PartitionSpec("data"))}
+    differentiate = gradients_over_data(shardings, mesh, dataclasses.replace(DROPPING, dtype="bfloat16"), "float32")
+    batch = {"ids": np.zeros((places, 1), np.int32)}
+    with jax.set_mesh(mesh):
+        params = jax.device_put({"embedding": np.zeros((8, 2), np.float32)}, shardings)
+        grads, _ = jax.jit(functools.partial(differentiate, objective), static_argnums=5)(params, batch, {}, 0, 0, 1)
+    np.testing.assert_array_equal(grads["embedding"][0], places)
 
 
 def test_each_device_of_the_data_axis_holds_its_part_of_every_array_worth_it():
