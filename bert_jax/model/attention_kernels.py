@@ -25,13 +25,11 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bert_jax.model.attention_plan import KEYS, LANES, Plan, vmem_bytes
+from bert_jax.model.attention_plan import KEYS, LANES, LOG2E, MASKED_SCORE, Plan, vmem_bytes
 from bert_jax.model.layers import Array, mix, precision, random_words
 
 AHEAD_FORWARD, AHEAD_BACKWARD = 4, 2
 """Tiles whose first products are issued before they are needed."""
-MASKED_SCORE = -1e9
-LOG2E = 1.4426950408889634
 VMEM_LEAST = 16 << 20
 """Bytes that a kernel may take on any chip. It asks for more only where it needs more: XLA keeps its own arrays in the rest."""
 

@@ -26,10 +26,9 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from bert_jax.model.attention_plan import LOG2E, MASKED_SCORE
 from bert_jax.model.layers import COLUMN, Array, mix, precision, row_words
 
-MASKED_SCORE = -1e9
-LOG2E = 1.4426950408889634
 SHORTEST = 16
 """The smallest side of a matrix that Triton multiplies."""
 TILE = 64

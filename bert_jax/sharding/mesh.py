@@ -23,8 +23,8 @@ REDUCE_DTYPES = ("float32", "bfloat16")
 class MeshConfig:
     """How many devices stand along each axis; -1 (for one of them) takes all that are left.
 
-    data: rows are split, parameters repeated.  fsdp: rows are split and so are parameters.  tensor: heads, feed-forward width
-    and vocabulary are split.
+    data: rows are split; every device computes with whole parameters (and keeps a part of them: `spread_state`).  fsdp: rows are
+    split, and parameters in the products too.  tensor: heads, feed-forward width and vocabulary are split.
 
     On several TPU slices, whose chips reach those of other slices over a network 30 to 100 times slower than their own links,
     the axis that talks least crosses it. `data` sends gradients, once a step; `fsdp` gathers the parameters twice for every
@@ -37,10 +37,10 @@ class MeshConfig:
     tensor: int = 1
     spread_state: bool = True
     """Whether every device of `data` keeps and updates a part of parameters and optimizer (ZeRO, arXiv:1910.02054), which are
-    gathered for each step, or all of them."""
+    gathered for each step, or all of them. Fine-tuning repeats them, and so does a mesh with both fsdp and tensor above 1."""
     reduce_dtype: str = "float32"
     """In which gradients of kernels and tables travel between the devices of `data` and add up: "float32" or "bfloat16", which
-    is half the traffic."""
+    is half the traffic. For pretraining."""
     across_slices: str = "auto"
     """Which axis crosses the network between slices: "auto" gives `data` as many of them as it divides into, and the rest to
     `fsdp`; "data" or "fsdp" takes all. Means nothing on one slice."""

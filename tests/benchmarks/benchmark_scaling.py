@@ -21,13 +21,13 @@ from collections.abc import Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from bert_jax import launch, step_programs
-from bert_jax.config import Experiment
+from bert_jax import step_programs
 from bert_jax.costs.compiling import Compiler
 from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.metrics.report import row_flops
 from bert_jax.model.settings import published
+from tests.benchmarks.benchmark_tpu_programs import our_step
 
 SLICES = {
     "v5p": {4: "2x2x1", 16: "2x2x4", 64: "4x4x4", 256: "4x8x8", 1_024: "8x8x16", 4_096: "16x16x16"},
@@ -126,11 +126,8 @@ def measured(model: str, length: int, chips: int, rows: int, generation: str, ca
 
 def compiled(compiler: Compiler, model: str, length: int, rows: int, layers: int) -> tuple[float, float, float, float]:
     """(milliseconds, GiB, MiB sent, exposed milliseconds of collectives) of a step with that many layers."""
-    phase = {"batch_size": rows * compiler.topology.chips, "length": length, "max_predictions": PREDICTIONS[length]}
-    arguments = [f"--config=experiments/pretrain/bert_{model}.py", "--workdir=unused", f"--config.model.num_layers={layers}"]
-    arguments += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
-    flags = launch.parse_flags("benchmark", __doc__, [*arguments, *OVERRIDES], Experiment.defaults())
-    step = step_programs.pretraining_step(Experiment.from_dict(flags.config), 0, compiler.devices)
+    overrides = (*OVERRIDES, f"--config.model.num_layers={layers}")
+    step = our_step(compiler, model, rows, length, PREDICTIONS[length], overrides)
     program = compiler.compile(step.lowered)
     estimate = compiler.estimate(program, list(step.mesh.devices.flat))
     sent = sum(sums["sent"] for sums in estimate.collectives.values())

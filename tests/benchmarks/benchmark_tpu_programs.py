@@ -91,17 +91,24 @@ def ours(setting: str, options: argparse.Namespace, overrides: Sequence[str]) ->
     name, rows, length, predictions = SETTINGS[setting]
     rows = options.rows_per_chip or rows
     compiler = Compiler(parse_topology(name))
-    own = ["--config=experiments/pretrain/bert_large.py", "--workdir=unused"]
-    phase = {"batch_size": rows * compiler.topology.chips, "length": length, "max_predictions": predictions}
-    own += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
-    flags = launch.parse_flags("benchmark", __doc__, [*own, *overrides], Experiment.defaults())
-    step = step_programs.pretraining_step(Experiment.from_dict(flags.config), 0, compiler.devices)
+    step = our_step(compiler, "large", rows, length, predictions, overrides)
     compiled = compiler.compile(step.lowered)
     if options.dump:
         options.dump.mkdir(parents=True, exist_ok=True)
         (options.dump / f"{setting}.hlo.txt").write_text(compiled.text)
     estimate = Estimator(compiled.module, compiled.schedules, compiler.topology, list(step.mesh.devices.flat)).estimate()
     return result_of(setting, "ours", rows, compiler, estimate, used_bytes(compiled.memory), compiled.seconds)
+
+
+def our_step(
+    compiler: Compiler, model: str, rows: int, length: int, predictions: int, overrides: Sequence[str]
+) -> step_programs.StepProgram:
+    """The step of experiments/pretrain/bert_MODEL.py with `rows` rows a chip."""
+    own = [f"--config=experiments/pretrain/bert_{model}.py", "--workdir=unused"]
+    phase = {"batch_size": rows * compiler.topology.chips, "length": length, "max_predictions": predictions}
+    own += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
+    flags = launch.parse_flags("benchmark", __doc__, [*own, *overrides], Experiment.defaults())
+    return step_programs.pretraining_step(Experiment.from_dict(flags.config), 0, compiler.devices)
 
 
 def plain(setting: str, cache: pathlib.Path) -> Result:
