@@ -76,7 +76,9 @@ def read_schedule(text: str) -> Schedule:
         match = _BUNDLE.match(line)
         if match:
             # empty bundles carry no `>`: they are the delay slots of a branch, and run with what stands before them
-            depth = len(match[2]) if match[2] or not _EMPTY.search(line) else len(stack) - 1
+            # and the branch back to a loop's start may be written without one, with its delay slots behind it
+            inside = _EMPTY.search(line) or any(branch[1] in stack[-1].tests for branch in _BRANCH.finditer(line))
+            depth = len(match[2]) if match[2] or not inside else len(stack) - 1
             while len(stack) > depth + 1 or (match[1] == "LB" and len(stack) > depth and depth):
                 closed = stack.pop()
             while len(stack) < depth + 1:

@@ -38,8 +38,15 @@ def test_cycles_are_bundles_times_trips_of_loops_in_loops():
     found = read_schedule(SCHEDULE)
     assert found.trips == (64, 5)  # the grid's exit test counts two more than it has steps
     assert found.bundles == 13
-    assert found.cycles == 4 + 64 * (6 + 5 * 3)
+    assert found.cycles == 3 + 64 * (7 + 5 * 3)
     assert found.unread_loops == 0
+
+
+def test_what_stands_in_the_delay_slots_of_the_branch_back_belongs_to_the_loop():
+    slots = "   0xc   : > { %s9 = smov %s4 }\n   0xd   :  { %21 = vsyncpa [#allocation3], 1 }"
+    found = read_schedule(SCHEDULE.replace("   0xc   :  { %21 = vsyncpa [#allocation3], 1 }", slots))
+    assert (found.trips, found.unread_loops) == ((64, 5), 0)
+    assert found.cycles == 3 + 64 * (8 + 5 * 3)
 
 
 def test_a_loop_without_a_constant_limit_counts_once_and_is_reported():
