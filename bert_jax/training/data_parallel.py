@@ -31,7 +31,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     """`gradients` for parameters laid out by `shardings` (a tree of NamedSharding); what it gives is laid out as they are.
 
     Kernels are gathered in `config.dtype`, those of a layer when it is needed, or the whole stack for a loop over layers
-    (`config.scan_unroll`); tables in float32, in which words are looked up and what they learn from each place adds up.
+    (`config.scan_unroll`); tables too, but what a word learns from each of its places adds up in float32.
     Gradients of arrays that are spread are summed over the devices in `reduce_dtype`, the others (biases, LayerNorm) in float32.
     """
     if not can_spread(mesh):
@@ -46,9 +46,12 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         return with_layers(dimensions, lambda stack: [one(stack)] * layers)
 
     def gather(path: Any, array: Array, dimension: int) -> Array:
-        if path[-1].key == "kernel":
+        name, spread = path[-1].key, dimension >= 0
+        if name == "kernel" or (name == "embedding" and spread):
             array = array.astype(dtype)
-        return array if dimension < 0 else jax.lax.all_gather(array, "data", axis=dimension, tiled=True)
+        if spread:
+            array = jax.lax.all_gather(array, "data", axis=dimension, tiled=True)
+        return array.astype(jnp.float32) if name == "embedding" else array  # so is its gradient, then
 
     def reduce(gradient: Array, dimension: int) -> Array:
         if dimension < 0:
