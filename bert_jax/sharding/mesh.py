@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -149,6 +150,23 @@ def _box(devices: Sequence[Any]) -> tuple[int, ...]:
     sides = tuple(max(along) - min(along) + 1 for along in zip(*places, strict=True))
     sides = sides if sides[-1] > 1 else sides[:-1]
     return sides if math.prod(sides) == len(places) == len(devices) else ()
+
+
+def sides_along(devices: Sequence[Any]) -> tuple[int, ...]:
+    """The sides of the box of chips that `devices`, in their order, run through like the digits of a number, slowest first; where
+    they do not, or are of several slices or no TPUs, the one number of them."""
+    whole = (len(devices),)
+    if devices[0].platform != "tpu" or len({getattr(device, "slice_index", 0) or 0 for device in devices}) > 1:
+        return whole
+    places = np.array([(*device.coords, device.core_on_chip) for device in devices])
+    strides = sorted((int(np.argmax(along != along[0])) for along in places.T if np.ptp(along)), reverse=True)
+    periods = [len(devices), *strides]
+    if not strides or strides[-1] != 1 or any(outer % inner for outer, inner in itertools.pairwise(periods)):
+        return whole
+    sides = tuple(outer // inner for outer, inner in itertools.pairwise(periods))
+    grid = places.reshape(*sides, -1)
+    moves = [(grid != grid.take([0], axis=k)).reshape(-1, places.shape[1]).any(0) for k in range(len(sides))]
+    return sides if (np.sum(moves, axis=0) <= 1).all() else whole
 
 
 def _written(sizes: Iterable[int]) -> str:

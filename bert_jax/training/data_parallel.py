@@ -2,23 +2,26 @@
 
 ZeRO (arXiv:1910.02054, section 5.2) as explicit collectives in a `jax.shard_map` over "data": the parameters are gathered in the
 dtype of the products, one layer at a time while the one before is computed, and of the summed gradients each device keeps its
-part. (XLA may send several gradients as one sum to all, twice the bytes: on v5e:4x4 it does.) Left to the partitioner,
-constraints on the same arrays become products in small pieces (12 % of a v5e's peak), or programs that its compiler does not
-finish.
+part. Each travels along one side of the box of chips after the other: over a whole slice of 64 or more at once XLA sends sums to
+all in their place, twice the bytes. Left to the partitioner, constraints on the same arrays become products in small pieces (12 %
+of a v5e's peak), or programs that its compiler does not finish.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from bert_jax.model.encoder import layers_apart, stacked_layers, with_layers
 from bert_jax.model.settings import ModelConfig
+from bert_jax.sharding.mesh import sides_along
 from bert_jax.sharding.rules import can_spread, data_dimension, local_rules, only_data
 from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import Batch, Objective
@@ -38,6 +41,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         return gradients
     apart, dtype = not config.scan_unroll, jnp.dtype(config.dtype)
     on_cpu = mesh.devices.flat[0].platform == "cpu"  # whose compiler aborts on sums in bfloat16 here (jax 0.10.2)
+    rings = rings_along_data(mesh)
     specs = jax.tree.map(lambda s: only_data(s.spec), shardings)
     dimensions = jax.tree.map(lambda s: data_dimension(s.spec), shardings)
 
@@ -49,8 +53,8 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         name, spread = path[-1].key, dimension >= 0
         if name == "kernel" or (name == "embedding" and spread):
             array = array.astype(dtype)
-        if spread:
-            array = jax.lax.all_gather(array, "data", axis=dimension, tiled=True)
+        for ring in reversed(rings) if spread else ():
+            array = jax.lax.all_gather(array, "data", axis=dimension, tiled=True, axis_index_groups=ring)
         return array.astype(jnp.float32) if name == "embedding" else array  # so is its gradient, then
 
     def reduce(gradient: Array, dimension: int) -> Array:
@@ -59,7 +63,9 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         narrow = gradient.astype(reduce_dtype)
         if on_cpu:
             narrow = narrow.astype(jnp.float32)
-        return jax.lax.psum_scatter(narrow, "data", scatter_dimension=dimension, tiled=True).astype(jnp.float32)
+        for ring in rings:
+            narrow = jax.lax.psum_scatter(narrow, "data", scatter_dimension=dimension, tiled=True, axis_index_groups=ring)
+        return narrow.astype(jnp.float32)
 
     def over_data(
         objective: Objective, params: Any, batch: Batch, counts: Sums, seed: int | Array, step: Array, accumulation: int
@@ -86,3 +92,13 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         return spread(params, batch, counts, jnp.asarray(seed, jnp.uint32), step)
 
     return over_data
+
+
+def rings_along_data(mesh: Mesh) -> list[Any]:
+    """For each side of the box of chips that the data axis runs through, slowest first, the groups of places on that axis that
+    stand in a line: a collective over one after the other is one over all. [None] is all places at once."""
+    sides = sides_along(list(mesh.devices[:, 0, 0]))
+    if len(sides) == 1 or math.prod(sides) < mesh.size:
+        return [None]
+    places = np.arange(mesh.size).reshape(sides)
+    return [np.moveaxis(places, k, -1).reshape(-1, side).tolist() for k, side in enumerate(sides)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.experimental import mesh_utils
 
-from bert_jax.sharding.mesh import MeshConfig, device_grid, slices_along
+from bert_jax.sharding.mesh import MeshConfig, device_grid, sides_along, slices_along
 from bert_jax.terminal import UserError
 
 KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "v7x": "TPU7x"}
@@ -194,3 +194,32 @@ def test_a_shape_for_which_jax_finds_no_place_is_an_error_with_sizes_that_do(
 def test_devices_other_than_tpus_keep_the_order_they_have():
     cpus = [dataclasses.replace(chip, platform="cpu") for chip in chips("v5e:2x4")]
     assert device_grid(MeshConfig(fsdp=2, tensor=2), cpus).ravel().tolist() == cpus
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "sides"),
+    [
+        ("v5e:8x8", 1, (8, 8)),
+        ("v5e:16x16", 1, (16, 16)),
+        ("v5p:4x4x4", 1, (4, 4, 4)),
+        ("v5p:4x4x8", 1, (4, 4, 8)),
+        ("v5e:2x4", 1, (8,)),  # laid out as one ring, which turns around at its end
+        ("v5e:8x8", 2, (128,)),
+    ],
+)
+def test_the_data_axis_runs_along_whole_sides_of_the_box_one_after_the_other(name: str, slices: int, sides: tuple[int, ...]):
+    column = list(device_grid(MeshConfig(), chips(name, slices))[:, 0, 0])
+    assert sides_along(column) == sides
+    if len(sides) > 1:
+        grid = np.array([chip.coords for chip in column]).reshape(*sides, 3)
+        for k in range(len(sides)):
+            lines = np.moveaxis(grid, k, -2).reshape(-1, sides[k], 3)
+            assert (np.sum(np.ptp(lines, axis=1) > 0, axis=1) == 1).all()  # each group a line of chips
+
+
+def test_devices_that_stand_in_no_such_order_are_one_group():
+    column = chips("v5p:4x4x4")
+    assert sides_along(column) == (4, 4, 4)
+    assert sides_along([column[1], column[0], *column[2:]]) == (64,)
+    assert sides_along(column[:1]) == (1,)
+    assert sides_along([dataclasses.replace(chip, platform="cpu") for chip in column]) == (64,)

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bert_jax.pretrain import initial_state
 from bert_jax.sharding import rules
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import Objective
 from tests.random_rows import largest_difference
@@ -79,6 +80,12 @@ def test_layers_gathered_one_by_one_and_microbatches_train_as_one_device_does():
     experiment = experiment_on(MESHES["data 8"], accumulation=2)
     unrolled = dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, scan_unroll=0))
     assert_same(train(unrolled), on_one_device(accumulation=2))
+
+
+def test_collectives_along_one_side_of_the_box_after_the_other_train_as_one_device_does(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(data_parallel, "sides_along", lambda devices: (2, 4))
+    assert len(data_parallel.rings_along_data(make_mesh(MESHES["data 8"]))) == 2
+    assert_same(train(experiment_on(MESHES["data 8"])), on_one_device())
 
 
 def test_gradients_that_travel_in_bfloat16_differ_by_its_rounding():
