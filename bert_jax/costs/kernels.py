@@ -75,8 +75,8 @@ def read_schedule(text: str) -> Schedule:
     for line in text.splitlines():
         match = _BUNDLE.match(line)
         if match:
-            # empty bundles carry no `>`: they are the delay slots of a branch, and run with what stands before them
-            # and the branch back to a loop's start may be written without one, with its delay slots behind it
+            # Empty bundles carry no `>`: they are the delay slots of a branch, and run with what stands before them. The branch
+            # back to a loop's start may carry none either, and has its delay slots behind it.
             inside = _EMPTY.search(line) or any(branch[1] in stack[-1].tests for branch in _BRANCH.finditer(line))
             depth = len(match[2]) if match[2] or not inside else len(stack) - 1
             while len(stack) > depth + 1 or (match[1] == "LB" and len(stack) > depth and depth):
