@@ -28,6 +28,9 @@ from bert_jax.training.steps import Gradients, gradients
 
 Array = jax.Array
 
+MANY = 64
+"""Chips over which XLA no longer gathers at once; over 16 it does."""
+
 
 def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_dtype: str) -> Gradients:
     """`gradients` for parameters laid out by `shardings` (a tree of NamedSharding); what it gives is laid out as they are.
@@ -97,12 +100,12 @@ def rings_along_data(mesh: Mesh) -> list[Any]:
     """For each side of the box of chips that the data axis runs through, slowest first, the groups of places on that axis that
     stand in a line: a collective over one after the other is one over all. [None] is all places at once.
 
-    Over 64 chips and more at once XLA sends sums to all in place of parts, twice the bytes. In the plane of v5e and v6e going
+    Over `MANY` chips at once XLA sends sums to all in place of parts, twice the bytes. In the plane of v5e and v6e going
     along one side after the other pays (BERT-Large, 256 rows on v5e:8x8, estimated: 49.4 to 47.5 ms of 128 tokens, 67.4 to 61.0
     of 512); in a box a sum to all has the links of three dimensions at once, and is sooner done (v5p:4x4x4: 56.2 and 58.0 ms).
     """
     sides = sides_along(list(mesh.devices[:, 0, 0]))
-    if len(sides) != 2 or math.prod(sides) < mesh.size:
+    if mesh.size < MANY or len(sides) != 2 or math.prod(sides) < mesh.size:
         return [None]
     places = np.arange(mesh.size).reshape(sides)
     return [np.moveaxis(places, k, -1).reshape(-1, side).tolist() for k, side in enumerate(sides)]
