@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from bert_jax.model.attention_choice import choose
 from bert_jax.model.attention_plan import MASKED_SCORE
 from bert_jax.model.fused_attention import fused_attention
-from bert_jax.model.layers import Array, Dense, dropout, gather_positions, precision
+from bert_jax.model.layers import Array, Dense, dropout, gather_positions
+from bert_jax.model.products import batched
 from bert_jax.model.settings import ModelConfig
 
 
@@ -38,11 +39,11 @@ def dot_product_attention(
     over [L, K] instead of one over [L, T], in the backward pass too. Returns [B, H, L, K].
     """
     scale = query.shape[-1] ** -0.5
-    scores = jnp.einsum("BHLK,BHTK->BHLT", query * jnp.asarray(scale, query.dtype), key, precision=precision(query.dtype))
+    scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1))
     scores = jnp.where(mask, scores.astype(jnp.float32), MASKED_SCORE)
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     kept = dropout(weights, dropout_rate, dropout_seed, positions).astype(value.dtype)
-    context = jnp.einsum("BHLT,BHTK->BHLK", kept, value, precision=precision(value.dtype))
+    context = batched(kept, value, (-1, -2))
     return (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
 
 

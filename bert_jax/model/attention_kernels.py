@@ -26,7 +26,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model.attention_plan import KEYS, LANES, LOG2E, MASKED_SCORE, Plan, vmem_bytes
-from bert_jax.model.layers import Array, mix, precision, random_words
+from bert_jax.model.layers import Array, mix, random_words
+from bert_jax.model.products import precision
 
 AHEAD_FORWARD, AHEAD_BACKWARD = 4, 2
 """Tiles whose first products are issued before they are needed."""

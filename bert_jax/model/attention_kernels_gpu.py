@@ -27,7 +27,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from bert_jax.model.attention_plan import LOG2E, MASKED_SCORE
-from bert_jax.model.layers import COLUMN, Array, mix, precision, row_words
+from bert_jax.model.layers import COLUMN, Array, mix, row_words
+from bert_jax.model.products import precision
 
 SHORTEST = 16
 """The smallest side of a matrix that Triton multiplies."""

@@ -9,7 +9,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.layers import Array, Dense, named, precision, truncated_normal
+from bert_jax.model.layers import Array, Dense, named, truncated_normal
+from bert_jax.model.products import precision
 
 
 def chosen_layers(last: Array, hidden_states: Array, layers: str) -> Array:

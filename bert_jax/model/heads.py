@@ -14,12 +14,10 @@ from bert_jax.model.layers import (
     activation,
     dropout,
     named,
-    over_rows,
-    precision,
     spread,
-    sum_rows,
     truncated_normal,
 )
+from bert_jax.model.products import multiply, over_rows, sum_rows
 from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.terminal import UserError
 
@@ -45,14 +43,14 @@ class Pooler(nn.Module):
 @jax.custom_vjp
 def decode(x: Array, table: Array, bias: Array) -> Array:
     """x [R, D] against every word of table [V, D], plus bias float32 [V] -> float32 logits [R, V]."""
-    logits = jnp.einsum("RD,VD->RV", x, table, precision=precision(x.dtype), preferred_element_type=jnp.float32)
+    logits = multiply(x, table, (-1, -1), jnp.float32)
     return logits + spread(bias, 1)
 
 
 def _decode_backward(residual: tuple[Array, Array], g: Array) -> tuple[Array, Array, Array]:
     x, table = residual
     narrow = g.astype(x.dtype)
-    dx = jnp.matmul(narrow, table, precision=precision(x.dtype))
+    dx = multiply(narrow, table, (-1, -2))
     return dx, over_rows(narrow, x), sum_rows(g)
 
 

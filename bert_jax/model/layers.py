@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.model.products import affine, platform
 from bert_jax.sharding.rules import first_row
 
 Array = jax.Array
@@ -65,7 +66,7 @@ class Dense(nn.Module):
         product: Callable[[Array, Array, Array], Array] = affine
         if self.activation:
             product = functools.partial(activated_affine, activation(self.activation))
-            product = jax.checkpoint(product) if on_tpu() else product
+            product = jax.checkpoint(product) if platform() == "tpu" else product
         y = product(
             x.reshape(-1, width_in).astype(self.dtype),
             kernel.reshape(width_in, width_out).astype(self.dtype),
@@ -74,66 +75,9 @@ class Dense(nn.Module):
         return y.reshape(*batch_shape, *self.out_shape)
 
 
-@jax.custom_vjp
-def affine(x: Array, kernel: Array, bias: Array) -> Array:
-    """x [R, I] @ kernel [I, O] + bias [O] -> [R, O], with a backward pass that is kind to a CPU.
-
-    XLA's own derivative makes two slow programs there. It transposes whichever operand of the kernel's gradient comes first, so
-    here the narrower one is put first (a 16 MB copy less per feed-forward layer at 4,096 rows and width 256); and it sums the
-    bias gradient column by column, so here that is a product with a row of ones (45 ms less for the 30,522 columns of the MLM
-    head).
-    """
-    return jnp.matmul(x, kernel, precision=precision(x.dtype)) + spread(bias, 1)
-
-
-def _affine_forward(x: Array, kernel: Array, bias: Array) -> tuple[Array, tuple[Array, Array]]:
-    return affine(x, kernel, bias), (x, kernel)
-
-
-def _affine_backward(residual: tuple[Array, Array], g: Array) -> tuple[Array, Array, Array]:
-    x, kernel = residual
-    dx = jnp.matmul(g, kernel.T, precision=precision(g.dtype))
-    return dx, over_rows(x, g), sum_rows(g)
-
-
-affine.defvjp(_affine_forward, _affine_backward)
-
-
 def activated_affine(function: Callable[[Array], Array], x: Array, kernel: Array, bias: Array) -> Array:
     """`affine` of a function of x."""
     return affine(function(x), kernel, bias)
-
-
-def on_tpu() -> bool:
-    """Whether the ambient mesh (`jax.set_mesh`) is one of TPUs, present or not."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return device is not None and device.platform == "tpu"
-
-
-def over_rows(a: Array, b: Array) -> Array:
-    """a [R, I], b [R, O] -> sum over rows of their outer products [I, O]; the narrower one is the operand that gets transposed.
-    """
-    rows = (((0,), (0,)), ((), ()))
-    if a.shape[1] <= b.shape[1]:
-        return jax.lax.dot_general(a, b, rows, precision=precision(a.dtype))
-    return jax.lax.dot_general(b, a, rows, precision=precision(a.dtype)).T
-
-
-def sum_rows(x: Array) -> Array:
-    """x [R, O] -> [O], accumulated in float32: a product with rows of ones where that is the fastest sum. A TPU wants eight of
-    them: of one it makes a sum again, which takes a pass over x (0.17 ms for [8192, 1024] on a v5e, where the product is hidden
-    behind others)."""
-
-    def product(rows: int, x: Array) -> Array:
-        return jnp.matmul(jnp.ones((rows, x.shape[0]), x.dtype), x, precision=precision(x.dtype))[0]
-
-    cpu, tpu = (functools.partial(product, rows) for rows in (1, 8))
-    return jax.lax.platform_dependent(x, cpu=cpu, tpu=tpu, default=lambda x: x.sum(0))
-
-
-def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
-    """The precision to ask of a matrix product whose inputs are `dtype`."""
-    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
 def gather_positions(x: Array, positions: Array) -> Array:

@@ -11,7 +11,8 @@ import numpy as np
 
 from bert_jax.model.bert import Bert
 from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead
-from bert_jax.model.layers import Array, gather_positions, on_tpu
+from bert_jax.model.layers import Array, gather_positions
+from bert_jax.model.products import platform
 from bert_jax.model.settings import ModelConfig
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "masked_positions", "cls_positions")
@@ -93,7 +94,7 @@ def whole_tiles(positions: Array) -> Array:
     What is [B, Q, D] is then [B Q, D] as it lies in memory, where 77 rows in 80 would be moved: passes over the logits (of
     BERT-Large 0.5 ms each), and minutes of compilation.
     """
-    missing = -positions.shape[1] % 8 if on_tpu() else 0
+    missing = -positions.shape[1] % 8 if platform() == "tpu" else 0
     return jnp.pad(positions, ((0, 0), (0, missing)))
 
 

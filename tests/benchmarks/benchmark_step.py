@@ -4,10 +4,11 @@
 
 PATH is a Python with torch and transformers; without it, ours runs alone.
 
-Both sides train the same model (4 layers, 256 wide, vocabulary 30,522, float32, dropout 0.1, clipping, AdamW) on random rows of
-full length, at 32 x 128 and 8 x 512. The peer runs as installed and with glibc's allocator tuned, which keeps its large buffers
-from being returned to the system and faulted in again at every step; ours as installed. Sides take turns, every round in a
-fresh process. Run it on an idle machine. The last line printed is JSON.
+Both sides train the same model (4 layers, 256 wide, vocabulary 30,522, dropout 0.1, clipping, AdamW) on random rows of full
+length, at 32 x 128 and 8 x 512. `--dtype=bfloat16` multiplies in bfloat16 on both sides (the peer's: `torch.autocast`), which is
+for a CPU with instructions for it (AMX, AVX512-BF16). The peer runs as installed and with glibc's allocator tuned, which keeps
+its large buffers from being returned to the system and faulted in again at every step; ours as installed. Sides take turns,
+every round in a fresh process. Run it on an idle machine. The last line printed is JSON.
 """
 
 from __future__ import annotations
@@ -33,28 +34,30 @@ def main() -> None:
     parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
     parser.add_argument("--steps", type=int, default=8, help="timed steps of a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the matrix products")
     parser.add_argument("--ours-at-length", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ours_at_length:
-        print(json.dumps({"seconds": ours(options.ours_at_length, options.steps)}))
+        print(json.dumps({"seconds": ours(options.ours_at_length, options.steps, options.dtype)}))
         return
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(options.rounds):
         for length in SHAPES:
-            for who, command, extra in sides(length, options.steps, options.peer_python):
+            for who, command, extra in sides(length, options.steps, options.dtype, options.peer_python):
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | extra)
                 seconds.setdefault((who, length), []).extend(json.loads(done.stdout.splitlines()[-1])["seconds"])
     report(seconds)
 
 
-def sides(length: int, steps: int, peer_python: str | None) -> list[tuple[str, list[str], dict[str, str]]]:
+def sides(length: int, steps: int, dtype: str, peer_python: str | None) -> list[tuple[str, list[str], dict[str, str]]]:
     """(name, command, environment) of everything measured at one length."""
     rows, predictions = SHAPES[length]
-    mine = [sys.executable, str(HERE), f"--ours-at-length={length}", f"--steps={steps}"]
+    mine = [sys.executable, str(HERE), f"--ours-at-length={length}", f"--steps={steps}", f"--dtype={dtype}"]
     result = [("ours", mine, {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"})]
     if peer_python:
         sizes = {"rows": rows, "length": length, "predictions": predictions, "steps": steps, "threads": os.cpu_count(), **MODEL}
-        theirs = [peer_python, str(HERE.with_name("peer_step.py")), *(f"--{name}={value}" for name, value in sizes.items())]
+        flags = [f"--{name}={value}" for name, value in sizes.items()]
+        theirs = [peer_python, str(HERE.with_name("peer_step.py")), f"--dtype={dtype}", *flags]
         result += [("peer as installed", theirs, {}), ("peer, allocator tuned", theirs, TUNED)]
     return result
 
@@ -71,7 +74,7 @@ def report(seconds: dict[tuple[str, int], list[float]]) -> None:
     print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), "figures": figures}))
 
 
-def ours(length: int, steps: int) -> list[float]:
+def ours(length: int, steps: int, dtype: str) -> list[float]:
     """Seconds of each of our steps, compilation left out."""
     import functools
 
@@ -85,7 +88,7 @@ def ours(length: int, steps: int) -> list[float]:
     from tests.random_rows import initial_parameters_of, random_batch
 
     rows, predictions = SHAPES[length]
-    config = ModelConfig(**published("mini"))
+    config = ModelConfig(**published("mini"), dtype=dtype)
     batch = random_batch(rows=rows, length=length, predictions=predictions, config=config, padding=False)
     params = initial_parameters_of(config)
     optimizer = make_optimizer(OptimizerConfig(name="adamw"), params)

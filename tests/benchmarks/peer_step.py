@@ -14,6 +14,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("rows", "length", "predictions", "layers", "width", "steps", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), required=True, help="of the products, by autocast")
     o = parser.parse_args()
     torch.set_num_threads(o.threads)
     torch.manual_seed(0)
@@ -34,7 +35,9 @@ def main() -> None:
     seconds = []
     for _ in range(o.steps + 2):
         start = time.perf_counter()
-        model(**batch).loss.backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=o.dtype == "bfloat16"):
+            loss = model(**batch).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.embeddings import check_ids
-from bert_jax.model.layers import affine, dropout, gelu, random_words
+from bert_jax.model.layers import dropout, gelu, random_words
 from bert_jax.model.pretraining import abstract_parameters, count_parameters
 from bert_jax.model.settings import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.terminal import UserError
@@ -211,12 +211,3 @@ def test_gelu_and_its_gradient_are_exact():
     assert (
         largest_difference(jax.vmap(jax.grad(lambda x: jax.nn.gelu(x, approximate=False)))(x), jax.vmap(jax.grad(gelu))(x)) < 1e-6
     )
-
-
-@pytest.mark.parametrize(("inner", "outer"), [(5, 9), (9, 5)])
-def test_affine_has_the_gradients_of_the_plain_expression(inner, outer):
-    rng = np.random.default_rng(0)
-    x, w, b = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((7, inner), (inner, outer), (outer,)))
-    weight = jnp.asarray(rng.normal(size=(7, outer)), jnp.float32)
-    plain = jax.grad(lambda x, w, b: ((x @ w + b[None, :]) * weight).sum(), (0, 1, 2))(x, w, b)
-    assert largest_difference(plain, jax.grad(lambda x, w, b: (affine(x, w, b) * weight).sum(), (0, 1, 2))(x, w, b)) < 1e-6

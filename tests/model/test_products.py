@@ -1,0 +1,88 @@
+"""Matrix products: what they are in float64, their gradients, and that a CPU runs those of bfloat16 as such."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.products import affine, batched, multiply
+from tests.random_rows import largest_difference
+
+AXES = list(itertools.product((-1, -2), (-1, -2)))
+WITHIN = {"float32": 1e-5, "bfloat16": 2**-8}
+"""Of the largest element: float32 sums of 200 terms, and one rounding to bfloat16."""
+
+
+def operands(leading: tuple[int, ...], m: int, k: int, n: int, axes: tuple[int, int]) -> list[jax.Array]:
+    """Standard normal a and b, rounded to bfloat16 so that they are the same in either dtype; float32."""
+    rng = np.random.default_rng(m * k * n)
+    shapes = ((m, k) if axes[0] == -1 else (k, m), (k, n) if axes[1] == -2 else (n, k))
+    return [jnp.asarray(rng.normal(size=(*leading, *shape)), jnp.bfloat16).astype(jnp.float32) for shape in shapes]
+
+
+def in_numpy(a: jax.Array, b: jax.Array, axes: tuple[int, int]) -> np.ndarray:
+    left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    left = left if axes[0] == -1 else left.swapaxes(-1, -2)
+    return left @ (right if axes[1] == -2 else right.swapaxes(-1, -2))
+
+
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [((), 1, 1, 1), ((), 2, 200, 1), ((), 1, 64, 130), ((), 64, 7, 31), ((2, 3), 13, 64, 5)])
+def test_products_are_those_of_numpy_whichever_axes_are_summed(shape, dtype, axes):
+    a, b = operands(*shape, axes)
+    expected = in_numpy(a, b, axes)
+    for use in (lambda y: y, lambda y: y.swapaxes(-1, -2)):  # XLA once laid a result out as its user liked, and could not run it
+        got = jax.jit(lambda a, b, use=use: use(multiply(a, b, axes)))(a.astype(dtype), b.astype(dtype))
+        assert got.dtype == dtype
+        assert np.abs(use(expected) - np.asarray(got, np.float64)).max() <= WITHIN[dtype] * np.abs(expected).max()
+
+
+def test_products_of_bfloat16_are_summed_in_float32():
+    a, b = operands((), 3, 4_096, 3, (-1, -2))
+    got = multiply(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), (-1, -2), jnp.float32)
+    assert np.abs(in_numpy(a, b, (-1, -2)) - np.asarray(got)).max() < 1e-3  # sums in bfloat16 err by tenths
+
+
+@pytest.mark.parametrize("axes", [(-1, -1), (-1, -2)])
+def test_batched_products_have_the_gradients_of_the_plain_expression(axes):
+    a, b = operands((2, 3), 5, 8, 7, axes)
+    weight = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 5, 7)), jnp.float32)
+
+    def plain(a, b):
+        return ((a @ (b if axes[1] == -2 else b.swapaxes(-1, -2))) * weight).sum()
+
+    ours = jax.grad(lambda a, b: (batched(a, b, axes) * weight).sum(), (0, 1))(a, b)
+    assert largest_difference(jax.grad(plain, (0, 1))(a, b), ours) < 1e-5
+
+
+@pytest.mark.parametrize(("inner", "outer"), [(5, 9), (9, 5)])
+def test_affine_has_the_gradients_of_the_plain_expression(inner, outer):
+    rng = np.random.default_rng(0)
+    x, w, b = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((7, inner), (inner, outer), (outer,)))
+    weight = jnp.asarray(rng.normal(size=(7, outer)), jnp.float32)
+    plain = jax.grad(lambda x, w, b: ((x @ w + b[None, :]) * weight).sum(), (0, 1, 2))(x, w, b)
+    assert largest_difference(plain, jax.grad(lambda x, w, b: (affine(x, w, b) * weight).sum(), (0, 1, 2))(x, w, b)) < 1e-6
+
+
+@pytest.mark.skipif("amx_bf16" not in pathlib.Path("/proc/cpuinfo").read_text(), reason="this CPU does not multiply bfloat16")
+def test_a_cpu_that_multiplies_bfloat16_is_given_bfloat16():
+    x, w, b = (jnp.ones(shape, jnp.bfloat16) for shape in ((512, 256), (256, 1_024), (1_024,)))
+    q = jnp.ones((8, 4, 128, 64), jnp.bfloat16)
+
+    def loss(x, w, b, q):
+        scores = batched(q, q, (-1, -1))
+        return jnp.square(affine(x, w, b)).sum() + jnp.square(batched(scores, q, (-1, -2))).sum()
+
+    program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(x, w, b, q).compile().as_text()
+    dtypes = dict(re.findall(r"%([\w.]+) = (\w+)\[", program))
+    products = [operand for pair in re.findall(r" dot\(%([\w.]+), %([\w.]+)\)", program) for operand in pair]
+    large = [name for name in products if dtypes[name] != "f32"]
+    assert len(large) >= 2 * (3 + 6)  # forward, and two more of each backward
+    assert len(products) - len(large) <= 2  # the sum over rows that is the bias's gradient
