@@ -7,10 +7,10 @@ Python with torch and transformers; without it, ours runs alone. A row is a pair
 window of SQuAD 1.1 (16 a step, at most 384 tokens).
 
 Every round draws as many examples of the training set at random as its timed steps take, and all sides learn those, in orders of
-their own, with equal settings (float32, dropout 0.1, AdamW, clipping). The peer pads a batch to its longest row. It runs as
-installed; with glibc's allocator tuned, which keeps its large buffers from being returned to the system and faulted in again at
-every step; with the huge pages that tpu_scripts/run.sh asks for and ours has; and tuned with batches of rows of like length
-(Trainer's group_by_length), which pads less and shuffles less.
+their own, with equal settings (--dtype of the products, dropout 0.1, AdamW, clipping). The peer pads a batch to its longest row.
+It runs as installed; with glibc's allocator tuned, which keeps its large buffers from being returned to the system and faulted in
+again at every step; with the huge pages that tpu_scripts/run.sh asks for and ours has; and tuned with batches of rows of like
+length (Trainer's group_by_length), which pads less and shuffles less.
 Sides take turns, every one in a fresh process. Run it on an idle machine. The last line printed is JSON.
 """
 
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
     parser.add_argument("--steps", type=int, default=20, help="timed steps of a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the products")
     parser.add_argument("--ours", choices=SETTINGS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ours:
@@ -103,8 +104,9 @@ SETTINGS = {
 
 def sides(task: str, directory: str, options: argparse.Namespace) -> list[tuple[str, list[str], dict[str, str]]]:
     """(name, command, environment) of everything measured on the sample of a task in `directory`."""
-    mine = [sys.executable, str(HERE), f"--ours={task}", f"--{task}={directory}", f"--model={options.model}"]
-    result = [("ours", [*mine, f"--steps={options.steps}"], {"JAX_PLATFORMS": "cpu", **AS_RUN_SH})]
+    asked = {"ours": task, task: directory, "model": options.model, "dtype": options.dtype, "steps": options.steps}
+    mine = [sys.executable, str(HERE), *(f"--{name}={value}" for name, value in asked.items())]
+    result = [("ours", mine, {"JAX_PLATFORMS": "cpu", **AS_RUN_SH})]
     if not options.peer_python:
         return result
     setting = SETTINGS[task]
@@ -117,6 +119,7 @@ def sides(task: str, directory: str, options: argparse.Namespace) -> list[tuple[
         "learning-rate": LEARNING_RATE,
         "max-steps": options.steps,
         "threads": os.cpu_count(),
+        "dtype": options.dtype,
     }
     program = str(HERE.with_name("peer_finetune.py"))
     theirs = [options.peer_python, program, *(f"--{name}={value}" for name, value in flags.items())]
@@ -152,6 +155,7 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
             "task": {"name": setting.name, "data_dir": str(getattr(options, task)), "length": setting.length},
             "training": {"batch_size": setting.batch_size, "learning_rate": LEARNING_RATE, "schedule": "linear"},
             "optimizer": {"name": "adamw"},
+            "model": {"dtype": options.dtype},
         }
     )
     labelled = load_task(experiment.task)

@@ -6,7 +6,7 @@ DIR is a Hugging Face model directory, and the directory of the task's official 
 task will do), `wnut17`, or `squad/v1.1` with train-v1.1.json and dev-v1.1.json. Files are read and answers scored by
 `bert_jax.tasks`, so that both sides are measured with one rule; all that lies between is transformers': its fast tokenizer (the
 windows over a long context too, of which neighbours share `--stride` tokens), its collators, models, heads and their initial
-weights, its schedule. float32 on the CPU, dropout as the model's configuration says.
+weights, its schedule. Products in float32 on the CPU, or by autocast in bfloat16; dropout as the model's configuration says.
 
 With --max-steps only speed is measured: that many full batches drawn from all rows are an epoch, which is timed after three steps
 of another one to warm up; nothing is evaluated. The last line printed is JSON. Time and rows are those of training alone, its
@@ -94,6 +94,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--random-init", action="store_true", help="the model's shape, from random weights")
     parser.add_argument("--group-by-length", action="store_true", help="batches of rows of like length, as Trainer's option")
     parser.add_argument("--max-steps", type=int, default=0, help="measure the speed of so many steps only")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the products in training")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     o = parser.parse_args()
     o.length = o.length or (384 if o.task.startswith("squad") else 128)
@@ -132,7 +133,8 @@ def train(model: transformers.PreTrainedModel, job: Job, o: argparse.Namespace) 
 
     def step(rows: list[Row]) -> float:
         """The loss, a host float."""
-        loss = model(**job.collate(rows)).loss
+        with torch.autocast("cpu", torch.bfloat16, enabled=o.dtype == "bfloat16"):
+            loss = model(**job.collate(rows)).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
