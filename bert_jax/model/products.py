@@ -25,16 +25,22 @@ def platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
+def on_one_cpu() -> bool:
+    """Whether a program is traced for a single device, and that is a CPU."""
+    return platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1
+
+
 def multiply(a: Array, b: Array, axes: tuple[int, int], out_dtype: jnp.dtype | None = None) -> Array:
     """The sum over axis `axes[0]` (-1 or -2) of a [..., M, K] and `axes[1]` of b [..., K, N] of their products -> [..., M, N].
 
     The leading axes are the same; the result is in `out_dtype`, or in that of `a`. A CPU multiplies bfloat16 several times
     faster than float32 where it has the instructions (AMX: 1,000 GFLOP/s and more on two cores, where float32 reaches 280), but
-    XLA calls on them only for float32 results, and only if the first operand lies in memory row by row as it is multiplied; any
-    other product of bfloat16 is one of float32 with conversions around it.
+    XLA calls on them only for float32 results, and only if all lies in memory row by row as it is multiplied; any other product
+    of bfloat16 is one of float32 with conversions around it. Over several devices it is left at that: XLA gathers an array from
+    all of them before it looks how it lies.
     """
     out_dtype = a.dtype if out_dtype is None else out_dtype
-    if a.dtype == jnp.bfloat16 and platform() == "cpu":
+    if a.dtype == jnp.bfloat16 and on_one_cpu():
         a, axes = (a, axes) if axes[0] == -1 else (a.swapaxes(-1, -2), (-1, axes[1]))
         return in_rows(_dot(in_rows(a), in_rows(b), axes, jnp.float32)).astype(out_dtype)
     return _dot(a, b, axes, out_dtype)

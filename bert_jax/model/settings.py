@@ -45,8 +45,8 @@ class ModelConfig:
     """The word-embedding table is padded to a multiple of this (128 suits a TPU's lanes). Padded rows never win and are not
     exported."""
     dtype: str = "float32"
-    """Matrix products and activations: "float32" or "bfloat16". Parameters, softmax, LayerNorm statistics and logits stay
-    float32."""
+    """Matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several times faster.
+    Parameters, softmax, LayerNorm statistics and logits stay float32."""
     rematerialisation: str = "none"
     """What the backward pass recomputes: "none"; "dots" keeps matrix products and recomputes the rest; "full" keeps only
     layer inputs."""

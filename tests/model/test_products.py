@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.model.products import affine, batched, multiply
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.random_rows import largest_difference
 
 AXES = list(itertools.product((-1, -2), (-1, -2)))
@@ -86,3 +88,17 @@ def test_a_cpu_that_multiplies_bfloat16_is_given_bfloat16():
     large = [name for name in products if dtypes[name] != "f32"]
     assert len(large) >= 2 * (3 + 6)  # forward, and two more of each backward
     assert len(products) - len(large) <= 2  # the sum over rows that is the bias's gradient
+
+
+def test_products_of_bfloat16_gather_nothing_over_several_devices():
+    mesh = make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])
+    shapes = {"x": ((64, 32), ("data", None)), "w": ((32, 48), (None, "tensor")), "b": ((48,), ("tensor",))}
+    arrays = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+        for shape, axes in shapes.values()
+    ]
+    with jax.set_mesh(mesh):
+        gradients = jax.jit(jax.grad(lambda x, w, b: jnp.square(affine(x, w, b)).astype(jnp.float32).sum(), (0, 1, 2)))
+        program = gradients.lower(*arrays).compile().as_text()
+    assert "all-reduce" in program
+    assert "all-gather" not in program
