@@ -6,7 +6,9 @@
 
 Hardware: 2 CPU cores, 2 GiB. Duration: 65 minutes beside other work, 35 alone (about 40 rows/s). Expect, on 28.7 M tokens of
 Wikipedia: held-out MLM accuracy 14.6 % (word frequency alone: 5.4 %), perplexity 725, NSP accuracy 69.8 %; the model is then
-only leaving the plateau where it knows which words go together but not yet their order.
+only leaving the plateau where it knows which words go together but not yet their order. On a CPU with AMX,
+`--config.model.dtype=bfloat16 --config.phases.0.steps=7200 --config.phases.0.warmup_steps=300` takes 51 minutes alone (75 rows/s)
+and gives 15.4 %, perplexity 635, NSP accuracy 80.6 %.
 
 The published shape, with three changes that suit 77,000 rows instead of 256 million: kernels begin at about 1/sqrt(width)
 instead of 0.02, which shortens the plateau at word frequencies from thousands of steps to hundreds; the rate is ten times
