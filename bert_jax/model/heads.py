@@ -7,16 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.features import LayerMix, Lstm, chosen_layers
-from bert_jax.model.layers import (
-    Array,
-    Dense,
-    LayerNorm,
-    activation,
-    dropout,
-    named,
-    spread,
-    truncated_normal,
-)
+from bert_jax.model.layers import Array, Dense, LayerNorm, activation, dropout, named, spread, truncated_normal
 from bert_jax.model.products import multiply, over_rows, sum_rows
 from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.terminal import UserError
