@@ -25,6 +25,7 @@ from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import FillMask, NextSentence, Score
+from bert_jax.prediction.mentions import Resolve
 from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.prediction.streams import Record, read_records
 from bert_jax.prediction.vectors import VectorWriter
@@ -87,6 +88,7 @@ VERBS = {
     "tag": Verb("a label for every word, and the entities they make", Tag, tag_flags),
     "answer": Verb("the passage of a context that answers a question", AnswerQuestion, answer_flags),
     "choose": Verb("the best of several continuations of a prompt", Choose, truncate_flag),
+    "resolve": Verb("which of two names a pronoun means, or neither", Resolve, lambda parser: None),
 }
 
 

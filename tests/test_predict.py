@@ -33,6 +33,7 @@ HEADS = {
     "tag": HeadConfig(kind="token", labels=("I-PER", "O")),
     "answer": HeadConfig(kind="span"),
     "choose": HeadConfig(kind="choice"),
+    "resolve": HeadConfig(kind="mention", labels=("A", "B", "neither")),
 }
 Models = Callable[[str], pathlib.Path]
 
@@ -114,6 +115,12 @@ QUESTIONS = {  # a line of text, the same as JSON, and what the answer must hold
         "is\ta\tb",
         {"prompt": "is", "choices": ["a", "b"]},
         {"prompt", "choices", "choice", "text", "probability", "probabilities"},
+    ),
+    "resolve": (
+        "the river is Paris\tis\triver\tParis",
+        {"text": "the river is Paris", "pronoun": "is", "a": "river", "b": "Paris"},
+        {"text", *(f"{name}{end}" for name in ("pronoun", "a", "b") for end in ("", "_start")), "means", "label"}
+        | {"probability", "probabilities"},
     ),
 }
 

@@ -108,6 +108,21 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Hea
     return logits
 
 
+@compiled
+def mention_logits(params: Params, batch: Batch, *, config: ModelConfig, head: HeadConfig) -> Array:
+    """float32 [K, C] of a mention head: for each place what it says of that place and the two after it, pronoun and names. Only
+    those of an item's first place mean anything."""
+
+    def read(model: BertForLabels, batch: Batch) -> Array:
+        ids = batch["sequence_ids"]
+        tokens = model.features(*model.encode(*(batch[name] for name in INPUTS)), ids)
+        marks = jnp.stack([jnp.roll(batch["places"], -n) for n in range(3)], axis=-1)
+        return model.answer(_flat(tokens), {"sequence_ids": ids.reshape(1, -1), "marks": marks[None]})[0]
+
+    logits: Any = BertForLabels(config, head).apply({"params": params}, batch, method=read)
+    return logits
+
+
 def _masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Array:
     """float32 [K, V]; the forward pass as far as the MLM head, so a model without pooler or NSP head has all it needs."""
 

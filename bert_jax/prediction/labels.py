@@ -36,6 +36,14 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
+def best_label(labels: Sequence[str], logits: np.ndarray) -> dict[str, Any]:
+    """The likeliest of `labels` by `logits` [C], its probability, and that of each."""
+    p = softmax(logits)
+    best = int(p.argmax())
+    probabilities = {label: float(x) for label, x in zip(labels, p, strict=True)}
+    return {"label": labels[best], "probability": float(p[best]), "probabilities": probabilities}
+
+
 @dataclasses.dataclass(frozen=True)
 class Classify:
     """The label of a text or a pair, with the probability of every label; the value, where the head is a regression."""
@@ -59,13 +67,11 @@ class Classify:
         if head.problem == "regression":
             values = [float(x) for x in logits]
             return {"value": values[0]} if len(values) == 1 else {"values": dict(zip(head.labels, values, strict=True))}
-        several = head.problem == "multi_label"
-        p = 1 / (1 + np.exp(-np.float64(logits))) if several else softmax(logits)
-        probabilities = {label: float(x) for label, x in zip(head.labels, p, strict=True)}
-        if several:
+        if head.problem == "multi_label":
+            p = 1 / (1 + np.exp(-np.float64(logits)))
+            probabilities = {label: float(x) for label, x in zip(head.labels, p, strict=True)}
             return {"labels": [label for label, x in probabilities.items() if x >= 0.5], "probabilities": probabilities}
-        best = int(p.argmax())
-        return {"label": head.labels[best], "probability": float(p[best]), "probabilities": probabilities}
+        return best_label(head.labels, logits)
 
     def for_people(self, answer: dict[str, Any]) -> str:
         text = answer["text"] + (f" | {answer['text_b']}" if "text_b" in answer else "")

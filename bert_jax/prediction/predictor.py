@@ -12,6 +12,7 @@ from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import Filled, FillMask, NextSentence, Score
+from bert_jax.prediction.mentions import MENTIONS, Resolve
 from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.terminal import UserError
 
@@ -78,6 +79,10 @@ class Predictor:
     def choose(self, prompts: Iterable[tuple[str, Sequence[str]]], **options: Any) -> list[dict[str, Any]]:
         """For each (prompt, choices) {"choice": the index of the best, "probabilities", ...}."""
         return self.ask(Choose(**options), [{"prompt": p, "choices": list(c)} for p, c in prompts])
+
+    def resolve(self, pronouns: Iterable[tuple[str, str, str, str]]) -> list[dict[str, Any]]:
+        """For each (text, pronoun, a, b) {"means": a, b or None, "probabilities", ...}."""
+        return self.ask(Resolve(), [dict(zip(("text", *MENTIONS), asked, strict=True)) for asked in pronouns])
 
     def ask(self, question: Question, records: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Any question, on records that hold its fields."""

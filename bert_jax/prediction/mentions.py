@@ -1,0 +1,85 @@
+"""Whom a pronoun means: the question to a model with a mention head (GAP; Webster et al. 2018)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.prediction import forwards
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.labels import best_label, head_of
+from bert_jax.prediction.packing import Item
+from bert_jax.prediction.questions import shortened
+from bert_jax.prediction.streams import Field
+from bert_jax.tasks.examples import PronounExample
+from bert_jax.tasks.mention_task import read_mentions
+from bert_jax.terminal import UserError
+
+MENTIONS = ("pronoun", "a", "b")
+WHAT = "resolve pronouns"
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolve:
+    """Whether a pronoun means the name `a`, the name `b`, or neither, with the probability of each.
+
+    A mention is given by its words; where the text has them several times, "she#2" is the second. A text longer than the position
+    table is read around the three, as in training.
+    """
+
+    fields = (Field("text"), *(Field(name) for name in MENTIONS))
+
+    def check(self, engine: Engine) -> None:
+        head_of(engine, "mention", WHAT)
+
+    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[dict[str, Any], Item]:
+        text = values["text"]
+        found = {name: place_of(text, values[name]) for name in MENTIONS}
+        if twice := [name for name in ("a", "b") if found[name] == found["pronoun"]]:
+            raise UserError(f"{twice[0]}={values[twice[0]]!r} is the pronoun itself; give the two names it may mean")
+        said: dict[str, Any] = {name: text[start:end] for name, (start, end) in found.items()}
+        said |= {f"{name}_start": start for name, (start, _) in found.items()}
+        tokenizer = engine.model.tokenizer
+        example = PronounExample(id="", text=text, **said, label=None, gender=None)
+        reading = read_mentions(tokenizer, example, engine.config.max_position - 2)
+        ids = [tokenizer.cls_id, *reading.ids.tolist(), tokenizer.sep_id]
+        return {"text": text, **said}, Item(ids, places=tuple(1 + mark for mark in reading.marks))
+
+    def answer(self, engine: Engine, prepared: Sequence[tuple[dict[str, Any], Item]]) -> list[dict[str, Any]]:
+        head = head_of(engine, "mention", WHAT)
+        found = engine.run(forwards.mention_logits, [item for _, item in prepared], "place", head=head)
+        answers = []
+        for (said, _), logits in zip(prepared, found, strict=True):
+            verdict = best_label(head.labels, logits[0])  # the triple that begins with the pronoun
+            answers.append({**said, "means": said.get(verdict["label"].lower()), **verdict})
+        return answers
+
+    def for_people(self, answer: dict[str, Any]) -> str:
+        return f"{answer['probability']:7.2%}  {answer['pronoun']} = {answer['means'] or 'neither'}  {answer['text']}"
+
+    def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+        return answer
+
+
+def place_of(text: str, mention: str) -> tuple[int, int]:
+    """The characters [start, end) of `text` that `mention` names: "she", or of several the second by "she#2".
+
+    Whole words are looked for, and parts of words only where there are none (some scripts have no spaces). Raises UserError where
+    it does not occur, or several times and no number says which.
+    """
+    words, _, number = mention.rpartition("#")
+    if mention in text or not words or not number.isdecimal():
+        words, number = mention, ""
+    if not words.strip():
+        raise UserError(f"a mention is empty; give the words of the text that it is, for example {MENTIONS[0]} 'she'")
+    places = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", text)]
+    places = places or [m.span() for m in re.finditer(re.escape(words), text)]
+    if not places:
+        raise UserError(f"{words!r} does not occur in {shortened(text)}; give a mention as the text has it")
+    if not number and len(places) > 1:
+        raise UserError(f"{words!r} occurs {len(places)} times in {shortened(text)}; say which, for example '{words}#1'")
+    if number and not 1 <= int(number) <= len(places):
+        raise UserError(f"{mention!r}: {words!r} occurs {len(places)} times in {shortened(text)}; count from 1")
+    return places[int(number) - 1 if number else 0]

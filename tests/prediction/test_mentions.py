@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+
+from bert_jax.model.settings import HeadConfig
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.mentions import Resolve, place_of
+from bert_jax.prediction.predictor import Predictor
+from bert_jax.terminal import UserError
+from tests.interop.tiny import WORDS
+from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax
+
+HEAD = HeadConfig(kind="mention", labels=("A", "B", "neither"))
+
+
+def test_the_answer_is_that_of_the_unpacked_text(labelled):
+    model, predictor = labelled(HEAD)
+    draw = random.Random(5)
+    asked, marks = [], []
+    for text in mixed_texts(60, longest=20, seed=4):
+        words = [*text.split(), "the", "capital", "of"]  # three words at least, of one token each
+        places = sorted(draw.sample(range(len(words)), 3), key=lambda _: draw.random())
+        named = [f"{words[p]}#{words[: p + 1].count(words[p])}" for p in places]
+        asked.append((" ".join(words), *named))
+        marks.append(np.array(places) + 1)  # after [CLS]
+    t = model.tokenizer
+    for answer, (text, *_), mark in zip(predictor.resolve(asked), asked, marks, strict=True):
+        expected = softmax(label_outputs(model, [t.cls_id, *t.encode(text), t.sep_id], marks=mark))
+        np.testing.assert_allclose([answer["probabilities"][label] for label in HEAD.labels], expected, atol=WITHIN)
+        assert answer["label"] == HEAD.labels[expected.argmax()]
+        assert answer["means"] == {"A": answer["a"], "B": answer["b"], "neither": None}[answer["label"]]
+        assert text[answer["pronoun_start"] :].startswith(answer["pronoun"])
+
+
+def test_a_text_longer_than_the_position_table_is_read_around_its_mentions(labelled):
+    model, predictor = labelled(HEAD)
+    around = "river of France is Paris"
+    text = f"{'the ' * 60}{around}{' the' * 60}"
+    (answer,) = predictor.resolve([(text, "is", "France", "Paris")])
+    room, t = model.config.max_position - 2, model.tokenizer
+    first = 60 + 2 - (room - 2) // 2  # of the window: as many tokens before the three as after them, or one more
+    ids = t.encode(text)[first : first + room]
+    marks = np.array([ids.index(t.encode(word)[0]) for word in ("is", "France", "Paris")]) + 1
+    expected = softmax(label_outputs(model, [t.cls_id, *ids, t.sep_id], marks=marks))
+    np.testing.assert_allclose([answer["probabilities"][label] for label in HEAD.labels], expected, atol=WITHIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "mention", "place"),
+    [
+        ("the sheep and she", "she", (14, 17)),  # a whole word before a part of one
+        ("she said she", "she#2", (9, 12)),
+        ("C#2 is not C#3", "C#2", (0, 3)),  # as it stands
+        ("彼女は彼と", "彼と", (3, 5)),
+        ("Ann-Marie's dog", "Ann-Marie", (0, 9)),
+        ("a (b) c", "(b)", (2, 5)),
+    ],
+)
+def test_a_mention_is_found_where_it_stands(text, mention, place):
+    assert place_of(text, mention) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "mention", "message"),
+    [
+        ("the river", "she", "'she' does not occur in 'the river'; give a mention as the text has it"),
+        ("she said she", "she", "'she' occurs 2 times in 'she said she'; say which, for example 'she#1'"),
+        ("she said she", "she#3", "'she#3': 'she' occurs 2 times in 'she said she'; count from 1"),
+        ("she said she", "she#0", "count from 1"),
+        ("she said", "  ", "a mention is empty; give the words of the text that it is"),
+    ],
+)
+def test_a_mention_that_names_no_place_is_refused(text, mention, message):
+    with pytest.raises(UserError, match=message):
+        place_of(text, mention)
+
+
+def test_a_pronoun_that_is_one_of_the_names_and_a_model_that_cannot_resolve_are_refused(labelled):
+    model, predictor = labelled(HEAD)
+    with pytest.raises(UserError, match="b='is' is the pronoun itself; give the two names it may mean"):
+        predictor.resolve([(" ".join(WORDS), "is", "river", "is")])
+    with pytest.raises(UserError, match="has no mention_head, so it cannot resolve pronouns"):
+        labelled(HeadConfig(kind="span"))[1].resolve([("a b c", "a", "b", "c")])
+    fresh = Predictor(Engine(dataclasses.replace(model, untrained=frozenset(["mention_head"]))))
+    with pytest.raises(UserError, match="the mention_head of this model was never trained, so it cannot resolve pronouns"):
+        fresh.resolve([("a b c", "a", "b", "c")])
+
+
+def test_people_read_the_name(labelled):
+    (answer,) = labelled(HEAD)[1].resolve([("the river is Paris", "is", "river", "Paris")])
+    shown = Resolve().for_people({**answer, "means": "river", "probability": 0.5})
+    assert shown.split() == ["50.00%", "is", "=", "river", "the", "river", "is", "Paris"]
+    assert " is = neither " in Resolve().for_people({**answer, "means": None})
