@@ -175,7 +175,14 @@ def _load_config(file: pathlib.Path, argument: str | None) -> Any:
         raise UserError(f"--config={file}:{argument}: its get_config takes no argument; leave `:{argument}` out")
     if argument is None and takes > len(get_config.__defaults__ or ()):
         raise UserError(f"--config={file} needs an argument, --config={file}:ARG; its docstring says which")
-    return get_config() if argument is None else get_config(argument)
+    if argument is None:
+        return get_config()
+    try:
+        return get_config(argument)
+    except (LookupError, ValueError) as error:
+        raise UserError(
+            f"--config={file}:{argument}: its get_config has no use for {argument!r} ({error!r}); see its docstring"
+        ) from error
 
 
 def _plain(config: Any) -> Any:

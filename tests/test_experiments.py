@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import pathlib
 import re
 
@@ -42,6 +43,13 @@ def test_every_experiment_says_how_to_run_it_on_what_for_how_long_and_what_to_ex
     assert file.stem == "quickstart" or f"--config=experiments/pretrain/{file.name}" in text
     for word in ("CPU|TPU|v5e", "hour|minutes", "xpect"):
         assert re.search(word, text), f"{file.name}: nothing about {word}"
+
+
+def test_the_laptop_goes_on_in_the_rows_it_ended_with():
+    whole, more = (load(f"experiments/pretrain/laptop.py{part}") for part in ("", ":more"))
+    (phase,) = more.phases
+    assert dataclasses.replace(phase, steps=whole.phases[-1].steps) == whole.phases[-1]
+    assert dataclasses.replace(more, phases=whole.phases) == whole
 
 
 @pytest.mark.parametrize("size", sorted(published_sizes()))

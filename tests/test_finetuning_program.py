@@ -4,7 +4,7 @@ import dataclasses
 import json
 import pathlib
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -32,15 +32,6 @@ UNITS = random_units("sequence", 48, shortest=8, longest=8)
 SHAPE = row_shape(UNITS, "sequence")
 START: Any = types.SimpleNamespace(config=CONFIG)
 PARAMS = random_label_parameters(HEAD, CONFIG)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Tiny programs: compiling takes longer than computing."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def task_of(kind: str = "sequence") -> Any:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,15 +15,6 @@ from bert_jax.model.settings import HeadConfig
 from bert_jax.terminal import UserError
 from bert_jax.warm_start import labelled_start, pretraining_start, teacher_of, with_own_head
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Weights are drawn once each: compiling takes longer."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,18 +82,16 @@ class Run:
         devices: int = 1,
         prepare: Callable[[], None] | None = None,
         compiled: pathlib.Path | None = None,
-        environment: Mapping[str, str] | None = None,
     ):
         self.workdir = workdir
-        own = environment or {}
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
         environment |= {
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
             "JAX_COMPILATION_CACHE_DIR": str(compiled or experiment.parent / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than running here
             "PYTHONPATH": str(REPOSITORY),
-            **own,
         }
         command = [sys.executable, "-m", f"bert_jax.{verb}", f"--config={experiment}", f"--workdir={workdir}", *arguments]
         self.process = subprocess.Popen(

@@ -66,8 +66,7 @@ def command(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[str]
 def started(data: pathlib.Path, workdir: pathlib.Path, *flags: str, prepare: Callable[[], None] | None = None) -> Run:
     """The same as a process of its own, as a person starts it."""
     _, _, _, *rest = command(data, workdir, *flags)
-    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    return Run(EXPERIMENT, workdir, *rest, verb="finetune", prepare=prepare, compiled=data / "compiled", environment=quick)
+    return Run(EXPERIMENT, workdir, *rest, verb="finetune", prepare=prepare, compiled=data / "compiled")
 
 
 def only_small_files() -> None:

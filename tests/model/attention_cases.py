@@ -20,10 +20,6 @@ BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
 RATE = 0.25
 
 
-quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-"""Compiles a third faster, and these arrays are small."""
-
-
 def arrays(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:
     """query, key, value and a gradient of the context."""
     random = np.random.default_rng(b * length + width)
@@ -62,7 +58,7 @@ def plain(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED) -> Any:
 def results(attend: Any, query: Any, key: Any, value: Any, gradient: Any) -> list[np.ndarray]:
     """The context and the three gradients, in float32."""
 
-    @quick
+    @jax.jit
     def run(query: Any, key: Any, value: Any, gradient: Any) -> Any:
         context, backward = jax.vjp(attend, query, key, value)
         return (context, *backward(gradient))

@@ -144,7 +144,7 @@ def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padd
     def outputs_and_gradients(how: str) -> Any:
         config = dataclasses.replace(SHAPE, scan_unroll=1, attention=how, attention_dropout=0.3)
 
-        @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+        @jax.jit
         def run(params: Any, x: Any) -> Any:
             drop = None if seed is None else jnp.uint32(seed)
             outputs, backward = jax.vjp(lambda params, x: Encoder(config).apply({"params": params}, x, ids, drop)[0], params, x)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
 
 import flax.linen as nn
 import jax
@@ -28,15 +27,6 @@ CONFIG = ModelConfig(
 LENGTHS = ((5, 3, 9), (), (1, 20), (7,), (), ())
 """Of the texts in each row; as many texts as rows, so that each in a row of its own compiles nothing new."""
 ROW, SLOTS = 24, 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Many tiny programs: compiling takes longer than computing."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def head_of(kind: str, **fields) -> HeadConfig:

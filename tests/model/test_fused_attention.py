@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ from tests.model.attention_cases import (
     on_mesh,
     packed,
     plain,
-    quick,
     results,
     split_by_hand,
 )
@@ -74,7 +74,7 @@ def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
 def masks(length: int, heads: int, seed: Any = SEED, b: int = 1) -> np.ndarray:
     """What dropout keeps [B, H, L, T]: with equal scores a context is the mask applied to values, here columns of one-hots."""
     width, zero, ids = 64, jnp.zeros((b, length, heads * 64)), jnp.ones((b, length), jnp.int32)
-    parts, attend = [], quick(fused(ids, heads, RATE, seed))
+    parts, attend = [], jax.jit(fused(ids, heads, RATE, seed))
     for first in range(0, length, width):
         value = np.zeros((b, length, heads, width), np.float32)
         value[:, np.arange(first, min(first + width, length)), :, np.arange(min(width, length - first))] = 1
@@ -118,7 +118,7 @@ def slopes(length: int, heads: int) -> tuple[list[float], list[float]]:
     attend = fused(ids, heads, RATE)
     _, of_query, of_key, of_value = results(attend, query, key, value, gradient)
 
-    @quick
+    @jax.jit
     def loss(query: Any, key: Any, value: Any) -> Any:
         return (attend(query, key, value) * gradient).sum()
 

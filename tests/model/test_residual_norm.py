@@ -26,7 +26,6 @@ FLOAT32_WITHIN = 1e-6  # of the largest
 BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
 RATE = 0.25
 
-quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def fused(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None) -> Any:
@@ -50,7 +49,7 @@ def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]
 def results(norm: Any, arrays: list[Any]) -> list[np.ndarray]:
     """The result and the gradients of x, y, scale and bias, in float32."""
 
-    @quick
+    @jax.jit
     def run(*arrays: Any) -> Any:
         out, derive = jax.vjp(norm, *arrays[:-1])
         return (out, *derive(arrays[-1]))
@@ -109,8 +108,8 @@ def test_rows_far_from_zero_keep_their_variance():
 def test_tokens_at_positions_are_treated_as_they_are_among_all():
     x, y, scale, bias, _ = inputs(2, 64, 128)
     positions = jnp.array([[3, 0, 63], [5, 6, 7]], jnp.int32)
-    some = quick(fused)(*(gather_positions(a, positions) for a in (x, y)), scale, bias, positions=positions)
-    assert (some == gather_positions(quick(fused)(x, y, scale, bias), positions)).all()
+    some = jax.jit(fused)(*(gather_positions(a, positions) for a in (x, y)), scale, bias, positions=positions)
+    assert (some == gather_positions(jax.jit(fused)(x, y, scale, bias), positions)).all()
 
 
 @pytest.mark.parametrize("rows", [8, 3])

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import pytest
 
 from bert_jax.interop.huggingface import Model, export_model
@@ -55,15 +54,6 @@ def labelled(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
         return model, Predictor(engine_on(path))
 
     return make
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Tiny models of many shapes: compiling takes longer than computing. For these modules only: others compare bits."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

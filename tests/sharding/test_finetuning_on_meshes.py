@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -32,15 +31,6 @@ UNITS = {kind: random_units(kind, 60, seed=3) for kind in ("sequence", "mention"
 STEPS = 3
 PARAMETERS_WITHIN = 2e-4  # as in pretraining: of the largest of each array, since Adam's first steps divide rounding by rounding
 SUMS_WITHIN = 2e-6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Tiny programs: compiling takes longer than computing."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def experiment_on(mesh: MeshConfig) -> FinetuningExperiment:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -24,15 +23,6 @@ LAYERS = 3
 CONFIG = dataclasses.replace(TINY, num_layers=LAYERS, scan_unroll=1)
 RATE = 1e-2
 PARAMS = random_label_parameters(HEAD, CONFIG)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Tiny programs: compiling takes longer than computing."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @functools.cache

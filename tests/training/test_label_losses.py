@@ -31,15 +31,6 @@ PLAIN = LabelLoss()
 CONFIG = dataclasses.replace(TINY, num_layers=1)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Many tiny programs: compiling takes longer than computing."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 @functools.cache
 def packed(kind: str):
     """(units, rows, shape, batch): twelve units in fewer rows, and empty rows up to twelve."""
