@@ -157,7 +157,7 @@ def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: 
         ("x = 1", "", r"has no function get_config\(\)"),
         ("def get_config(:", "", "line 1: "),
         ("def get_config(): return {}", ":base", "takes no argument; leave `:base` out"),
-        ("def get_config(size): return {'tiny': {}}[size]", ":base", r"no use for 'base' \(KeyError\('base'\)\); see its docstring"),
+        ("def get_config(size): return {'tiny': {}}[size]", ":base", r"no use for 'base' \(KeyError\('base'\)\); see its"),
         ("def get_config(task): return {}", "", "needs an argument"),
     ],
 )
