@@ -95,29 +95,17 @@ def token_vectors(params: Params, batch: Batch, *, config: ModelConfig, layers: 
 
 @compiled
 def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: HeadConfig) -> Array:
-    """float32 [T, C] of a sequence or choice head, [B, L, C] of a token or span head."""
+    """float32 [T, C] of a sequence or choice head, [B, L, C] of a token or span head; of a mention head [K, C], for each place
+    what it says of that one and the two after it: the first of an item's three is its answer (pronoun and names)."""
 
     def read(model: BertForLabels, batch: Batch) -> Array:
         ids = batch["sequence_ids"]
         tokens = model.features(*model.encode(*(batch[name] for name in INPUTS)), ids)
         if head.per_token:
             return model.answer(tokens, batch)
-        return model.answer(_flat(tokens), {"sequence_ids": ids.reshape(1, -1), "cls_positions": batch["starts"][None]})[0]
-
-    logits: Any = BertForLabels(config, head).apply({"params": params}, batch, method=read)
-    return logits
-
-
-@compiled
-def mention_logits(params: Params, batch: Batch, *, config: ModelConfig, head: HeadConfig) -> Array:
-    """float32 [K, C] of a mention head: for each place what it says of that place and the two after it, pronoun and names. Only
-    those of an item's first place mean anything."""
-
-    def read(model: BertForLabels, batch: Batch) -> Array:
-        ids = batch["sequence_ids"]
-        tokens = model.features(*model.encode(*(batch[name] for name in INPUTS)), ids)
         marks = jnp.stack([jnp.roll(batch["places"], -n) for n in range(3)], axis=-1)
-        return model.answer(_flat(tokens), {"sequence_ids": ids.reshape(1, -1), "marks": marks[None]})[0]
+        where = {"sequence_ids": ids.reshape(1, -1), "cls_positions": batch["starts"][None], "marks": marks[None]}
+        return model.answer(_flat(tokens), where)[0]
 
     logits: Any = BertForLabels(config, head).apply({"params": params}, batch, method=read)
     return logits

@@ -49,7 +49,7 @@ class Resolve:
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[dict[str, Any], Item]]) -> list[dict[str, Any]]:
         head = head_of(engine, "mention", WHAT)
-        found = engine.run(forwards.mention_logits, [item for _, item in prepared], "place", head=head)
+        found = engine.run(forwards.label_logits, [item for _, item in prepared], "place", head=head)
         answers = []
         for (said, _), logits in zip(prepared, found, strict=True):
             verdict = best_label(head.labels, logits[0])  # the triple that begins with the pronoun
