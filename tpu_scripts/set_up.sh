@@ -4,7 +4,8 @@
 #   BERT_JAX_PYTHON=PATH      the Python to use            (default: the first of 3.11 to 3.14 found, else one fetched with uv)
 #   BERT_JAX_DEVICE=DEVICE    cpu, tpu, cuda13 or cuda12   (default: what this machine has)
 #
-# Everything it makes lies in .venv and .venv-setup (log, lock, a fetched uv and Python); removing both starts anew.
+# Everything it makes lies in .venv and .venv-setup (log, lock, a fetched uv and Python); removing both starts anew. A .venv that
+# it did not make is left alone.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 setup_dir="$root/.venv-setup"
@@ -142,7 +143,7 @@ install() {
 
 # set_up EXTRA...: returns when .venv holds what this checkout asks for.
 set_up() {
-    local stamp="$root/.venv/bert_jax-stamp" device python extras wanted="$*"
+    local stamp="$root/.venv/bert_jax-stamp" begun="$setup_dir/begun" device python extras wanted="$*"
     device="$(find_device)" || exit 1
 
     # finished: whether nothing is to be done; sets extras. What was once installed stays: run.sh after test.sh has nothing to do.
@@ -161,7 +162,12 @@ set_up() {
         flock 9
         finished && exec 9>&- && return
     fi
+    if [[ -e "$root/.venv" && ! -e "$stamp" && ! -e "$begun" ]]; then
+        fail "$root/.venv was not made by these scripts, which would have to empty it. Move it away and start again
+(mv .venv .venv.mine), or run the modules with it: .venv/bin/python -m bert_jax.pretrain"
+    fi
     : >"$log"
+    : >"$begun"
     case "$device" in
         cpu) say "device: cpu (no TPU on the PCI bus, no NVIDIA driver; BERT_JAX_DEVICE overrides)" ;;
         *) say "device: $device (BERT_JAX_DEVICE overrides)" ;;
@@ -186,5 +192,6 @@ Install one (Ubuntu: sudo apt install python3.11 python3.11-venv) and start agai
     stage "installing pinned packages (${extras// /, }; the first time takes a minute or more)" install $extras
     # shellcheck disable=SC2086
     state $extras >"$stamp.new" && mv "$stamp.new" "$stamp"
+    rm -f "$begun"
     exec 9>&-
 }

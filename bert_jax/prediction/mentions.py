@@ -25,18 +25,23 @@ WHAT = "resolve pronouns"
 class Resolve:
     """Whether a pronoun means the name `a`, the name `b`, or neither, with the probability of each.
 
-    A mention is given by its words; where the text has them several times, "she#2" is the second. A text longer than the position
-    table is read around the three, as in training.
+    A mention is given by its words; where the text has them several times, "she#2" is the second, or `pronoun_start`, `a_start`
+    and `b_start` say at which character it begins, as GAP's offsets do. A text longer than the position table is read around the
+    three, as in training.
     """
 
-    fields = (Field("text"), *(Field(name) for name in MENTIONS))
+    fields = (
+        Field("text"),
+        *(Field(name) for name in MENTIONS),
+        *(Field(f"{name}_start", optional=True, number=True) for name in MENTIONS),
+    )
 
     def check(self, engine: Engine) -> None:
         head_of(engine, "mention", WHAT)
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[dict[str, Any], Item]:
         text = values["text"]
-        found = {name: place_of(text, values[name]) for name in MENTIONS}
+        found = {name: _place(text, name, values) for name in MENTIONS}
         if twice := [name for name in ("a", "b") if found[name] == found["pronoun"]]:
             raise UserError(f"{twice[0]}={values[twice[0]]!r} is the pronoun itself; give the two names it may mean")
         said: dict[str, Any] = {name: text[start:end] for name, (start, end) in found.items()}
@@ -61,6 +66,17 @@ class Resolve:
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
         return answer
+
+
+def _place(text: str, name: str, values: Mapping[str, Any]) -> tuple[int, int]:
+    """The characters [start, end) of the mention `name` of a record: at its start where the record has one."""
+    mention, start = values[name], values.get(f"{name}_start")
+    if start is None:
+        return place_of(text, mention)
+    if not text.startswith(mention, start):
+        there = repr(text[start : start + len(mention)]) if start < len(text) else f"nothing after {len(text)} characters"
+        raise UserError(f"{name}_start={start}: the text has {there} there, not {mention!r}; count characters from 0")
+    return start, start + len(mention)
 
 
 def place_of(text: str, mention: str) -> tuple[int, int]:

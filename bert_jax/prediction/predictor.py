@@ -81,7 +81,7 @@ class Predictor:
         return self.ask(Choose(**options), [{"prompt": p, "choices": list(c)} for p, c in prompts])
 
     def resolve(self, pronouns: Iterable[tuple[str, str, str, str]]) -> list[dict[str, Any]]:
-        """For each (text, pronoun, a, b) {"means": a, b or None, "probabilities", ...}."""
+        """For each (text, pronoun, a, b) {"means": a, b or None, "probabilities", ...}; `ask` takes their offsets too."""
         return self.ask(Resolve(), [dict(zip(("text", *MENTIONS), asked, strict=True)) for asked in pronouns])
 
     def ask(self, question: Question, records: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -32,11 +32,12 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Field:
-    """One thing a verb asks of a record. In text lines the fields stand in order, and a `many` one takes all that is left."""
+    """One thing a verb asks of a record. In text lines the texts stand in order, and a `many` one takes all that is left."""
 
     name: str
     many: bool = False  # a list of texts
     optional: bool = False  # None where it is absent
+    number: bool = False  # a count of characters instead of a text, which JSON alone can hold
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def read_records(
     if stdin is None:
         raise UserError("there is no text: standard input is closed; give texts as arguments, or --input=FILE")
     if stdin.isatty():
-        line = "JSON object" if jsonl else " TAB ".join(f.name for f in fields)
+        line = "JSON object" if jsonl else " TAB ".join(f.name for f in fields if not f.number)
         print(f"one {line} a line; end with Ctrl-D", file=sys.stderr)
     return Records(_file_records(_own(stdin), "standard input", fields, jsonl), typed=stdin.isatty())
 
@@ -227,6 +228,7 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 
 def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) -> Record:
+    fields = [f for f in fields if not f.number]
     parts = [text] if len(fields) == 1 and not fields[0].many else text.split("\t")
     parts = [part.strip() for part in parts]
     form = " TAB ".join(f"{f.name} ..." if f.many else f.name for f in fields)
@@ -267,6 +269,9 @@ def _problem(of: Field, given: Mapping[str, Any]) -> str | None:
         return None
     if of.name not in given:
         return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "")
+    if of.number:
+        count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        return None if count else f"its {of.name} is {json.dumps(value)[:40]}, not a count of characters from 0"
     texts = value if of.many else [value]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return f"its {of.name} is {json.dumps(value)[:40]}, not {'a list of texts' if of.many else 'text'}"

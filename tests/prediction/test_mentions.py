@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 
 import numpy as np
@@ -10,6 +11,7 @@ from bert_jax.model.settings import HeadConfig
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.mentions import Resolve, place_of
 from bert_jax.prediction.predictor import Predictor
+from bert_jax.prediction.streams import read_records
 from bert_jax.terminal import UserError
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax
@@ -77,6 +79,34 @@ def test_a_mention_is_found_where_it_stands(text, mention, place):
 def test_a_mention_that_names_no_place_is_refused(text, mention, message):
     with pytest.raises(UserError, match=message):
         place_of(text, mention)
+
+
+def test_an_offset_says_which_of_several(labelled):
+    _, predictor = labelled(HEAD)
+    text = "the river is the capital of the river"
+    record = {"text": text, "pronoun": "is", "a": "river", "b": "capital"}
+    for number, start in ((1, 4), (2, 32)):
+        by_number, by_offset = predictor.ask(Resolve(), [record | {"a": f"river#{number}"}, record | {"a_start": start}])
+        assert by_offset == by_number
+        assert by_offset["a_start"] == start
+    for start, there in ((5, "'iver '"), (99, "nothing after 37 characters")):
+        with pytest.raises(UserError, match=f"a_start={start}: the text has {there} there, not 'river'; count characters from 0"):
+            predictor.ask(Resolve(), [record | {"a_start": start}])
+
+
+def test_offsets_are_read_from_json_and_must_be_counts(tmp_path):
+    record = {"text": "she and I", "pronoun": "she", "a": "I", "b": "and"}
+    starts = [0, None, "0", -1, True, 1.0]
+    file = tmp_path / "asked.jsonl"
+    file.write_text("".join(json.dumps(record | {"pronoun_start": start}) + "\n" for start in starts))
+    read = list(read_records([], str(file), Resolve.fields))
+    assert [r.values["pronoun_start"] for r in read[:2]] == [0, None]
+    assert [r.problem for r in read[:2]] == [None, None]
+    assert [r.problem for r in read[2:]] == [
+        f"its pronoun_start is {given}, not a count of characters from 0" for given in ('"0"', "-1", "true", "1.0")
+    ]
+    (line,) = read_records(["she and I\tshe\tI\tand\t0"], None, Resolve.fields)
+    assert line.problem == "5 texts between TABs, more than the 4 of text TAB pronoun TAB a TAB b"
 
 
 def test_a_pronoun_that_is_one_of_the_names_and_a_model_that_cannot_resolve_are_refused(labelled):

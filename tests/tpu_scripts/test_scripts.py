@@ -115,7 +115,9 @@ def test_an_unknown_verb_names_the_nearest_and_installs_nothing(tmp_path: pathli
 
 def test_a_half_made_or_moved_environment_is_made_anew(tmp_path: pathlib.Path):
     checkout = make_checkout(tmp_path / "checkout")
-    (checkout / ".venv" / "bin").mkdir(parents=True)  # as a kill within the installation leaves it
+    (checkout / "requirements.txt").write_text("no-such-package==1.0\n")  # fails where a kill would interrupt
+    assert script(checkout, "run", "pretrain").returncode == 1
+    (checkout / "requirements.txt").write_text("")
     (checkout / ".venv" / "debris").write_text("")
     assert "making .venv" in script(checkout, "run", "pretrain").stderr
     assert not (checkout / ".venv" / "debris").exists()
@@ -123,6 +125,19 @@ def test_a_half_made_or_moved_environment_is_made_anew(tmp_path: pathlib.Path):
     done = script(moved, "run", "pretrain")
     assert done.returncode == 0
     assert "making .venv" in done.stderr
+
+
+def test_an_environment_of_someone_else_is_left_alone(tmp_path: pathlib.Path):
+    checkout = make_checkout(tmp_path / "checkout")
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / "mine").write_text("")
+    refused = script(checkout, "run", "pretrain")
+    assert refused.returncode == 1
+    assert f"error: {checkout}/.venv was not made by these scripts" in refused.stderr
+    assert "mv .venv .venv.mine" in refused.stderr
+    assert (checkout / ".venv" / "mine").exists()
+    (checkout / ".venv").rename(checkout / ".venv.mine")
+    assert script(checkout, "run", "pretrain").returncode == 0
 
 
 def test_changed_requirements_are_installed_and_a_failure_shows_the_log_and_is_recoverable(tmp_path: pathlib.Path):
