@@ -208,6 +208,8 @@ def finetune(
             "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
             "jax": jax.__version__,
         }
+        if results["degenerate"]:
+            said.warn_degenerate(data.dev[0])
         if run.is_first:
             write_json(directory / RESULTS, results)
             said.draw()
@@ -292,7 +294,7 @@ def checked_rows(batches: LabelledBatches, shard: tuple[int, int], model: ModelC
 
 
 def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices: Sequence[jax.Device]) -> None:
-    """Predicts every split with the best weights of a run, and exports them as a model: the workdir's predictions/ and model/."""
+    """Exports the best weights of a run as a model, and predicts every split with them: the workdir's model/ and predictions/."""
     experiment = learned.experiment
     mesh = make_mesh(experiment.mesh, devices)
     steps_per_epoch = learned.results["steps_per_epoch"]
@@ -301,12 +303,6 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
         best = checkpoints.restore_latest(best_layout(with_shardings(program.abstract, program.shardings), mesh))
     if best is None:
         raise UserError(f"{learned.directory / BEST} holds no weights; start this run again in another --workdir")
-    evaluate = evaluation(data, program, mesh, run)
-    for split in data.units:
-        if split != "train":
-            logits = evaluate(best["params"], split)
-            if run.is_first:
-                data.task.write_predictions(run.workdir / PREDICTIONS, split, logits)
     params = on_host(best["params"], mesh)
     if run.is_first:
         dropout = {name: getattr(experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
@@ -314,7 +310,13 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
         whole = dataclasses.replace(start, params=params, config=config, head=program.head)
         trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={})
         about = {"task": data.task.name, "step": learned.results["best_step"]}
-        export_model(run.workdir / MODEL, trained, about)
+        export_model(run.workdir / MODEL, trained, about)  # first: no fault of a prediction may cost the model
+    evaluate = evaluation(data, program, mesh, run)
+    for split in data.units:
+        if split != "train":
+            logits = evaluate(best["params"], split)
+            if run.is_first:
+                data.task.write_predictions(run.workdir / PREDICTIONS, split, logits)
 
 
 def read_units(task: Task, start: Model) -> Data:

@@ -61,7 +61,7 @@ class TrainingConfig:
     """arXiv:1512.00567, section 7."""
     class_weights: tuple[float, ...] = ()
     """A factor for the loss of each label, in the order of the head's labels; one 0 stands for "balanced": each label counts by
-    the inverse of its frequency."""
+    the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
     layer_decay: float = 1.0
     """The learning rate of a layer is this times that of the layer above (ULMFiT; ELECTRA's 0.8 and 0.9)."""
     freeze_encoder: bool = False
@@ -76,9 +76,9 @@ class SelectionConfig:
 
     per_epoch: int = 1
     select: str = "best"
-    """"best": the weights of the best evaluation on dev; "last": the last ones."""
+    """"best": the weights of the best evaluation on dev (arXiv:2002.06305); "last": the last ones."""
     patience: int = 0
-    """Training ends after so many evaluations without a better one; 0 never."""
+    """Training ends after so many evaluations without a better one (Prechelt 1998, "Early Stopping - But When?"); 0 never."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,8 @@ class FinetuningExperiment:
     seed: int = 0
     """Decides the order of the examples, dropout, and the new head's weights."""
     init_from: str = ""
-    """The model to begin with: Hugging Face directory, workdir of a run, or name on the hub."""
+    """The model to begin with: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B one that has
+    learned MNLI does better (arXiv:1811.01088)."""
     init_new: str = ""
     """Parts that it lacks and that begin with random weights, with commas between ("pooler"); the task's head always does."""
     init_random: bool = False

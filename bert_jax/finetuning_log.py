@@ -109,6 +109,14 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         if time.monotonic() - self._drawn > DRAWN_EVERY:
             self.draw()
 
+    def warn_degenerate(self, split: str) -> None:
+        """The weights are of no use, whatever their score."""
+        log.warning(
+            "%sall answers of this run on %s are alike (degenerate): take another seed, or a smaller learning rate",
+            self._prefix,
+            split,
+        )
+
     def draw(self) -> None:
         """Draws the curves so far."""
         self._drawn = time.monotonic()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.tables import Place, Say, note, number, read_rows, read_table
+from bert_jax.tasks.tables import MEND, Place, Say, note, number, read_rows, read_table
 from bert_jax.terminal import UserError, nearest
 
 _SPLITS = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
@@ -124,7 +124,8 @@ def read_glue(task: str, directory: str | os.PathLike, split: str, *, say: Say =
     `msr_paraphrase_train.txt` and `msr_paraphrase_test.txt` (with labels), and the `dev_ids.tsv` of GLUE, which says what of
     the former is the dev set.
     Left out, and said: lines of QQP with a wrong number of columns (train and dev: the indices of a test set must all be
-    answered), and examples of MNLI without a gold label. Raises UserError for every other fault of a file.
+    answered), and examples of MNLI without a gold label. Empty texts, which QQP has, are kept and said. Raises UserError for
+    every other fault of a file.
     """
     about = glue_task(task)
     if split not in about.files:
@@ -140,6 +141,7 @@ def read_glue(task: str, directory: str | os.PathLike, split: str, *, say: Say =
     index = next((name for name in ("index", "id") if name in table.columns), None)
     belongs = _mrpc_members(path, split) if path.name == _MSR.get(split) else None
     unlabelled = 0
+    blank: list[int] = []  # line numbers
     examples: list[TextExample] = []
     for place, row in table:
         if belongs and not belongs(row):
@@ -147,11 +149,15 @@ def read_glue(task: str, directory: str | os.PathLike, split: str, *, say: Say =
         if label and row[label] == about.unlabelled:
             unlabelled += 1
             continue
+        if not all(row[name].strip() for name in (about.text, about.text_b) if name):
+            blank.append(place.line)
         value = _label(about, place, row[label]) if label else None
         name = row[index] if index else str(len(examples))
         examples.append(TextExample(name, row[about.text], row[about.text_b] if about.text_b else None, value))
     if broken:
         say(f"{path}: {len(broken):,} lines with a wrong number of columns are left out, the first is line {broken[0]}")
+    if blank:
+        say(f"{path}: {len(blank):,} examples with an empty text are read as they are, the first is line {blank[0]}")
     if unlabelled:
         say(f"{path}: {unlabelled:,} examples without a gold label are left out")
     if not examples:
@@ -194,7 +200,7 @@ def _label(task: GlueTask, place: Place, value: str) -> str | float:
     if task.is_regression:
         return number(place, task.label or "", value, *_STS_RANGE)
     if value not in task.labels:
-        raise place.error(f"{task.label} is {value!r}, not one of {', '.join(task.labels)}")
+        raise place.error(f"{task.label} is {value!r}, not one of {', '.join(task.labels)}; {MEND}")
     return value
 
 

@@ -182,15 +182,15 @@ def load(config: TaskConfig, say: Say = note) -> MentionTask:
 
     Raises UserError for files that are missing or faulty, and for a pronoun of neither gender, which GAP cannot score.
     """
-    if config.data_dir:
-        paths = {split: pathlib.Path(config.data_dir) / name for split, name in _FILES.items()}
+    paths = {split: pathlib.Path(config.data_dir) / name for split, name in _FILES.items()} if config.data_dir else {}
+    if paths:
         splits = {split: read_gap(path) for split, path in paths.items() if split != "test" or path.is_file()}
     else:
         splits = {split: catalogue.examples(config.name, split, say=say) for split in _FILES}
     for split, examples in splits.items():
         if strange := [example for example in examples if example.gender is None]:
             raise UserError(
-                f"gap, {split}: the pronoun {strange[0].pronoun!r} of {strange[0].id} is neither masculine nor feminine; remove "
-                "the row, GAP is scored by gender"
+                f"{paths.get(split, f'gap, {split}')}: the pronoun {strange[0].pronoun!r} of {strange[0].id} is neither "
+                "masculine nor feminine; remove the row, GAP is scored by gender"
             )
     return MentionTask(config.name, config.length, usable_splits(config, splits), say)

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.own_rows import Row, read_own_rows, short, suffix
 from bert_jax.tasks.squad import AnswerPlaces, read_squad
-from bert_jax.tasks.tables import Say, note, number
+from bert_jax.tasks.tables import MEND, Say, note, number
 from bert_jax.terminal import UserError, nearest
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
@@ -177,7 +177,7 @@ def _text(config: OwnDataConfig, row: Row, n: int, optional: bool) -> TextExampl
         if label is not None and config.problem == "regression":
             label = number(row.place, config.label, label, -math.inf, math.inf)
             if not math.isfinite(label):
-                raise row.place.error(f"{config.label} is {label}, not a finite number")
+                raise row.place.error(f"{config.label} is {label}, not a finite number; {MEND}")
     text_b = row.text(config.text_b) if config.text_b else None
     return TextExample(_id(config, row, n), row.text(config.text), text_b, label)
 
@@ -200,7 +200,7 @@ def _question(places: AnswerPlaces, config: OwnDataConfig, row: Row, n: int, opt
     if isinstance(given, dict) and isinstance(given.get("text"), list):  # {"text": [...], "answer_start": [...]}
         starts = given.get("answer_start") or [None] * len(given["text"])
         if not isinstance(starts, list) or len(starts) != len(given["text"]):
-            raise row.place.error(f"{config.answers} is {short(given)}, with not as many answer_start as text")
+            raise row.place.error(f"{config.answers} is {short(given)}, with not as many answer_start as text; {MEND}")
         given = [{"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)]
     listed = given if isinstance(given, list) else [given]
     beside = row.value(config.answer_start) if config.answer_start and listed else None
@@ -216,7 +216,7 @@ def _answer(config: OwnDataConfig, row: Row, answer: Any, start: Any) -> tuple[s
     if isinstance(start, str) and start.isascii() and start.isdigit():
         start = int(start)
     if not isinstance(answer, str) or not answer.strip() or not isinstance(start, int | None):
-        raise row.place.error(f"{config.answers} holds {short(answer)} at {short(start)}, not a text and where it begins")
+        raise row.place.error(f"{config.answers} holds {short(answer)} at {short(start)}, not a text and where it begins; {MEND}")
     return answer, start
 
 
@@ -228,7 +228,7 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool) -> ChoiceEx
     label, first = row.name(config.label, optional=optional), config.first_choice
     numbers = [str(i) for i in range(first, first + len(choices))]
     if label is not None and label not in numbers:
-        raise row.place.error(f"{config.label} is {label!r}, not one of {', '.join(numbers)} (first_choice={first})")
+        raise row.place.error(f"{config.label} is {label!r}, not one of {', '.join(numbers)} (first_choice={first}); {MEND}")
     right = None if label is None else numbers.index(label)
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.tasks.tables import Place, read_table, read_text, split_lines
+from bert_jax.tasks.tables import MEND, Place, is_whole, read_table, read_text, split_lines
 from bert_jax.terminal import UserError, nearest
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
@@ -27,8 +27,8 @@ class Row:
         """None only for what is `optional`, where it is absent, null, or an empty cell."""
         value = self.values.get(name)
         if name not in self.values and not optional:
-            kind = "field" if self.separator is None else "column"
-            raise self.place.error(f"no {kind} {name!r}; {nearest(name, self.values) if self.values else 'the object is empty'}")
+            kind, place = ("field", self.place) if self.separator is None else ("column", Place(self.place.path, 1))
+            raise place.error(f"no {kind} {name!r}; {nearest(name, self.values) if self.values else 'the object is empty'}")
         if value is None and not optional:
             raise self.place.error(f"{name} is null; fill it in, or remove the row")
         return None if optional and value == "" else value
@@ -37,15 +37,15 @@ class Row:
         """A text that is not blank."""
         value = self.value(name)
         if not isinstance(value, str) or not value.strip():
-            raise self.place.error(f"{name} is {short(value)}, not a text; mend the row, or remove it")
+            raise self.place.error(f"{name} is {short(value)}, not a text; {MEND}")
         return value
 
     def name(self, name: str, *, optional: bool) -> str | None:
-        """A label's name: a text, or JSON's number or truth value as JSON writes it."""
+        """A label's name: a text without the blanks around it, or JSON's number or truth value as JSON writes it."""
         value = self.value(name, optional=optional)
         if isinstance(value, bool | int | float):
             return json.dumps(value)
-        return None if value is None else self.text(name)
+        return None if value is None else self.text(name).strip()
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
         """A list; an empty cell is an empty one, but where that is optional None."""
@@ -58,7 +58,7 @@ class Row:
         listed = value if isinstance(value, list) else [None]
         parts: list[Any] = [json.dumps(part) if isinstance(part, bool | int | float) else part for part in listed]
         if not all(isinstance(part, str) and part.strip() for part in parts):
-            raise self.place.error(f"{name} is {short(value)}, not a list of texts; mend the row, or remove it")
+            raise self.place.error(f"{name} is {short(value)}, not a list of texts; {MEND}")
         return tuple(parts)
 
 
@@ -102,4 +102,7 @@ def _json_object(place: Place, line: str) -> dict[str, Any]:
         raise place.error(f"not JSON ({error}): {line[:60]!r}; a line holds one object") from error
     if not isinstance(value, dict):
         raise place.error(f"{short(value)} is not an object; a line holds one object with the columns as its fields")
+    for name, held in value.items() if "\\u" in line else ():
+        if not is_whole(name + json.dumps(held, ensure_ascii=False)):
+            raise place.error(f"{name!r} holds half a surrogate pair, which is no character; {MEND}")
     return value

@@ -5,18 +5,20 @@ Every reader raises UserError that names file, line and remedy. `squad.py` reads
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, TextExample, WordsExample
-from bert_jax.tasks.tables import Place, Table, integer, number, read_table, read_text, split_lines
+from bert_jax.tasks.tables import MEND, Place, Table, filled, integer, number, read_table, read_text, split_lines
 from bert_jax.terminal import UserError, nearest
 
 _Example = TypeVar("_Example")
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
+_CONLLU_ID = re.compile(r"[0-9]+([-.][0-9]+)?")
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 GENDERS = {
     **dict.fromkeys(("he", "him", "his", "himself"), "masculine"),
@@ -35,13 +37,7 @@ def read_conll(path: str | os.PathLike, *, word: int = 0, tag: int | None = -1) 
     """
     path = pathlib.Path(path)
     lines = [(Place(path, i), line) for i, line in enumerate(split_lines(read_text(path)), 1)]
-    words = [line for _, line in lines if line.strip() and not line.startswith("-DOCSTART-")]
-    has_tabs = any("\t" in line for line in words)
-
-    def columns(line: str) -> list[str]:
-        return line.split("\t") if has_tabs else re.split(" +", line.strip(" "))
-
-    width = len(columns(next((line for line in words if not line.startswith("#")), (words or [""])[0])))
+    width, columns = _conll_columns([line for _, line in lines])
     for name, column in {"word": word, "tag": tag}.items():
         if column is not None and not -width <= column < width:
             raise UserError(f"{path} has {width} columns, none of them {name}={column}; give one from {-width} to {width - 1}")
@@ -70,6 +66,22 @@ def read_conll(path: str | os.PathLike, *, word: int = 0, tag: int | None = -1) 
     return sentences
 
 
+def conll_width(path: str | os.PathLike) -> int:
+    """How many columns a CoNLL file has."""
+    return _conll_columns(split_lines(read_text(pathlib.Path(path))))[0]
+
+
+def _conll_columns(lines: Sequence[str]) -> tuple[int, Callable[[str], list[str]]]:
+    """The number of columns, that of the first word, and what cuts a line into them."""
+    words = [line for line in lines if line.strip() and not line.startswith("-DOCSTART-")]
+    has_tabs = any("\t" in line for line in words)
+
+    def columns(line: str) -> list[str]:
+        return line.split("\t") if has_tabs else re.split(" +", line.strip(" "))
+
+    return len(columns(next((line for line in words if not line.startswith("#")), (words or [""])[0]))), columns
+
+
 def _tagged_word(place: Place, row: list[str], width: int, word: int, tag: int | None) -> tuple[str, str]:
     if len(row) != width:
         raise place.error(f"{len(row)} columns where other lines have {width}; mend the line")
@@ -81,9 +93,12 @@ def _tagged_word(place: Place, row: list[str], width: int, word: int, tag: int |
     return row[word], label
 
 
-def read_conllu(path: str | os.PathLike, *, column: str = "upos") -> list[WordsExample]:
+def read_conllu(path: str | os.PathLike, *, column: str = "upos", may_lack_tags: bool = False) -> list[WordsExample]:
     """Sentences of a CoNLL-U file, tagged by its column `upos` or `xpos`: the syntactic words, without the ranges of multiword
-    tokens ("1-2") and without empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`."""
+    tokens ("1-2") and without empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`.
+
+    may_lack_tags: where every tag is "_", as in a test set, there are no labels; else that is an error.
+    """
     if column not in _CONLLU_COLUMNS:
         raise UserError(f"column={column!r} holds no tags; {nearest(column, _CONLLU_COLUMNS)}")
     path = pathlib.Path(path)
@@ -92,6 +107,7 @@ def read_conllu(path: str | os.PathLike, *, column: str = "upos") -> list[WordsE
     document = 0
     sentences: list[WordsExample] = []
     held: list[tuple[str, str]] = []
+    untagged: list[UserError] = []
     for i, line in enumerate([*lines, ""], 1):
         if _is_newdoc(line):
             document += 1
@@ -101,15 +117,24 @@ def read_conllu(path: str | os.PathLike, *, column: str = "upos") -> list[WordsE
             sentences.append(WordsExample(str(len(sentences)), words, labels, at))
             held = []
         elif line.strip() and not line.startswith("#"):
-            row = line.split("\t")
+            row, place = line.split("\t"), Place(path, i)
             if len(row) != 10:
-                raise Place(path, i).error(f"{len(row)} columns between TABs, not the 10 of CoNLL-U; mend the line")
+                raise place.error(f"{len(row)} columns between TABs, not the 10 of CoNLL-U; mend the line")
+            if not _CONLLU_ID.fullmatch(row[0]):
+                raise place.error(f"the ID {row[0]!r} is none of CoNLL-U, such as 1, 1-2 or 8.1; mend the line")
             if row[0].isdigit():
-                if row[_CONLLU_COLUMNS[column]] == "_":
-                    raise Place(path, i).error(f"{row[1]!r} has no {column}; give the other column, or tag the file first")
-                held.append((row[1], row[_CONLLU_COLUMNS[column]]))
+                tag = row[_CONLLU_COLUMNS[column]]
+                if not row[1].strip() or not tag.strip():
+                    raise place.error(f"the {'tag' if row[1].strip() else 'word'} is empty; mend the line")
+                if tag == "_":
+                    untagged.append(place.error(f"{row[1]!r} has no {column}; give the other column, or tag the file first"))
+                held.append((row[1], tag))
     if not sentences:
         raise UserError(f"{path} holds no words; give a CoNLL-U file")
+    if untagged and may_lack_tags and len(untagged) == sum(len(sentence.words) for sentence in sentences):
+        return [dataclasses.replace(sentence, labels=None) for sentence in sentences]
+    if untagged:
+        raise untagged[0]
     return sentences
 
 
@@ -125,28 +150,25 @@ def read_swag(path: str | os.PathLike) -> list[ChoiceExample]:
     endings = [f"ending{i}" for i in range(4)]
     table.require("sent1", "sent2", *endings)
     has_label = "label" in table.columns
-    return _not_empty(
-        table.path,
-        [
-            ChoiceExample(
-                str(n),
-                row["sent1"],
-                tuple(f"{row['sent2']} {row[ending]}".strip() for ending in endings),
-                integer(place, "label", row["label"], below=len(endings)) if has_label else None,
-            )
-            for n, (place, row) in enumerate(table)
-        ],
-    )
+    examples = []
+    for n, (place, row) in enumerate(table):
+        filled(place, row, "sent1", *endings)
+        choices = tuple(f"{row['sent2']} {row[ending]}".strip() for ending in endings)
+        label = integer(place, "label", row["label"], below=len(endings)) if has_label else None
+        examples.append(ChoiceExample(str(n), row["sent1"], choices, label))
+    return _not_empty(table.path, examples)
 
 
 def read_codah(path: str | os.PathLike) -> list[ChoiceExample]:
     """CODAH's TSV without header: category, prompt, four endings, label."""
     columns = ("category", "prompt", "0", "1", "2", "3", "label")
     table = read_table(pathlib.Path(path), columns=columns)
-    return [
-        ChoiceExample(str(n), row["prompt"], tuple(row[i] for i in "0123"), integer(place, "label", row["label"], below=4))
-        for n, (place, row) in enumerate(table)
-    ]
+    examples = []
+    for n, (place, row) in enumerate(table):
+        filled(place, row, "prompt", *"0123")
+        label = integer(place, "label", row["label"], below=4)
+        examples.append(ChoiceExample(str(n), row["prompt"], tuple(row[i] for i in "0123"), label))
+    return examples
 
 
 def read_gap(path: str | os.PathLike) -> list[PronounExample]:
@@ -189,7 +211,7 @@ def _pronoun_label(place: Place, row: dict[str, str]) -> str:
     for name in ("A", "B"):
         value = row[f"{name}-coref"].upper()
         if value not in ("TRUE", "FALSE"):
-            raise place.error(f"{name}-coref is {row[f'{name}-coref']!r}, not TRUE or FALSE")
+            raise place.error(f"{name}-coref is {row[f'{name}-coref']!r}, not TRUE or FALSE; {MEND}")
         corefers[name] = value == "TRUE"
     if all(corefers.values()):
         raise place.error("A-coref and B-coref are both TRUE, but A and B are different people; set one to FALSE")
@@ -212,11 +234,12 @@ def read_sick(path: str | os.PathLike, split: str, *, label: str = "entailment")
     examples = []
     for place, row in table:
         if row["SemEval_set"] not in sets.values():
-            raise place.error(f"SemEval_set is {row['SemEval_set']!r}, not one of {', '.join(sets.values())}")
+            raise place.error(f"SemEval_set is {row['SemEval_set']!r}, not one of {', '.join(sets.values())}; {MEND}")
         if row["SemEval_set"] != sets[split]:
             continue
+        filled(place, row, "sentence_A", "sentence_B")
         if label == "entailment" and row[column] not in SICK_LABELS:
-            raise place.error(f"{column} is {row[column]!r}, not one of {', '.join(SICK_LABELS)}")
+            raise place.error(f"{column} is {row[column]!r}, not one of {', '.join(SICK_LABELS)}; {MEND}")
         named: str | float = row[column] if label == "entailment" else number(place, column, row[column], 1, 5)
         examples.append(TextExample(row["pair_ID"], row["sentence_A"], row["sentence_B"], named))
     return _not_empty(table.path, examples, f" whose SemEval_set is {sets[split]}")

@@ -136,17 +136,24 @@ class SpanTask:
         return _main_first((squad2_scores if self.may_be_unanswerable else squad1_scores)(gold, nothing))
 
     def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
-        """Whether the best start is [CLS] in every window, which is never an answer, or all windows say the same two columns."""
+        """Whether the best start is [CLS] in every window, which is never an answer, or all windows say the same two columns, or,
+        in 2.0, every question is said to have no answer though some have one."""
         best = np.array([values.argmax(0) for values in logits])
-        return all_equal(best) or (all_equal(best[:, 0]) and bool(best[0, 0] == 0))
+        if all_equal(best) or (all_equal(best[:, 0]) and bool(best[0, 0] == 0)):
+            return True
+        if not self.may_be_unanswerable or not any(_gold(self.splits[split]).values()):
+            return False
+        verdicts = self._verdicts(split, logits)
+        return all(margin > verdicts.threshold for margin in verdicts.margins.values())
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """SPLIT_predictions.json, {id: text}, "" for no answer; SPLIT_nbest_predictions.json, {id: entries}, whose start and end
-        are characters of the context; and of 2.0 SPLIT_null_odds.json, {id: margin of "no answer"}. The official scripts read the
-        first and the last."""
+        """SPLIT_predictions.json, {id: text}, "" for no answer; SPLIT_nbest_predictions.json, {id: entries}, each with the four
+        fields of the original's and its characters [start, end) of the context; and of 2.0 SPLIT_null_odds.json, {id: margin of
+        "no answer"}. The official scripts read the first and the last."""
         verdicts = self._verdicts(split, logits)
         given = {q: "" if verdicts.margins[q] > verdicts.threshold else text for q, text in verdicts.texts.items()}
-        best = {q: [dataclasses.asdict(span) for span in answer.spans] for q, answer in verdicts.answers.items()}
+        entry = ("text", "probability", "start_logit", "end_logit", "start", "end")
+        best = {q: [{name: getattr(s, name) for name in entry} for s in answer.spans] for q, answer in verdicts.answers.items()}
         files = {"predictions.json": given, "nbest_predictions.json": best}
         if self.may_be_unanswerable:  # JSON knows no infinity, the margin where there is no span at all
             files["null_odds.json"] = {q: min(margin, sys.float_info.max) for q, margin in verdicts.margins.items()}

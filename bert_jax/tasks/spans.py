@@ -24,8 +24,14 @@ class Span:
     text: str
     start: int
     end: int
-    score: float  # start logit + end logit; of "no answer", those of [CLS] in the window where they are smallest
+    start_logit: float  # of "no answer", those of [CLS] in the window where their sum is smallest
+    end_logit: float
     probability: float  # softmax of the scores in the n-best list
+
+    @property
+    def score(self) -> float:
+        """By which spans are ranked."""
+        return self.start_logit + self.end_logit
 
 
 @dataclass(frozen=True)
@@ -75,26 +81,28 @@ def best_spans(
     if not windows:
         raise ValueError("an answer needs at least one window")
     starts, ends = (_padded(logits, windows) for logits in (start_logits, end_logits))
-    null_score = float((starts[:, 0] + ends[:, 0]).min())
+    null = int((starts[:, 0] + ends[:, 0]).argmin())
+    no_answer = ("", 0, 0, float(starts[null, 0]), float(ends[null, 0]))
+    null_score = no_answer[3] + no_answer[4]
     characters = _characters(context, offsets, continuation)
-    found: dict[str, tuple[int, int, float]] = {}
-    for first, last, score in _candidates(starts, ends, windows, candidates, max_answer_tokens):
+    found: dict[str, tuple[int, int, float, float]] = {}
+    for first, last, at_first, at_last in _candidates(starts, ends, windows, candidates, max_answer_tokens):
         start, end = int(characters[first, 0]), int(characters[last, 1])
         covered = context[start:end]
         text = covered.strip()
         start += len(covered) - len(covered.lstrip())
         if text and text not in found:
-            found[text] = start, start + len(text), score
+            found[text] = start, start + len(text), at_first, at_last
             if len(found) == n_best:
                 break
     entries = [(text, *place) for text, place in found.items()]
-    margin = null_score - entries[0][3] if entries else math.inf
+    margin = null_score - (entries[0][3] + entries[0][4]) if entries else math.inf
     verdict = 0
     if may_be_unanswerable or not entries:
-        no_answer = sum(score >= null_score for *_, score in entries)
-        entries.insert(no_answer, ("", 0, 0, null_score))
-        verdict = no_answer if margin > no_answer_threshold else int(no_answer == 0)
-    scores = np.array([score for *_, score in entries])
+        better = sum(start + end >= null_score for *_, start, end in entries)
+        entries.insert(better, no_answer)
+        verdict = better if margin > no_answer_threshold else int(better == 0)
+    scores = np.array([start + end for *_, start, end in entries])
     weights = np.exp(scores - scores.max())
     spans = tuple(Span(*entry, float(p)) for entry, p in zip(entries, weights / weights.sum(), strict=True))
     return Answer(spans[verdict], spans, margin)
@@ -110,8 +118,9 @@ def _padded(logits: Sequence[np.ndarray], windows: Sequence[Window]) -> np.ndarr
 
 def _candidates(
     starts: np.ndarray, ends: np.ndarray, windows: Sequence[Window], most: int, max_answer_tokens: int
-) -> Iterator[tuple[int, int, float]]:
-    """(first, last token of the context, score) of every legal span, best first; ties by window, then by start, as found."""
+) -> Iterator[tuple[int, int, float, float]]:
+    """(first, last token of the context, the logits of both) of every legal span, best sum first; ties by window, then by start,
+    as found."""
     legal_start, legal_end = np.zeros(starts.shape, bool), np.zeros(starts.shape, bool)
     for may_start, may_end, window in zip(legal_start, legal_end, windows, strict=True):
         may_start[: len(window.input_ids)] = window.max_context
@@ -127,7 +136,8 @@ def _candidates(
     score = starts[row, first] + ends[row, last]
     shift = np.array([window.context_start - window.offset for window in windows])[row]
     for k in np.argsort(-score, kind="stable").tolist():
-        yield int(first[k] + shift[k]), int(last[k] + shift[k]), float(score[k])
+        at_first, at_last = starts[row[k], first[k]], ends[row[k], last[k]]
+        yield int(first[k] + shift[k]), int(last[k] + shift[k]), float(at_first), float(at_last)
 
 
 def _characters(context: str, offsets: Sequence[tuple[int, int]] | np.ndarray, continuation: np.ndarray | None) -> np.ndarray:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.tasks.examples import QuestionExample
-from bert_jax.tasks.tables import Say, note, read_text
+from bert_jax.tasks.tables import Say, is_whole, note, read_text
 from bert_jax.terminal import UserError, nearest
 
 _KINDS = {list: "a list", str: "a text", int: "an integer", bool: "true or false", dict: "an object"}
@@ -86,6 +86,8 @@ def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterat
             raise UserError(f"{path}, {where or 'the file'}: no {name!r}; {nearest(name, value) if value else 'it is empty'}")
         if type(value[name]) is not kind:
             raise UserError(f"{path}, {where}{name}: {json.dumps(value[name])[:40]} is not {_KINDS[kind]}; give a file of SQuAD")
+        if kind is str and not is_whole(value[name]):
+            raise UserError(f"{path}, {where}{name} holds half a surrogate pair, which is no character; mend the text")
         return value[name]
 
     for a, article in enumerate(get(content, "data", list, "")):

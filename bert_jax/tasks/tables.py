@@ -5,16 +5,21 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import pathlib
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bert_jax.terminal import UserError, nearest
 
 Say = Callable[[str], object]
 """Takes one sentence about a file that could be read, but not all of it as it stands."""
+
+
+MEND = "mend the row, or remove it"
+"""The remedy of most faults."""
 
 
 def note(message: str) -> None:
@@ -62,6 +67,15 @@ def read_text(path: pathlib.Path) -> str:
     if not text.strip():
         raise UserError(f"{path} is empty; fetch it again, or give another file")
     return text
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text can be written as UTF-8: what JSON escapes may be half a surrogate pair ("\\ud83d", half an emoji)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def split_lines(text: str) -> list[str]:
@@ -113,7 +127,7 @@ class Table:
         """Raises UserError that names the first of `names` that is no column, and the column nearest to it."""
         for name in names:
             if name not in self.columns:
-                raise UserError(f"{self.path} has no column {name!r}; {nearest(name, self.columns)}")
+                raise Place(self.path, 1).error(f"no column {name!r}; {nearest(name, self.columns)}")
 
 
 def read_table(
@@ -133,11 +147,19 @@ def read_table(
     return Table(path, tuple(columns), rows, skipped)
 
 
+def filled(place: Place, row: Mapping[str, str], *names: str) -> None:
+    """Raises UserError for the first of the columns `names` that is blank in a row."""
+    for name in names:
+        if not row[name].strip():
+            raise place.error(f"{name} is empty; {MEND}")
+
+
 def integer(place: Place, name: str, value: str, *, below: int | None = None) -> int:
     """`value` as an integer in [0, below)."""
     if value.isascii() and value.isdigit() and (below is None or int(value) < below):
         return int(value)
-    raise place.error(f"{name} is {value!r}, not an integer from 0" + (f" to {below - 1}" if below is not None else ""))
+    most = f" to {below - 1}" if below is not None else ""
+    raise place.error(f"{name} is {value!r}, not an integer from 0{most}; {MEND}")
 
 
 def number(place: Place, name: str, value: str, low: float, high: float) -> float:
@@ -147,4 +169,5 @@ def number(place: Place, name: str, value: str, low: float, high: float) -> floa
             return float(value)
     except ValueError:
         pass
-    raise place.error(f"{name} is {value!r}, not a number from {low:g} to {high:g}")
+    within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
+    raise place.error(f"{name} is {value!r}, not a number{within}; {MEND}")

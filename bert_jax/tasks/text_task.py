@@ -23,6 +23,7 @@ from bert_jax.tasks.own_data import SPLITS, load_own_data
 from bert_jax.tasks.readers import SICK_LABELS, has_sick, read_sick
 from bert_jax.tasks.scores import (
     accuracy,
+    degenerate,
     glue_scores,
     macro_f1,
     main_score,
@@ -50,6 +51,7 @@ Scorer = Callable[[str, np.ndarray, np.ndarray], dict[str, float]]
 
 SICK_FILE = "SICK.txt"
 NAMES = (*GLUE_NAMES, "sick/entailment", "sick/relatedness", "own/sequence")
+_SEMEVAL = {"sick/entailment": "entailment_judgment", "sick/relatedness": "relatedness_score"}
 _VALUE = ("score",)  # the one output of a regression
 _SENT = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets that a submission calls otherwise than their task
 
@@ -89,16 +91,19 @@ class TextTask:
         return self.score(split, np.broadcast_to(sets[counts.argmax()], labels.shape), labels)
 
     def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
-        """Whether every answer is the same class, or the same value but for 1 % of the labels' spread, or no number."""
+        """`scores.degenerate` over the examples with a label; where none has one, whether every answer is the same."""
         said = self._predictions(logits)
-        if self.head.problem != "regression" or len(said) < 2:
+        known, labels = self._labels(split)
+        if not known:
             return all_equal(said)
-        _, labels = self._labels(next(iter(self.splits)))
-        return not np.isfinite(said).all() or bool(np.std(said) < 0.01 * np.std(labels))
+        if self.head.problem == "multi_label":
+            return all_equal(said[known]) and not all_equal(labels)
+        return degenerate(said[known], labels)
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """NAME.tsv for a submission to GLUE's leaderboard where the split is one of its test sets; of any other split SPLIT.tsv
-        with the columns id, prediction, label (empty where it is not known) and the probability of each label."""
+        with the columns id, prediction, label (empty where it is not known) and the probability of each label, and of SICK
+        SPLIT.txt as its competition wanted it (SemEval 2014, task 1), with NA for the half that the task does not answer."""
         said = [self._shown(row) for row in self._predictions(logits)]
         if split in self.submission:
             name = self.submission[split]
@@ -115,7 +120,12 @@ class TextTask:
             [example.id, _text(prediction), _text(example.label), *row]
             for example, prediction, row in zip(self.splits[split], said, probabilities, strict=True)
         ]
-        return [predictions_file(directory, f"{split}.tsv", table_text([header, *rows]))]
+        written = [predictions_file(directory, f"{split}.tsv", table_text([header, *rows]))]
+        if self.name in _SEMEVAL:
+            judged = [[row[0], *(row[1] if name == self.name else "NA" for name in _SEMEVAL)] for row in rows]
+            header = ["pair_ID", *_SEMEVAL.values()]
+            written.append(predictions_file(directory, f"{split}.txt", table_text([header, *judged])))
+        return written
 
     def _unit(self, number: int, example: TextExample, tokenizer: Tokenizer) -> Unit:
         second = None if example.text_b is None else tokenizer.encode(example.text_b)
@@ -176,7 +186,8 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
 
 
 def _glue(config: TaskConfig, say: Say) -> TextTask:
-    """AX has no training data: it is MNLI with another test set. MNLI answers AX too, as `test_ax`, where it is there."""
+    """AX has no training data: it is MNLI with another test set, and cannot do without MNLI's files. MNLI answers AX too, as
+    `test_ax`, where it is there."""
     name = GLUE_NAMES[config.name]
     task = TASKS["MNLI" if name == "AX" else name]
     sources = {split: (task, split) for split in task.files if name != "AX" or not split.startswith("test")}
@@ -184,17 +195,9 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
         sources["test" if name == "AX" else "test_ax"] = (TASKS["AX"], "test")
     read = _glue_reader(config, say)
     splits = {split: read(*source) for split, source in sources.items()}
-    if name == "AX" and not any(splits[split] for split in sources if split != "test"):
-        needed: tuple[str, ...] = ("test",)  # alone, for a model that is trained already
-        held: Mapping[str, Sequence[TextExample]] = {"test": splits["test"]}
-    else:
-        needed = ("train", next(split for split in sources if split.startswith("dev")))
-        held = {split: examples for split, examples in splits.items() if examples}
-    for split in needed:
+    for split in ("train", next(split for split in sources if split.startswith("dev"))):
         if config.data_dir and not splits[split]:
             read_glue(sources[split][0].name, config.data_dir, sources[split][1])  # raises what says where it was sought
-    if "train" in needed:
-        held = usable_splits(config, held)
     labels, problem = (_VALUE, "regression") if task.is_regression else (task.labels, "classification")
 
     def score(split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -205,7 +208,7 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
         length=config.length,
         head=HeadConfig(kind="sequence", labels=labels, problem=problem),
         metric=main_score(task.key),
-        splits=held,
+        splits=usable_splits(config, splits),
         score=score,
         submission={
             split: _SENT.get(its_split, its_task.name)
@@ -225,17 +228,14 @@ def _glue_reader(config: TaskConfig, say: Say) -> Callable[[GlueTask, str], list
 
         return read
 
-    lacking: set[str] = set()
-
     def fetch(task: GlueTask, split: str) -> list[TextExample]:
         name = f"glue/{task.key}"
         try:
-            return [] if name in lacking else catalogue.examples(name, split, say=say)
+            return catalogue.examples(name, split, say=say)
         except UserError as error:
-            if name == config.name:
+            if task.name != "AX" or name == config.name:
                 raise
-            say(f"{config.name} goes without {name}: {error}")  # MNLI can do without AX, and a trained model without MNLI
-            lacking.add(name)
+            say(f"{config.name} goes without {name}: {error}")
             return []
 
     return fetch

@@ -24,9 +24,9 @@ from bert_jax.tasks import catalogue
 from bert_jax.tasks.entity_scores import convert, entity_scores, is_tag
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.own_data import SPLITS, collect_labels, load_own_data
-from bert_jax.tasks.readers import read_conll, read_conllu
+from bert_jax.tasks.readers import conll_width, read_conll, read_conllu
 from bert_jax.tasks.scores import accuracy, macro_f1
-from bert_jax.tasks.tables import Say, note
+from bert_jax.tasks.tables import Say, note, read_text, split_lines
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
 from bert_jax.terminal import UserError, nearest
 
@@ -194,8 +194,9 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
 
     Official files lie in `config.data_dir`; without it, examples are those of tfds's catalogue. The test set may be absent.
     Labels are all that the training file holds, whatever `train_rows`. A label that is only in another official file cannot be
-    learnt: that is said, and the words count as wrong (of files of one's own it is an error). Raises UserError for files that
-    are missing or faulty, for tags that are none, and for a scheme where labels are not tags of entities.
+    learnt: that is said, and the words count as wrong (of files of one's own it is an error). A test set may come without tags:
+    with a column less than the training file, or with "_" for all of them in CoNLL-U. Raises UserError for files that are
+    missing or faulty, for tags that are none, and for a scheme where labels are not tags of entities.
     """
     if config.name not in NAMES:
         raise UserError(f"config.task.name={config.name!r} is no tagging task; {nearest(config.name, NAMES)}")
@@ -203,34 +204,42 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     if config.name == "own/token":
         data = load_own_data(config.own, "token", say=say)
         splits, labels = {split: getattr(data, split) for split in SPLITS}, data.labels
+        paths = {split: pathlib.Path(getattr(config.own, split)) for split in SPLITS if getattr(config.own, split)}
     else:
-        splits = _official(config, say)
+        paths = _official_files(config)
+        splits = _official(config, paths, say)
     splits = {split: examples for split, examples in splits.items() if examples}
     labels = labels or collect_labels(splits.get("train", ()))
     tags = sorted(set(labels).union(*(example.labels or () for examples in splits.values() for example in examples)))
     words_only = [label for label in tags if not is_tag(label)]
     if words_only and (config.scheme or config.name in _ENTITIES):
         remedy = 'set config.task.scheme=""' if config.scheme else "mend the file, or give the right one"
-        raise UserError(f"{config.name} has the label {words_only[0]!r}, no tag of an entity such as O or B-PER; {remedy}")
+        where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
+        raise UserError(f"{where} has the label {words_only[0]!r}, no tag of an entity such as O or B-PER; {remedy}")
     if config.scheme:
         labels = collect_labels(dataclasses.replace(e, labels=_in_scheme(e.labels or (), config.scheme)) for e in splits["train"])
     for split, examples in splits.items():
-        strange = Counter(label for e in examples for label in _in_scheme(e.labels or (), config.scheme) if label not in labels)
+        given = [label for e in examples for label in e.labels or ()]
+        asked = [label for e in examples for label in _in_scheme(e.labels or (), config.scheme)]
+        strange = [pair for pair in zip(given, asked, strict=True) if pair[1] not in labels]
         if strange:
-            named = ", ".join(sorted(strange))
-            say(f"{config.name}, {split}: training knows no {named}; {strange.total():,} words of it cannot be right")
+            named = ", ".join(sorted({label for _, label in strange}))
+            where = (_first_line(config, paths[split], strange[0][0]) if split in paths else "") or f"{config.name}, {split}"
+            say(
+                f"{where}: training knows no {named}; {len(strange):,} words of {split} cannot be right; mend the label, or "
+                "train on examples of it"
+            )
         if config.context == "document" and len({example.document for example in examples}) == len(examples):
             say(f'{config.name}, {split}: no document has two sentences, so that context="document" adds nothing')
     has_entities = not words_only and (config.name in _ENTITIES or tags != ["O"])
     return TokenTask(config.name, config, usable_splits(config, splits), labels, has_entities, say)
 
 
-def _official(config: TaskConfig, say: Say) -> dict[str, list[WordsExample]]:
-    if not config.data_dir:
-        return {split: catalogue.examples(config.name, split, say=say) for split in SPLITS}
-    splits = {}
-    directory, (read, names) = pathlib.Path(config.data_dir), _FILES[config.name]
-    for split in SPLITS:
+def _official_files(config: TaskConfig) -> dict[str, pathlib.Path]:
+    """The file of each split in `config.data_dir`, {} without one; the test set may be absent."""
+    found: dict[str, pathlib.Path] = {}
+    directory, (_, names) = pathlib.Path(config.data_dir), _FILES[config.name]
+    for split in SPLITS if config.data_dir else ():
         paths = next(filter(None, (sorted(directory.glob(pattern)) for pattern in names[split])), [])
         if len(paths) > 1:
             raise UserError(f"{directory} has {paths[0].name} and {paths[1].name}, both the {split} split; leave one there")
@@ -238,8 +247,29 @@ def _official(config: TaskConfig, say: Say) -> dict[str, list[WordsExample]]:
             looked = " or ".join(names[split])
             raise UserError(f"config.task.data_dir={directory} has no {looked}, the {split} split of {config.name}; give another")
         if paths:
-            splits[split] = read(paths[0])
-    return splits
+            found[split] = paths[0]
+    return found
+
+
+def _official(config: TaskConfig, paths: Mapping[str, pathlib.Path], say: Say) -> dict[str, list[WordsExample]]:
+    if not paths:
+        return {split: catalogue.examples(config.name, split, say=say) for split in SPLITS}
+    if _FILES[config.name][0] is read_conllu:
+        return {split: read_conllu(path, may_lack_tags=split == "test") for split, path in paths.items()}
+    untagged = "test" in paths and conll_width(paths["test"]) < conll_width(paths["train"])
+    return {split: read_conll(path, tag=None if untagged and split == "test" else -1) for split, path in paths.items()}
+
+
+def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
+    """"PATH, line 3" for the first line of a file that has this label; "" where there is none."""
+
+    def has(line: str) -> bool:
+        if config.name == "own/token":
+            return label in re.split(r"[\s,;|\"\[\]]+", line)
+        columns = line.split()
+        return columns[3:4] == [label] if config.name == "pos" else columns[-1:] == [label]
+
+    return next((f"{path}, line {i}" for i, line in enumerate(split_lines(read_text(path)), 1) if has(line)), "")
 
 
 def _in_scheme(labels: Sequence[str], scheme: str) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ OFFICIAL_FILES: Mapping[str, tuple[str, str, Callable[[str], str], str]] = {
         "conll2003",
         "train.txt",
         lambda text: text.replace("B-LOC", "PLACE", 1),
-        "conll2003 has the label 'PLACE', no tag of an entity such as O or B-PER; mend the file",
+        "has the label 'PLACE', no tag of an entity such as O or B-PER; mend the file",
     ),
     "a line cut short": (
         "conll2003",

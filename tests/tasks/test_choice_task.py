@@ -50,7 +50,7 @@ def test_a_unit_is_the_prompt_with_each_candidate(tmp_path: pathlib.Path, tiny: 
 
 
 def test_each_candidate_is_cut_to_the_length(tmp_path: pathlib.Path, tiny: Tokenizer):
-    rows = [f"o\t{'hello ' * 20}\t{'the ' * 20}\t \t\u200b\t😀[SEP]\t0"]
+    rows = [f"o\t{'hello ' * 20}\t{'the ' * 20}\t\ufeff\t\u200b\t😀[SEP]\t0"]
     for split in ("train", "dev"):
         put(tmp_path / f"{split}.tsv", *rows)
     [unit] = load(TaskConfig(name="codah", data_dir=str(tmp_path), length=9)).units("dev", tiny)

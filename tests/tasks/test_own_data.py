@@ -76,7 +76,7 @@ def test_a_label_unknown_to_training_is_an_error_with_its_place(tmp_path: pathli
 def test_only_a_test_file_may_keep_its_labels_back(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text", "a")
     assert read_own_data(OwnDataConfig(test=path), "sequence", "test") == [TextExample("0", "a", None, None)]
-    with pytest.raises(UserError, match=r"a\.csv, line 2: no column 'label'; known: text"):
+    with pytest.raises(UserError, match=r"a\.csv, line 1: no column 'label'; known: text"):
         read_own_data(OwnDataConfig(dev=path), "sequence", "dev")
 
 
@@ -170,6 +170,7 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_where_they_are_said
         ("a.jsonl", ['{"text": "a", "label": "b"}', "{torn"], "line 2: not JSON"),
         ("a.jsonl", ["[1]"], r"line 1: \[1\] is not an object"),
         ("a.jsonl", [{"text": 3, "label": "b"}], "line 1: text is 3, not a text"),
+        ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' holds half a surrogate pair, which is no character"),
         ("a.jsonl", [{"text": "a", "label": None}], "line 1: label is null"),
         ("a.tsv", ["text\tlabel", "a\tb\tc"], "line 2: 3 columns, not the 2 of text, label"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
@@ -179,6 +180,11 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_where_they_are_said
 def test_bad_rows_are_named_by_file_and_line(tmp_path: pathlib.Path, name: str, rows: list[object], message: str):
     with pytest.raises(UserError, match=message):
         read_own_data(OwnDataConfig(train=put(tmp_path / name, *rows)), "sequence", "train")
+
+
+def test_blanks_around_a_label_are_not_part_of_it(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,label", "a,x", "b, x", '"c","y "')
+    assert load_own_data(OwnDataConfig(train=path), "sequence").labels == ("x", "y")
 
 
 def test_what_is_not_given_is_asked_for(tmp_path: pathlib.Path):

@@ -72,6 +72,7 @@ def test_the_nearest_place_is_that_of_a_search_of_all_places():
         ('{"date": []}', "the file: no 'data'; did you mean 'date'"),
         ('{"data": []}', "has no questions"),
         ('{"data": [{"paragraphs": [{"context": 1}]}]}', r"data\[0\]\.paragraphs\[0\]\.context: 1 is not a text"),
+        ('{"data": [{"paragraphs": [{"context": "\\ud83d"}]}]}', r"paragraphs\[0\]\.context holds half a surrogate pair"),
     ],
 )
 def test_a_file_that_is_not_squads_is_told_where(tmp_path: pathlib.Path, text: str, message: str):
@@ -149,6 +150,29 @@ def test_conllu_gives_words_without_ranges_and_empty_nodes(tmp_path: pathlib.Pat
         read_conllu(put(tmp_path / "b.conllu", CONLLU.replace("PRP", "_")), column="xpos")
 
 
+@pytest.mark.parametrize(
+    ("good", "faulty", "message"),
+    [
+        ("\tNo\tno", "\t\tno", "line 10: the word is empty; mend the line"),
+        ("\tPRON\t", "\t\t", "line 3: the tag is empty; mend the line"),
+        ("1\tI", "x\tI", "line 3: the ID 'x' is none of CoNLL-U, such as 1, 1-2 or 8.1; mend the line"),
+    ],
+)
+def test_bad_lines_of_conllu_are_named(tmp_path: pathlib.Path, good: str, faulty: str, message: str):
+    with pytest.raises(UserError, match=message):
+        read_conllu(put(tmp_path / "a.conllu", CONLLU.replace(good, faulty)))
+
+
+def test_a_treebank_without_any_tag_has_no_labels_where_it_may(tmp_path: pathlib.Path):
+    bare = CONLLU.replace("PRON", "_").replace("AUX", "_").replace("PART", "_").replace("INTJ", "_")
+    read = read_conllu(put(tmp_path / "a.conllu", bare), may_lack_tags=True)
+    assert [(e.words, e.labels) for e in read] == [(("I", "do", "n't"), None), (("No",), None)]
+    with pytest.raises(UserError, match="line 3: 'I' has no upos"):
+        read_conllu(tmp_path / "a.conllu")
+    with pytest.raises(UserError, match="line 3: 'I' has no upos"):  # in part is a fault
+        read_conllu(put(tmp_path / "a.conllu", CONLLU.replace("PRON", "_")), may_lack_tags=True)
+
+
 SWAG = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 
 
@@ -159,6 +183,8 @@ def test_swag_begins_each_choice_with_the_second_sentence(tmp_path: pathlib.Path
     assert read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row}\n")) == [ChoiceExample("0", "Ada, sits.", choices, None)]
     with pytest.raises(UserError, match="line 2: label is '4', not an integer from 0 to 3"):
         read_swag(put(tmp_path / "a.csv", f"{SWAG},label\n{row},4\n"))
+    with pytest.raises(UserError, match="line 2: ending1 is empty; mend the row, or remove it"):
+        read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row.replace('eats.', '')}\n"))
 
 
 def test_codah_has_no_header_and_may_have_no_category(tmp_path: pathlib.Path):
@@ -166,6 +192,8 @@ def test_codah_has_no_header_and_may_have_no_category(tmp_path: pathlib.Path):
     assert read_codah(path) == [ChoiceExample("0", "She", ("runs.", '"eats.', "sits.", "sings."), 3)]
     with pytest.raises(UserError, match="line 1: 2 columns, not the 7"):
         read_codah(put(tmp_path / "a.tsv", "o\tShe\n"))
+    with pytest.raises(UserError, match="line 1: prompt is empty; mend the row, or remove it"):
+        read_codah(put(tmp_path / "a.tsv", "o\t \ta\tb\tc\td\t0\n"))
 
 
 GAP = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
@@ -211,6 +239,8 @@ def test_sick_has_two_labels_and_three_sets_in_one_file(tmp_path: pathlib.Path):
         read_sick(path, "test")
     with pytest.raises(UserError, match="no label 'relatednes'; did you mean 'relatedness'"):
         read_sick(path, "train", label="relatednes")
+    with pytest.raises(UserError, match="line 2: sentence_B is empty; mend the row, or remove it"):
+        read_sick(put(tmp_path / "b.txt", SICK + rows.replace("B.", "")), "train")
     with pytest.raises(UserError, match="line 2: relatedness_score is '45', not a number from 1 to 5"):
         read_sick(put(path, SICK + rows.replace("4.5", "45")), "train", label="relatedness")
 

@@ -273,7 +273,8 @@ def test_a_model_that_always_points_at_cls_or_at_one_place_is_degenerate(tokeniz
         values[0, 0] = 9
     assert task.is_degenerate("dev", never)
     assert task.is_degenerate("dev", margins(units, [-3] * 4))
-    assert not task.is_degenerate("dev", margins(units, [-3, 2, -3, 2]))
+    assert task.is_degenerate("dev", margins(units, [4, 8, -3, 2]))  # the best threshold says "no answer" to all
+    assert not task.is_degenerate("dev", margins(units, [-3, 2, 4, 8]))
 
 
 def test_logits_before_units_and_of_another_split_are_refused(tokenizer, tmp_path):
