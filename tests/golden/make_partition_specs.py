@@ -25,12 +25,21 @@ from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer
 GOLDEN = pathlib.Path(__file__).with_name("partition_specs.json")
 
 
-def partition_specs(optimizer_name: str) -> dict[str, list[Any]]:
+LAYOUTS = {
+    **{name: (name, (2, 2, 2)) for name in NAMES},
+    # one other axis or none beside `data`: the state is spread over `data` too
+    **{f"bert_adam on {'x'.join(map(str, sizes))}": ("bert_adam", sizes) for sizes in ((8, 1, 1), (4, 2, 1), (4, 1, 2))},
+}
+"""By its name in the file: an optimizer and the sizes of the mesh axes."""
+
+
+def partition_specs(layout: str) -> dict[str, list[Any]]:
     """The PartitionSpec of every array of a training state of BERT-Base, by its path; shapes only, so it costs no memory."""
+    optimizer_name, sizes = LAYOUTS[layout]
     model = ModelConfig(**published("base"), vocab_multiple=128)
     experiment = Experiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(model)))
-    mesh: Any = AbstractMesh((2, 2, 2), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
     _, shardings = state_layout(experiment, optimizer, mesh)
     leaves, _ = jax.tree_util.tree_flatten_with_path(shardings)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): list(sharding.spec) for path, sharding in leaves}
@@ -39,6 +48,6 @@ def partition_specs(optimizer_name: str) -> dict[str, list[Any]]:
 if __name__ == "__main__":
     text = ",\n".join(
         f'"{name}": {{\n' + ",\n".join(f'  "{path}": {json.dumps(spec)}' for path, spec in partition_specs(name).items()) + "\n}"
-        for name in NAMES
+        for name in LAYOUTS
     )
     GOLDEN.write_text("{\n" + text + "\n}\n")

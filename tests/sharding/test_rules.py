@@ -11,25 +11,28 @@ from bert_jax.model.settings import ModelConfig, published
 from bert_jax.sharding.mesh import AXES, MeshConfig, make_mesh
 from bert_jax.sharding.rules import check_batch_size, parameter_shardings
 from bert_jax.terminal import UserError
-from bert_jax.training.optimizers import NAMES
-from tests.golden.make_partition_specs import GOLDEN, partition_specs
+from tests.golden.make_partition_specs import GOLDEN, LAYOUTS, partition_specs
 from tests.random_rows import TINY
 
 
-@pytest.mark.parametrize("optimizer", NAMES)
-def test_partition_specs_of_bert_base_are_the_golden_ones(optimizer: str):
-    found, golden = partition_specs(optimizer), json.loads(GOLDEN.read_text())[optimizer]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_partition_specs_of_bert_base_are_the_golden_ones(layout: str):
+    found, golden = partition_specs(layout), json.loads(GOLDEN.read_text())[layout]
     assert json.loads(json.dumps(found)) == golden
 
 
-def test_every_large_array_of_bert_base_is_spread_over_fsdp_and_tensor():
+@pytest.mark.parametrize(
+    ("layout", "axis"),
+    [("bert_adam", "fsdp"), ("bert_adam on 8x1x1", "data"), ("bert_adam on 4x2x1", "data"), ("bert_adam on 4x1x2", "data")],
+)
+def test_every_large_array_of_bert_base_is_spread(layout: str, axis: str):
     """Nothing of a megabyte or more may lie whole on every device, but for the two small embedding tables' rows."""
-    specs = partition_specs("bert_adam")
+    specs = partition_specs(layout)
     boxed = abstract_parameters(ModelConfig(**published("base"), vocab_multiple=128))
     for path, leaf in jax.tree_util.tree_flatten_with_path(boxed)[0]:
         name = "params/" + jax.tree_util.keystr(path[:-1], simple=True, separator="/")
         if leaf.size * 4 >= 1 << 20:
-            assert "fsdp" in specs[name], name
+            assert axis in specs[name], name
 
 
 @pytest.mark.parametrize(
