@@ -103,6 +103,16 @@ def topics(directory: pathlib.Path) -> None:
         _lines(directory / f"{split}.jsonl", lines)
 
 
+def own_pairs(directory: pathlib.Path) -> None:
+    """Pairs of one's own with a value, in JSON lines: 2 where the second text says "fine", 0.5 for "odd", -1 for "bad"."""
+    rng = random.Random(14)
+    words = {2: "fine", 0.5: "odd", -1: "bad"}
+    for split in ROWS:
+        labels = _balanced(rng, split, tuple(words))
+        rows = [{"text": sentence(rng), "text_b": sentence(rng, words[label]), "label": label} for label in labels]
+        _lines(directory / f"{split}.jsonl", rows)
+
+
 def entities(directory: pathlib.Path) -> None:
     """CoNLL-2003: a name is B-PER and the name behind it I-PER, a place B-LOC; two sentences a document."""
     rng = random.Random(5)
@@ -117,6 +127,31 @@ def entities(directory: pathlib.Path) -> None:
             lines += [] if n % 2 else ["-DOCSTART- -X- -X- O", ""]
             lines += [f"{word} NN B-NP {tag}" for word, tag in zip(words, tags, strict=True)] + [""]
         _write(directory / name, "\n".join(lines))
+
+
+def own_words(directory: pathlib.Path) -> None:
+    """Words of one's own with their tags, in JSON lines: a name is B-PER, a place B-LOC, and "odd" B-MISC."""
+    rng = random.Random(10)
+    tags = {**dict.fromkeys(NAMES, "B-PER"), **dict.fromkeys(PLACES, "B-LOC"), "odd": "B-MISC"}
+    for split in ROWS:
+        texts = [sentence(rng, rng.choice(NAMES), rng.choice(PLACES), "odd", length=4).split() for _ in range(ROWS[split])]
+        _lines(directory / f"{split}.jsonl", [{"words": words, "labels": [tags.get(w, "O") for w in words]} for words in texts])
+
+
+def parts_of_speech(directory: pathlib.Path) -> None:
+    """CoNLL-U: every word has one universal tag, the last two are written as one token, and the XPOS are no labels."""
+    rng = random.Random(11)
+    closed = {"DET": "the a", "ADJ": "old new", "ADP": "by near", "PRON": "it", "VERB": "was said saw", "PROPN": " ".join(NAMES)}
+    tags = {word: tag for tag, words in closed.items() for word in words.split()}
+    for split in ("train", "dev"):
+        lines = []
+        for _ in range(ROWS[split]):
+            words = sentence(rng, *rng.choices(NAMES, k=2)).split()
+            rows = [f"{i}\t{word}\t_\t{tags.get(word, 'NOUN')}\tX\t_\t_\t_\t_\t_" for i, word in enumerate(words, 1)]
+            last = len(rows)
+            rows.insert(last - 2, f"{last - 1}-{last}\t{''.join(words[-2:])}" + "\t_" * 8)
+            lines += [f"# text = {' '.join(words)}", *rows, ""]
+        _write(directory / f"toy-{split}.conllu", "\n".join(lines) + "\n")
 
 
 def questions(directory: pathlib.Path, version: str = "v1.1") -> None:
@@ -135,6 +170,15 @@ def questions(directory: pathlib.Path, version: str = "v1.1") -> None:
         _write(directory / f"{split}-{version}.json", json.dumps({"version": version, "data": data}))
 
 
+def own_questions(directory: pathlib.Path) -> None:
+    """Questions of one's own in JSON lines, answered as those of `questions`."""
+    rng = random.Random(12)
+    for split in ROWS:
+        names = rng.choices(NAMES, k=ROWS[split])
+        rows = [{"question": "who was it ?", "context": sentence(rng, name), "answers": [name]} for name in names]
+        _lines(directory / f"{split}.jsonl", rows)
+
+
 def continuations(directory: pathlib.Path) -> None:
     """SWAG: the right one of four endings says "fine", the others "bad"."""
     rng = random.Random(7)
@@ -145,6 +189,17 @@ def continuations(directory: pathlib.Path) -> None:
             endings = [sentence(rng, "fine" if i == label else "bad", length=2) for i in range(4)]
             rows.append([n, "v", sentence(rng, length=2), "she", "gold", *endings, label])
         write_csv(directory / name, rows)
+
+
+def own_choices(directory: pathlib.Path) -> None:
+    """Three or four choices in JSON lines; as in `continuations`, the right one says "fine"."""
+    rng = random.Random(13)
+    for split in ROWS:
+        lines = []
+        for label, count in _balanced(rng, split, ((0, 3), (1, 3), (2, 4), (3, 4))):
+            choices = [sentence(rng, "fine" if i == label else "bad", length=2) for i in range(count)]
+            lines.append({"prompt": sentence(rng, length=2), "choices": choices, "label": label})
+        _lines(directory / f"{split}.jsonl", lines)
 
 
 def pronouns(directory: pathlib.Path) -> None:
@@ -179,13 +234,18 @@ WRITERS: Mapping[str, Callable[[pathlib.Path], None]] = {
     "glue/mnli": inference,
     "sick/relatedness": relatedness,
     "conll2003": entities,
+    "pos": parts_of_speech,
     "squad/v1.1": questions,
     "squad/v2.0": lambda directory: questions(directory, "v2.0"),
     "swag": continuations,
     "gap": pronouns,
     "own/sequence": topics,
+    "own/sequence, values of pairs": own_pairs,
+    "own/token": own_words,
+    "own/span": own_questions,
+    "own/choice": own_choices,
 }
-"""By the names of tasks."""
+"""By the names of tasks; what stands behind a comma tells two of one name apart."""
 
 
 def write_csv(path: pathlib.Path, rows: Iterable[Sequence[object]]) -> None:
