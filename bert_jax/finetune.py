@@ -44,7 +44,9 @@ from bert_jax.metrics.writer import RESULTS, write_json
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.settings import ModelConfig
 from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
+from bert_jax.step_memory import finetuning_demand, scoring_demand
 from bert_jax.sweep import BEST, Learned, sweep
 from bert_jax.tasks.registry import load_task
 from bert_jax.tasks.task import Task
@@ -60,6 +62,7 @@ MAY_CHANGE = (
     "log_every",
     "checkpoints.*",
     "mesh.*",
+    "training.accumulation",
     "task.data_dir",
     "task.own.train",
     "task.own.dev",
@@ -71,8 +74,8 @@ MAY_CHANGE = (
     "model.attention",
     "sweep.devices_per_run",
 )
-"""Keys that a continued run may give new values: none of them decides what is learned, but for what the dropout of fused
-attention draws (models and data may have moved; what they hold is compared)."""
+"""Keys that a continued run may give new values: none of them decides what is learned, but for what dropout draws (of fused
+attention, and in microbatches). Models and data may have moved; what they hold is compared."""
 
 FINGERPRINTS = "fingerprints"
 """The key of a workdir's config.json that says which examples and weights, to the byte, the run began with."""
@@ -126,10 +129,11 @@ def finetune(
         "peak": np.float32(training.learning_rate),
         "seed": np.uint32(experiment.seed),
     }
-    teach = teaching_on(mesh)
+    demand = functools.partial(finetuning_demand, experiment, batches, data.shape.length, mesh)
 
     # ------------------------------------------------------------------- where the weights come from: a checkpoint, or the model
-    with contextlib.ExitStack() as opened:
+    with fits_in_memory(demand), contextlib.ExitStack() as opened:
+        teach = teaching_on(mesh)
         checkpoints = opened.enter_context(Checkpoints(directory / "checkpoints", keep=experiment.checkpoints.keep))
         abstract = with_shardings(program.abstract, program.shardings)
         state = checkpoints.restore_latest(abstract)
@@ -149,7 +153,7 @@ def finetune(
         stopped = False
         ended = best is not None and early(experiment, evaluations, step, int(best["step"]))
         with said, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            evaluate = evaluation(data, program, mesh, run)
+            evaluate = evaluation(experiment, data, program, mesh, run)
             window: dict[str, Array] = {}
             previous: dict[str, Array] = {}
             with prefetch(rows, step, step if ended else last_step) as prepared:
@@ -229,11 +233,12 @@ def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: i
 
 
 def evaluation(
-    data: Data, program: Program, mesh: Mesh, run: launch.Run
+    experiment: FinetuningExperiment, data: Data, program: Program, mesh: Mesh, run: launch.Run
 ) -> Callable[[Any, str], list[np.ndarray]]:
     """A function (parameters, split) -> the logits of each of the split's units, in their order."""
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
     mine = process_rows(mesh, BATCH, rows)
+    demand = functools.partial(scoring_demand, experiment, rows, data.shape.length, mesh)
 
     def evaluate(params: Any, split: str) -> list[np.ndarray]:
         def forward(batch: Batch) -> np.ndarray:
@@ -241,7 +246,7 @@ def evaluation(
             run.watchdog.alive("evaluation")
             return np.asarray(found.addressable_data(0))
 
-        with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        with fits_in_memory(demand), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
             return EvaluationBatches(data.units[split], data.shape, rows, data.pad_id).logits(forward, mine.tolist())
 
     return evaluate
@@ -311,7 +316,7 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
         trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={})
         about = {"task": data.task.name, "step": learned.results["best_step"]}
         export_model(run.workdir / MODEL, trained, about)  # first: no fault of a prediction may cost the model
-    evaluate = evaluation(data, program, mesh, run)
+    evaluate = evaluation(experiment, data, program, mesh, run)
     for split in data.units:
         if split != "train":
             logits = evaluate(best["params"], split)

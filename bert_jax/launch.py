@@ -28,7 +28,8 @@ import jax
 
 from bert_jax import hosts
 from bert_jax.interruptions import HUNG, Preemption, Watchdog
-from bert_jax.terminal import UserError, nearest
+from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
+from bert_jax.terminal import REFUSED, UserError, nearest
 from bert_jax.workdir import open_workdir
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
@@ -283,7 +284,8 @@ def begin(
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(Watchdog(flags.workdir, floor=flags.hang_seconds))
         try:
-            yield Run(flags.workdir, is_first, preemption, watchdog, flags.compiled)
+            with fits_in_memory(lambda: Demand("this run")):  # what the steps of the run have not explained themselves
+                yield Run(flags.workdir, is_first, preemption, watchdog, flags.compiled)
         except jax.errors.JaxRuntimeError as error:
             if jax.process_count() > 1:
                 _leave_the_others(error)
@@ -295,6 +297,10 @@ def _leave_the_others(error: Exception) -> NoReturn:
 
     An orderly exit would wait minutes for the dead one in JAX's shutdown barrier while the rest wait for this one.
     """
+    if isinstance(error, OutOfMemory):
+        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.flush()
+        os._exit(REFUSED)  # no supervisor is to start it again as it is
     sys.stderr.write(
         f"process {jax.process_index()} of {jax.process_count()} cannot go on without the others: {str(error).splitlines()[0]}\n"
         "look for the process that ended first and why; the same command on all of them continues from the last checkpoint\n"

@@ -44,6 +44,7 @@ from bert_jax.model.pretraining import abstract_parameters, count_parameters, in
 from bert_jax.model.settings import ModelConfig
 from bert_jax.pretraining_log import PICTURE, draw, log_evaluation, log_phase, log_start, log_training, metrics_writer
 from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import (
     ACTIVATION_RULES,
     BATCH,
@@ -52,6 +53,7 @@ from bert_jax.sharding.rules import (
     spread_over_data,
     state_shardings,
 )
+from bert_jax.step_memory import evaluation_demand, pretraining_demand, state_demand
 from bert_jax.terminal import UserError, run_verb
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import pretraining_objective
@@ -67,6 +69,7 @@ Array = jax.Array
 MAY_CHANGE = (
     "log_every",
     "evaluation.every",
+    "evaluation.batch_size",
     "checkpoints.*",
     "corpus.directory",
     "mesh.*",
@@ -103,13 +106,14 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
     learning_rate = piecewise(experiment.schedules())
 
     # ------------------------------------------------------------ where the weights come from: a checkpoint, a model, the seed
-    state = checkpoints.restore_latest(with_shardings(abstract, shardings))
-    if state is None and experiment.init_from:
-        begin = jax.jit(functools.partial(new_state, optimizer=optimizer), out_shardings=shardings)
-        state = begin(pretraining_start(experiment, train.vocabulary))
-    elif state is None:
-        state = jax.jit(fresh_state, out_shardings=shardings)()
-    step = first = int(state.step)
+    with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
+        state = checkpoints.restore_latest(with_shardings(abstract, shardings))
+        if state is None and experiment.init_from:
+            begin = jax.jit(functools.partial(new_state, optimizer=optimizer), out_shardings=shardings)
+            state = begin(pretraining_start(experiment, train.vocabulary))
+        elif state is None:
+            state = jax.jit(fresh_state, out_shardings=shardings)()
+        step = first = int(state.step)
     if step == last_step and (run.workdir / RESULTS).exists():
         log.info("all %s steps are done: see %s", f"{last_step:,}", run.workdir / RESULTS)
         return 0
@@ -123,42 +127,43 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
         for i, phase in enumerate(experiment.phases):
             if stopped or step >= starts[i + 1]:
                 continue
-            source = BatchSource(train, experiment.example_config(i), phase.batch_size, experiment.phase_seed(i))
-            rows = functools.partial(checked_rows, source, starts[i], shard, experiment.model)
-            train_fn = jitted_train_step(experiment, i, optimizer, shardings, mesh)
-            train_fn = compiled(
-                train_fn, state, to_device(rows(step), mesh, BATCH), mesh=mesh, saved=run.compiled, must=step == first
-            )
-            evaluate = evaluation(experiment, i, train, heldout, mesh, shard, run)
-            log_phase(experiment, i, source)
-            if step == 0:
-                scores = log_evaluation(metrics, step, evaluate(state.params))
-            pace = Pace()
-            window: dict[str, Array] = {}
-            previous: dict[str, Array] = {}
-            for batch in prefetch(rows, step, starts[i + 1]):
-                state, sums = train_fn(state, to_device(batch, mesh, BATCH))
-                step += 1
-                diverged(rows, step - 1, previous)  # one step behind: the device never waits
-                previous, window = sums, add(window, sums)
-                run.watchdog.step_done(step)
-                stopped = run.preemption.requested(step)
-                saving = due(step, experiment.checkpoints.every, last=last_step) or stopped
-                if due(step, experiment.log_every, last=starts[i + 1]) or saving:
-                    rate = float(learning_rate(jnp.int32(step - 1)))
-                    log_training(experiment, metrics, pace, step, i, jax.device_get(window) | {"learning_rate": rate})
-                    window = {}
-                if due(step, experiment.evaluation.every, last=starts[i + 1]):
-                    with pace.pause():
-                        scores = log_evaluation(metrics, step, evaluate(state.params))
-                        draw(experiment, run)
-                if saving:  # after its metrics, so that a kill in between loses neither
-                    with pace.pause():
-                        checkpoints.save(step, state)
-                    run.watchdog.alive("saving")
-                if stopped:
-                    break
-            diverged(rows, step, previous)
+            with fits_in_memory(functools.partial(pretraining_demand, experiment, i, mesh)):
+                source = BatchSource(train, experiment.example_config(i), phase.batch_size, experiment.phase_seed(i))
+                rows = functools.partial(checked_rows, source, starts[i], shard, experiment.model)
+                train_fn = jitted_train_step(experiment, i, optimizer, shardings, mesh)
+                train_fn = compiled(
+                    train_fn, state, to_device(rows(step), mesh, BATCH), mesh=mesh, saved=run.compiled, must=step == first
+                )
+                evaluate = evaluation(experiment, i, train, heldout, mesh, shard, run)
+                log_phase(experiment, i, source)
+                if step == 0:
+                    scores = log_evaluation(metrics, step, evaluate(state.params))
+                pace = Pace()
+                window: dict[str, Array] = {}
+                previous: dict[str, Array] = {}
+                for batch in prefetch(rows, step, starts[i + 1]):
+                    state, sums = train_fn(state, to_device(batch, mesh, BATCH))
+                    step += 1
+                    diverged(rows, step - 1, previous)  # one step behind: the device never waits
+                    previous, window = sums, add(window, sums)
+                    run.watchdog.step_done(step)
+                    stopped = run.preemption.requested(step)
+                    saving = due(step, experiment.checkpoints.every, last=last_step) or stopped
+                    if due(step, experiment.log_every, last=starts[i + 1]) or saving:
+                        rate = float(learning_rate(jnp.int32(step - 1)))
+                        log_training(experiment, metrics, pace, step, i, jax.device_get(window) | {"learning_rate": rate})
+                        window = {}
+                    if due(step, experiment.evaluation.every, last=starts[i + 1]):
+                        with pace.pause():
+                            scores = log_evaluation(metrics, step, evaluate(state.params))
+                            draw(experiment, run)
+                    if saving:  # after its metrics, so that a kill in between loses neither
+                        with pace.pause():
+                            checkpoints.save(step, state)
+                        run.watchdog.alive("saving")
+                    if stopped:
+                        break
+                diverged(rows, step, previous)
 
         # --------------------------------------------------------------------------------------------------------------- the end
         checkpoints.finish()
@@ -236,11 +241,12 @@ def evaluation(
 
     def evaluate(params: Any) -> dict[str, float]:
         total: dict[str, Array] = {}
-        params = gathered(params)  # once, where they are spread over the data axis
-        for batch in batches(shard):
-            total = add(total, step_fn(params, to_device(batch, mesh, BATCH)))
-            run.watchdog.alive("evaluation")
-        return summarise(jax.device_get(total)) | baseline
+        with fits_in_memory(functools.partial(evaluation_demand, experiment, phase, mesh)):
+            params = gathered(params)  # once, where they are spread over the data axis
+            for batch in batches(shard):
+                total = add(total, step_fn(params, to_device(batch, mesh, BATCH)))
+                run.watchdog.alive("evaluation")
+            return summarise(jax.device_get(total)) | baseline
 
     return evaluate
 

@@ -25,6 +25,7 @@ from bert_jax import launch
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.metrics.pictures import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS, write_json
+from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.terminal import UserError
 
 log = logging.getLogger(__name__)
@@ -145,11 +146,10 @@ def _trained(
     """A run's results; that of a sweep may fail without ending the others."""
     try:
         return train(one, directory, devices)
-    except (UserError, jax.errors.JaxRuntimeError) as error:
-        out_of_memory = "RESOURCE_EXHAUSTED" in str(error) and jax.process_count() == 1
-        if single or not (isinstance(error, UserError) or out_of_memory):
+    except UserError as error:
+        if single or (isinstance(error, OutOfMemory) and jax.process_count() > 1):  # the other processes may have had enough
             raise
-        reason = str(error) if isinstance(error, UserError) else "it needs more memory than the device has"
+        reason = str(error)
         log.warning("%s failed: %s", directory.name, reason)
         settings = {name: getattr(one.training, name) for name in SETTINGS}
         return {"failed": reason, "seed": one.seed, **settings}

@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TextIO
 
+REFUSED = 2
+"""The exit status after a `UserError`."""
+
 
 class UserError(Exception):
     """A mistake that the person at the keyboard can mend.
@@ -50,12 +53,17 @@ class FlagParser(argparse.ArgumentParser):
 
 
 def run_verb(main: Callable[[], int | None]) -> NoReturn:
-    """Runs a verb's `main` and ends the process: 0 when it returns None or 0, 2 for a `UserError`, 130 for Ctrl-C."""
+    """Runs a verb's `main` and ends the process: 0 when it returns None or 0, 2 for a `UserError` or too little memory, 130 for
+    Ctrl-C."""
     try:
         status = main() or 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        status = 2
+        status = REFUSED
+    except MemoryError as error:
+        asked = str(error) or "no more could be allocated"
+        print(f"error: this machine's memory ran out ({asked}); end other programs, or take a machine with more", file=sys.stderr)
+        status = REFUSED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         status = 130
@@ -67,7 +75,7 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
             raise
         where = f" while writing {error.filename}" if error.filename else ""
         print(f"error: {error.strerror}{where}; free space and give the same command again: it goes on", file=sys.stderr)
-        status = 2
+        status = REFUSED
     sys.exit(status)
 
 

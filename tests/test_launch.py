@@ -4,11 +4,13 @@ import logging
 import pathlib
 import textwrap
 from collections.abc import Iterator
+from typing import NoReturn
 
 import jax
 import pytest
 
 from bert_jax import launch
+from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.terminal import UserError
 
 DEFAULTS = {
@@ -180,6 +182,35 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         (run.workdir / "metrics.jsonl").touch()
     with pytest.raises(UserError, match="holds a run with another configuration"), launch.begin("pretrain", flags, {"seed": 2}):
         pass
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_memory_that_runs_out_ends_every_process_with_a_sentence(
+    experiment: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    processes: int,
+):
+    """Of several, one that ended in good order would wait for the others, which wait for it."""
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    monkeypatch.setattr(launch.os, "_exit", leave)
+    flags = launch.parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
+    wanted = SystemExit if processes > 1 else OutOfMemory
+
+    def run_out() -> NoReturn:
+        monkeypatch.setattr(launch.jax, "process_count", lambda: processes)
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.")
+
+    with pytest.raises(wanted) as ended, launch.begin("pretrain", flags, flags.config):
+        run_out()
+    says = capsys.readouterr().err if processes > 1 else f"error: {ended.value}"
+    assert says.startswith("error: this run does not fit in memory: it asks for 4.44 GiB of memory at once")
+    assert processes == 1 or ended.value.code == 2
 
 
 def test_compiled_programs_are_kept_where_the_user_says(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -14,6 +14,7 @@ import pytest
 
 from bert_jax import launch
 from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.sweep import BEST, Learned, device_groups, summarise, sweep, table
 from bert_jax.terminal import UserError
 
@@ -173,6 +174,25 @@ def test_a_sweep_whose_runs_all_fail_says_why_and_so_does_a_single_run(tmp_path)
         sweep(experiment(seeds=[1, 2]), run_in(tmp_path), fail, Finished())
     with pytest.raises(UserError, match=r"^seed 1 is no good"):
         sweep(experiment(seeds=[1]), run_in(tmp_path), fail, Finished())
+
+
+def test_a_run_that_does_not_fit_counts_as_failed_but_of_several_processes_ends_all(tmp_path, monkeypatch):
+    """There the others may have had enough, and would wait for it in their next step."""
+
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        if one.seed == 2:
+            raise OutOfMemory("the training step does not fit")
+        return by_seed(one, directory, devices)
+
+    for workdir in ("alone", "two"):
+        (tmp_path / workdir).mkdir()
+    finish = Finished()
+    assert sweep(experiment(seeds=[1, 2]), run_in(tmp_path / "alone"), train, finish) == 0
+    assert finish.seed == 1
+    assert summary_of(tmp_path / "alone")["runs"][1]["failed"] == "the training step does not fit"
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(OutOfMemory):
+        sweep(experiment(seeds=[1, 2]), run_in(tmp_path / "two"), train, Finished())
 
 
 def test_a_bug_in_a_run_is_not_taken_for_its_failure(tmp_path):

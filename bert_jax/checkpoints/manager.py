@@ -15,6 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from bert_jax.sharding.out_of_memory import shortage_of
 from bert_jax.terminal import UserError
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Checkpoints:
         there is none yet.
 
         A state that cannot be read (a truncated file, a bad block) is passed over with a warning for the one before it, and
-        moved to `unreadable/` for a post-mortem. Raises UserError when there are states and none can be read, and then leaves
+        moved to `unreadable/` for a post-mortem; one for which memory does not suffice is not such. Raises UserError when there are states and none can be read, and then leaves
         them where they are, so that the next start says so too: starting over would bury them.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
@@ -94,7 +95,9 @@ class Checkpoints:
         try:
             wanted = ocp.args.Composite(**{ITEM: ocp.args.StandardRestore(abstract_state)})
             state = self._manager.restore(step, args=wanted)[ITEM]
-        except Exception as failure:  # Orbax and TensorStore raise many kinds; all mean that this state is unusable
+        except Exception as failure:  # Orbax and TensorStore raise many kinds; all but one mean that this state is unusable
+            if shortage_of(failure):
+                raise
             error = failure
         if jax.process_count() > 1 and not np.all(multihost_utils.process_allgather(np.asarray(state is not None))):
             return None, error or OSError("unreadable on another process")

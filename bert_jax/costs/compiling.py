@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,31 +13,7 @@ from bert_jax.costs.estimate import Estimate, Estimator
 from bert_jax.costs.hlo import Module, parse
 from bert_jax.costs.kernels import Schedule, schedules_of
 from bert_jax.costs.topologies import Topology, devices_of, prepare_compiler, require_compiler, silence
-
-_USED = (
-    re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) (\w+)"),
-    re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available (?:\w+) \(([\d.]+)([KMGT]?)\)()"),
-)
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-class DoesNotFit(Exception):
-    """The compiler found no way to run a program in a chip's memory: `needs` and `has` in bytes per device (0 where it does not
-    say), `space` what ran out."""
-
-    def __init__(self, needs: float, has: float, space: str):
-        figures = f"needs {needs / 2**30:.2f} GiB of {space.upper()}, and there are {has / 2**30:.2f} GiB"
-        super().__init__(figures if needs else f"needs more {space.upper()} than there is")
-        self.needs, self.has, self.space = needs, has, space
-
-    @classmethod
-    def from_message(cls, message: str) -> DoesNotFit:
-        """From what the compiler says in each of its ways."""
-        found = next((match for form in _USED if (match := form.search(message))), None)
-        if not found:
-            return cls(0.0, 0.0, "vmem" if "vmem" in message else "hbm")
-        needs, has = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))
-        return cls(needs, has, found[5] or "hbm")
+from bert_jax.sharding.out_of_memory import DoesNotFit
 
 
 @dataclasses.dataclass(frozen=True)

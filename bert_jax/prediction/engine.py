@@ -18,6 +18,7 @@ from bert_jax.interop.huggingface import Model, import_model
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import layers_apart
 from bert_jax.prediction.packing import Item, Packed, pack
+from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 from bert_jax.terminal import UserError
 
 Per = Literal["text", "place", "token"]
@@ -42,7 +43,8 @@ class Engine:
         devices = jax.local_devices()
         self.mesh = Mesh(np.array(devices), ("data",))
         self.tokens = TOKENS.get(devices[0].platform, TOKENS_ELSEWHERE)
-        self.params = jax.device_put(layers_apart(model.params), NamedSharding(self.mesh, PartitionSpec()))
+        with fits_in_memory(self._demand):
+            self.params = jax.device_put(layers_apart(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
         continues = np.pad(model.tokenizer.continuation_table, (0, model.config.padded_vocab_size - model.config.vocab_size))
@@ -87,9 +89,15 @@ class Engine:
         waiting = iter(items)
         while window := list(itertools.islice(waiting, self.window)):
             answers: list[Any] = [None] * len(window)
-            for packed, result in self._results(function, window, static):
-                _unpack(packed, result, window, per, answers)
+            with fits_in_memory(lambda: self._demand(f"{self.tokens:,} tokens a batch and device")):
+                for packed, result in self._results(function, window, static):
+                    _unpack(packed, result, window, per, answers)
             yield from answers
+
+    def _demand(self, batch: str = "") -> Demand:
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        remedies = [] if on_cpu else ["JAX_PLATFORMS=cpu in the environment, which answers on the CPU in smaller batches"]
+        return Demand(self.name, batch, [*remedies, *([f"from Python, engine.tokens below {self.tokens:,}"] if batch else [])])
 
     def _results(
         self, function: Callable[..., Any], items: Sequence[Item], static: dict[str, Any]

@@ -165,6 +165,22 @@ def test_a_damaged_newest_state_is_passed_over_put_aside_and_saved_anew(tmp_path
     assert_equal(restored(tmp_path), state_at(3))
 
 
+@pytest.mark.parametrize("error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")])
+def test_a_state_for_which_memory_does_not_suffice_is_not_put_aside(tmp_path: pathlib.Path, monkeypatch, error: Exception):
+    save_all(tmp_path, 1, 2)
+
+    def short(*_: object, **__: object) -> None:
+        raise error
+
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        monkeypatch.setattr(checkpoints._manager, "restore", short)
+        with pytest.raises(type(error)):
+            checkpoints.restore_latest(abstract(state_at(0)))
+    assert steps_in(tmp_path) == [1, 2]
+    assert not (tmp_path / "unreadable").exists()
+    assert_equal(restored(tmp_path), state_at(2))
+
+
 def test_a_second_damaged_state_of_the_same_step_is_put_aside_too(tmp_path: pathlib.Path):
     for _ in range(2):
         save_all(tmp_path, *({1, 2} - set(steps_in(tmp_path) if tmp_path.exists() else ())))

@@ -81,6 +81,23 @@ def test_a_stream_reads_a_window_of_items_ahead_and_no_more(engine, items, monke
     assert taken == 100
 
 
+def test_memory_that_runs_out_is_a_sentence_with_what_helps(engine, items, directory, monkeypatch):
+    def shortage(*_: Any, **__: Any) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.")
+
+    with pytest.raises(UserError) as running:
+        engine.run(shortage, items, "text")
+    assert str(running.value).splitlines()[:3] == [
+        f"{engine.name} does not fit in memory: it asks for 4.44 GiB of memory at once, which is not free, with 160 tokens a "
+        "batch and device.",
+        "Each of these takes less:",
+        "    from Python, engine.tokens below 160",
+    ]
+    monkeypatch.setattr(jax, "device_put", shortage)
+    with pytest.raises(UserError, match=r" does not fit in memory: it asks for 4\.44 GiB .*, which is not free\.\nEnd other"):
+        engine_on(directory)
+
+
 def test_no_items_have_no_answers(engine):
     assert engine.run(forwards.next_sentence, [], "text") == []
 

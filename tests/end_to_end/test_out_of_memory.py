@@ -1,0 +1,112 @@
+"""Where memory runs out, a run ends with a sentence that says what would fit, and what was saved stays."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import jax
+import pytest
+
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Done, Signal
+from tests.end_to_end.runs import checkpoints, last_step
+from tests.end_to_end.test_finetuning_recovery import command
+
+COMPILING = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of 15.75G hbm."
+RUNNING = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes."
+RUNS_OUT = "does not fit in memory: it asks for 4.44 GiB of memory at once, which is not free, with "
+
+
+@dataclasses.dataclass(frozen=True)
+class Shortage(Signal):
+    """Raises what JAX does where memory runs out, instead of sending a signal."""
+
+    message: str = RUNNING
+
+    def send(self) -> None:
+        raise jax.errors.JaxRuntimeError(self.message)
+
+
+def refused(done: Done) -> str:
+    """The sentence with which a run ended."""
+    assert done.status == 2, done.output
+    assert "Traceback" not in done.output
+    assert done.output.count("error: ") == 1
+    return done.output.partition("error: ")[2]
+
+
+def pretrained(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str, at: Signal | None = None) -> Done:
+    arguments = ["pretrain", f"--config={experiment}", f"--workdir={workdir}", *flags]
+    (done,) = forked.run(experiment.parent, arguments, at=at)  # with what other tests have compiled
+    return done
+
+
+def test_a_step_that_does_not_compile_leaves_what_the_phase_before_has_saved(experiment: pathlib.Path, tmp_path: pathlib.Path):
+    says = refused(pretrained(experiment, tmp_path / "run", at=Shortage("jax.stages:Lowered.compile", call=2, message=COMPILING)))
+    assert says.splitlines()[:6] == [
+        "the training step of phase 1 does not fit in memory: it needs 20.25 GiB of HBM, and there are 15.75 GiB, with 8 rows of "
+        "64 tokens a step, 8 a device (config.phases.1.batch_size=8, accumulation=1).",
+        "Each of these takes less:",
+        "    --config.phases.1.accumulation=2",
+        "    --config.model.rematerialisation=full",
+        "    --config.phases.1.batch_size=4 (in another --workdir: it changes what is learned)",
+        "Or end other programs that use this memory, or take devices with more.",
+    ]
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in says
+    assert checkpoints(tmp_path / "run")[-1] == 12
+
+
+def test_a_run_whose_step_runs_out_continues_with_the_flag_that_it_names(experiment: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = tmp_path / "run"
+    says = refused(pretrained(experiment, workdir, at=Shortage("jax.stages:Compiled.__call__", call=7)))
+    assert says.startswith(f"the training step of phase 0 {RUNS_OUT}8 rows of 32 tokens a step, 8 a device ")
+    assert checkpoints(workdir) == [4]
+    advised = next(line.strip() for line in says.splitlines() if "accumulation=2" in line)
+    done = pretrained(experiment, workdir, advised, "--config.evaluation.batch_size=4")
+    assert done.status == 0, done.output
+    assert "continuing from step 4" in done.output
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("bert_jax.pretrain:summarise", "the evaluation of phase 0 does not fit in memory"),
+        ("bert_jax.pretrain:initial_state", "the state (parameters and optimizer) does not fit in memory"),
+    ],
+)
+def test_what_ran_out_is_named(experiment: pathlib.Path, tmp_path: pathlib.Path, function: str, says: str):
+    call = 2 if function.endswith("initial_state") else 1  # the first one is of shapes alone
+    assert refused(pretrained(experiment, tmp_path / "run", at=Shortage(function, call=call))).startswith(says)
+
+
+def test_a_task_that_runs_out_keeps_its_checkpoints_and_continues_with_the_flag(toys: pathlib.Path, tmp_path: pathlib.Path):
+    workdir, often = tmp_path / "run", ("--config.checkpoints.every=4", "--config.training.epochs=1", "--config.log_every=1")
+    (done,) = forked.run(toys, command(toys, workdir, *often), at=Shortage("bert_jax.finetune:stop_if_diverged", call=6))
+    says = refused(done)
+    assert says.startswith(f"the training step {RUNS_OUT}")
+    assert " rows of 32 tokens a step, " in says
+    for remedy in ("--config.model.rematerialisation=full", "--config.training.batch_size=8", "--config.task.length below 32"):
+        assert remedy in says
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in says
+    assert checkpoints(workdir) == [4]
+    (done,) = forked.run(toys, command(toys, workdir, *often, "--config.training.accumulation=2"))
+    assert done.status == 0, done.output
+    assert "continuing from step 4" in done.output
+
+
+def test_the_evaluation_of_a_task_is_told_apart_from_its_step(toys: pathlib.Path, tmp_path: pathlib.Path):
+    once = "--config.training.epochs=1"
+    at = Shortage("bert_jax.batches.labelled:EvaluationBatches.logits")
+    (done,) = forked.run(toys, command(toys, tmp_path / "run", once), at=at)
+    assert refused(done).startswith("the evaluation does not fit in memory: it asks for 4.44 GiB")
+
+
+def test_of_a_sweep_the_run_that_runs_out_counts_as_failed_and_the_others_go_on(toys: pathlib.Path, tmp_path: pathlib.Path):
+    flags = ("--config.sweep.seeds=[1, 2]", "--config.training.epochs=1")
+    at = Shortage("bert_jax.finetune:stop_if_diverged")
+    (done,) = forked.run(toys, command(toys, tmp_path / "run", *flags), at=at)
+    assert done.status == 0, done.output
+    assert "Traceback" not in done.output
+    assert "seed-1 failed: the training step does not fit in memory" in done.output
+    assert last_step(tmp_path / "run" / "runs" / "batch-16_rate-0.004_epochs-1_seed-2") > 0

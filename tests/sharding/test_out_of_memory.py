@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import terminal
+from bert_jax.sharding.out_of_memory import Demand, DoesNotFit, OutOfMemory, fits_in_memory
+from bert_jax.terminal import UserError
+
+DEMAND = Demand("the step", "8 rows", ["--config.a=1", "--config.b=2"], "The rest stays.")
+TPU = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of 15.75G hbm."
+
+
+def explained(error: Exception, demand: Demand = DEMAND) -> str:
+    """The sentence that an error becomes."""
+    with pytest.raises(OutOfMemory) as raised, fits_in_memory(lambda: demand):
+        raise error
+    assert raised.value.__cause__ is error
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "needs", "has", "says"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Attempting to reserve 6.48G at the bottom of memory. That was not possible. There are 6.78G "
+            "free, 0B reserved, and 3.33G reservable.",
+            6.48 * 2**30,
+            3.33 * 2**30,
+            "asks for 6.48 GiB of HBM at once, and 3.33 GiB are free",
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 15.65G. That was not possible. There are "
+            "11.08G free.; (0x0x0_HBM0)",
+            15.65 * 2**30,
+            11.08 * 2**30,
+            "asks for 15.65 GiB of HBM at once, and 11.08 GiB are free",
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.\nBufferAssignment OOM Debugging.",
+            4770354232,
+            0,
+            "asks for 4.44 GiB of memory at once, which is not free",
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 64.00MiB.",
+            2**26,
+            0,
+            "asks for 64.00 MiB of memory at once, which is not free",
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Failed to allocate request for 1.50GiB (1610612736B) on device ordinal 0",
+            1.5 * 2**30,
+            0,
+            "asks for 1.50 GiB of memory at once, which is not free",
+        ),
+        ("INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", 0, 0, "needs more memory than there is"),
+        ("RESOURCE_EXHAUSTED: vmem", 0, 0, "needs more VMEM than there is"),
+        (TPU, 20.25 * 2**30, 15.75 * 2**30, "needs 20.25 GiB of HBM, and there are 15.75 GiB"),
+    ],
+)
+def test_what_devices_and_compilers_say_of_memory_is_understood(message: str, needs: float, has: float, says: str):
+    found = DoesNotFit.from_message(message)
+    assert (found.needs, found.has) == (needs, has)
+    assert str(found) == says
+
+
+def test_the_person_is_told_the_figures_the_batch_and_the_remedies():
+    assert explained(jax.errors.JaxRuntimeError(TPU)).splitlines() == [
+        "the step does not fit in memory: it needs 20.25 GiB of HBM, and there are 15.75 GiB, with 8 rows.",
+        "Each of these takes less:",
+        "    --config.a=1",
+        "    --config.b=2",
+        "Or end other programs that use this memory, or take devices with more.",
+        "The rest stays.",
+    ]
+
+
+def test_nothing_is_made_up_where_nothing_is_known():
+    says = explained(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: ?"), Demand("it"))
+    assert says == (
+        "it does not fit in memory: it needs more memory than there is.\n"
+        "End other programs that use this memory, or take devices with more."
+    )
+
+
+def test_on_a_gpu_the_share_that_jax_takes_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95" in explained(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: ?"))
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in explained(MemoryError())
+
+
+def test_what_jax_and_numpy_really_raise_is_understood():
+    with pytest.raises(OutOfMemory, match=r"asks for 262144\.00 GiB of memory at once"), fits_in_memory(lambda: DEMAND):
+        jax.device_put(np.broadcast_to(np.float32(1), (2**46,)))
+    with (
+        pytest.raises(OutOfMemory, match=r"asks for 8388608\.00 GiB of host memory at once.*\n(.*\n)*.*a machine with more"),
+        fits_in_memory(lambda: DEMAND),
+    ):
+        np.zeros(2**50)
+    assert "needs more host memory than there is" in explained(MemoryError())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "INTERNAL: a fault of the driver",
+        "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 20M of 16M vmem.",
+    ],
+)
+def test_other_faults_of_a_device_stay_as_they_are(message: str):
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised, fits_in_memory(lambda: DEMAND):
+        raise jax.errors.JaxRuntimeError(message)
+    assert not isinstance(raised.value, UserError)
+
+
+def test_the_innermost_explanation_stands():
+    with pytest.raises(OutOfMemory, match="the step does not fit"), fits_in_memory(lambda: Demand("the whole run")):  # noqa: SIM117
+        with fits_in_memory(lambda: DEMAND):
+            raise jax.errors.JaxRuntimeError(TPU)
+
+
+def test_a_verb_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]):
+    def main() -> None:
+        raise MemoryError("Unable to allocate 8.00 PiB")
+
+    with pytest.raises(SystemExit) as ended:
+        terminal.run_verb(main)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: this machine's memory ran out (Unable to allocate 8.00 PiB); end other programs, or take a machine with more\n"
+    )
