@@ -34,8 +34,6 @@ class Chip:
     """Bytes a second over one link in one direction."""
     network_bandwidth: float
     """Bytes a second out of a chip's share of its host's network cards: what joins slices."""
-    most_chips: int
-    """The largest slice."""
     devices: int = 1
     """JAX devices per chip."""
     config: str | None = None
@@ -61,11 +59,11 @@ class Chip:
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", "v4", "TPU v4", 32 * GIB, 1228 * GB, 1.05e9, 2, 4, 128, 6, 50 * GB, 25 / 8 * GB, 4096, config="megacore"),
-        Chip("v5e", "v5e", "TPU v5 lite", 16 * GIB, 819 * GB, 1.5e9, 1, 4, 128, 4, 50 * GB, 25 / 8 * GB, 256),
-        Chip("v5p", "v5p", "TPU v5", 95 * GIB, 2765 * GB, 1.75e9, 2, 4, 128, 6, 100 * GB, 50 / 8 * GB, 8960),
-        Chip("v6e", "v6e", "TPU v6 lite", 32 * GIB, 1638 * GB, 1.75e9, 1, 4, 256, 4, 100 * GB, 100 / 8 * GB, 256),
-        Chip("v7x", "tpu7x", "TPU7x", 192 * GIB, 7380 * GB, 2.2e9, 2, 4, 256, 6, 100 * GB, 100 / 8 * GB, 9216, devices=2),
+        Chip("v4", "v4", "TPU v4", 32 * GIB, 1228 * GB, 1.05e9, 2, 4, 128, 6, 50 * GB, 25 / 8 * GB, config="megacore"),
+        Chip("v5e", "v5e", "TPU v5 lite", 16 * GIB, 819 * GB, 1.5e9, 1, 4, 128, 4, 50 * GB, 25 / 8 * GB),
+        Chip("v5p", "v5p", "TPU v5", 95 * GIB, 2765 * GB, 1.75e9, 2, 4, 128, 6, 100 * GB, 50 / 8 * GB),
+        Chip("v6e", "v6e", "TPU v6 lite", 32 * GIB, 1638 * GB, 1.75e9, 1, 4, 256, 4, 100 * GB, 100 / 8 * GB),
+        Chip("v7x", "tpu7x", "TPU7x", 192 * GIB, 7380 * GB, 2.2e9, 2, 4, 256, 6, 100 * GB, 100 / 8 * GB, devices=2),
     )
 }
 """Published for Google Cloud (cloud.google.com/tpu/docs, the page of each generation; read in 2026): HBM, its bandwidth, ICI and

@@ -38,7 +38,7 @@ class Transfer:
     payload: float
     """b, in bytes."""
     sent: float
-    """Bytes that the chip sends over links."""
+    """Bytes that the chip sends, inside its slice and out of it."""
     sent_between_slices: float
     seconds: float
     group: int
@@ -81,7 +81,7 @@ def transfer(kind: str, instruction: Instruction, operand_bytes: float, topology
     inner = max(1, n // slices)
     first = getattr(members[0], "slice_index", 0) or 0
     inside = [device for device in members if (getattr(device, "slice_index", 0) or 0) == first]
-    times = 2 if kind == "all-reduce" else 1
+    times = _passes(kind)
     links, hops = _links(inside, topology)
     if kind == "all-to-all":
         seconds = payload * _cut(inside, topology) / topology.chip.link_bandwidth / ICI_EFFICIENCY
@@ -91,8 +91,8 @@ def transfer(kind: str, instruction: Instruction, operand_bytes: float, topology
     between = 0.0
     if slices > 1:
         between = times * payload / inner * (slices - 1) / slices
-        seconds += between / topology.chip.network_bandwidth + times * DCN_LATENCY
-    return Transfer(kind, payload, times * payload * (n - 1) / n, between, seconds, n)
+        seconds += _crossing_seconds(kind, between, topology)
+    return Transfer(kind, payload, _sent(kind, operand_bytes, n), between, seconds, n)
 
 
 def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
@@ -100,10 +100,29 @@ def between_slices(sent: Instruction, size: float, topology: Topology) -> Transf
     of a collective that crosses slices to a run-time library, as a send and a recv that name the collective."""
     found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
     kind = (found[1] if found else "send").lower().replace("_", "-")
-    times = 2 if kind == "all-reduce" else 1
-    crossing = times * size * (topology.slices - 1) / max(1, topology.slices)
-    seconds = crossing / topology.chip.network_bandwidth * topology.chip.devices + times * DCN_LATENCY
-    return Transfer(f"{kind} between slices", size, 0.0, crossing, seconds, topology.slices)
+    slices = topology.slices
+    payload = size * (slices if kind == "all-gather" else 1)
+    crossing = _sent(kind, size, slices)
+    seconds = _crossing_seconds(kind, crossing, topology)
+    return Transfer(f"{kind} between slices", payload, crossing, crossing, seconds, slices)
+
+
+def _passes(kind: str) -> int:
+    """How often the payload goes round: an all-reduce is a reduce-scatter and an all-gather."""
+    return 2 if kind == "all-reduce" else 1
+
+
+def _sent(kind: str, size: float, n: int) -> float:
+    """Bytes that each of `n` members sends, whose operands have `size` bytes: in an all-gather its shard to all the others, and
+    the whole to one of them where not all exchange with all."""
+    if kind == "all-gather":
+        return size * (n - 1)
+    return _passes(kind) * size * (n - 1) / n if kind in KINDS and kind != "collective-permute" else size
+
+
+def _crossing_seconds(kind: str, crossing: float, topology: Topology) -> float:
+    """Of `crossing` bytes from each device to other slices; the devices of a chip share its part of the network card."""
+    return crossing * topology.chip.devices / topology.chip.network_bandwidth + _passes(kind) * DCN_LATENCY
 
 
 def _permute(size: float, topology: Topology) -> Transfer:

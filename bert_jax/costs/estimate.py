@@ -17,8 +17,8 @@ instruction, the host, the input, stragglers.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,12 +32,18 @@ FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "replica-id", "after-all", "opt-barrier",
     "add-dependency", "copy-done", "slice-done",
 }  # fmt: skip
-FREE_TARGETS = ("AllocateBuffer", "ConcatBitcast", "Sharding", "AsyncCollectiveDone", "AssumeGatherIndicesInBound")
+FREE_TARGETS = (
+    "AllocateBuffer", "ConcatBitcast", "Sharding", "AsyncCollectiveDone", "AssumeGatherIndicesInBound", "PrepareAsyncCallStart",
+    "PrepareAsyncCallDone",
+)  # fmt: skip
+CARRYING = ("fusion", "async-start", "call-start")
+"""What may hold a collective in the computation that it calls; on v7x the cores for sparse work run it (`call-start`)."""
 SCALARS = 1 << 12
 """Bytes below which an instruction without cycles takes no time: counters and sums."""
 PASSING = ("get-tuple-element", "fusion", "bitcast", "tuple", "async-update")
 """What hands the state of an asynchronous operation on."""
-_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
+CONTINUING = "async_collective_fusion"
+"""How the computations of fusions begin that continue a collective beside other work."""
 STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 
 
@@ -84,6 +90,8 @@ class Estimate:
     bytes: float
     unread_loops: int
     unknown_kernels: int
+    uncounted_collectives: int
+    """Collectives in the text of the program that the walk did not come by: neither their time nor their bytes are in here."""
 
 
 class Estimator:
@@ -93,6 +101,7 @@ class Estimator:
         self._module, self._kernels, self._topology, self._devices = module, kernels, topology, devices
         chip = topology.chip
         self._clock, self._bandwidth = chip.clock, chip.bandwidth / chip.devices
+        self._counted: set[str] = set()
 
     def estimate(self) -> Estimate:
         """The whole program."""
@@ -106,7 +115,14 @@ class Estimator:
             for name in sums:
                 sums[name] += count * (1 if name == "count" else getattr(one, name))
         operations = sorted(line.operations, key=lambda o: -o.seconds)
-        return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels)
+        uncounted = len(self._held() - self._counted)
+        return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels, uncounted)
+
+    def _held(self) -> set[str]:
+        """The names of the program's collectives; the fusions that continue or end one hold it again."""
+        started = (c for name, c in self._module.computations.items() if not name.startswith(CONTINUING))
+        first = [c for c in started if all(i.target != "AsyncCollectiveDone" for i in c.instructions)]
+        return {i.name for computation in first for i in computation.instructions if _kind(i.opcode)}
 
     def _run(self, computation: Computation, times: int) -> Timeline:
         """One pass; `times` is how often it happens in all, by which sums over executions are multiplied."""
@@ -116,14 +132,17 @@ class Estimator:
             kind = self._step(computation, instruction, line, times)
             if kind:
                 spent = (line.now - before) * times
-                line.operations.append(Operation(instruction.name, self._place(computation, instruction), kind, spent, times))
+                where = self._place(computation, instruction, kind)
+                line.operations.append(Operation(instruction.name, where, kind, spent, times))
         return line
 
-    def _place(self, computation: Computation, i: Instruction) -> str:
-        """Where it comes from: its own name, or that of what is fused into it, or of what it reads."""
+    def _place(self, computation: Computation, i: Instruction, kind: str) -> str:
+        """Where it comes from: its own name, or that of what is fused into it, or of what it reads, or for the parts into which
+        the compiler takes a collective over several slices, and which it leaves unnamed, of what uses them."""
         inside = (inner.op_name for called in self._module.called(i) for inner in reversed(called.instructions))
         read = (computation.by_name[name].op_name for name in i.operands if name in computation.by_name)
-        names = (i.op_name, *inside, *read)
+        used = (user.op_name for user in computation.users(i)) if kind == "collective" and self._topology.slices > 1 else ()
+        names = itertools.chain((i.op_name,), inside, read, used)
         return next((found for name in names if name and (found := place(name)) != UNNAMED), UNNAMED)
 
     def _step(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> str:
@@ -142,7 +161,7 @@ class Estimator:
             line.finish[i.name] = line.copies_free
             line.bytes += moved * times
             return ""
-        if i.opcode in ("send", "recv"):
+        if i.opcode in ("send", "send-done", "recv"):
             self._cross(computation, i, line, times)
             return ""
         if i.opcode.endswith("-done") or self._calls_target(i, "AsyncCollectiveDone"):
@@ -154,16 +173,15 @@ class Estimator:
         return self._compute(computation, i, line, times)
 
     def _cross(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
-        """A message to the other slices, and the answer that a recv of the same rendezvous waits for."""
-        name = _RENDEZVOUS.search(i.text)
-        rendezvous = f"rendezvous {name[1] if name else i.name}"
+        """A message to the other slices, and the answer: nothing waits but the end of the recv of the same rendezvous."""
+        rendezvous = f"rendezvous {i.rendezvous or i.name}"
         if i.opcode == "send":
             size = sum(a.bytes for a in computation.by_name[i.operands[0]].arrays)
             one = between_slices(i, size, self._topology)
             line.transfers.append((one, times))
             line.slices_free = max(line.now, line.slices_free) + one.seconds
             line.finish[rendezvous] = line.slices_free
-        else:
+        elif i.opcode == "recv":
             line.finish[i.name] = line.finish.get(rendezvous, line.now)
 
     def _loop(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
@@ -204,7 +222,7 @@ class Estimator:
         """The collective that an instruction is or carries; fusions that only continue one count where it started."""
         if _kind(i.opcode):
             return i
-        if i.opcode not in ("fusion", "async-start") or any(name.startswith("async_collective_fusion") for name in i.called):
+        if i.opcode not in CARRYING or any(name.startswith(CONTINUING) for name in i.called):
             return None
         return next((inner for c in self._module.called(i) for inner in c.instructions if _kind(inner.opcode)), None)
 
@@ -216,6 +234,7 @@ class Estimator:
         size = sum(a.bytes for name in collective.operands if name in place_of.by_name for a in place_of.by_name[name].arrays)
         one = transfer(kind, collective, size, self._topology, self._devices)
         line.transfers.append((one, times))
+        self._counted.add(collective.name)
         line.now += (i.cycles or 0) / self._clock
         if i.opcode.endswith("-start") or self._calls_target(i, "AsyncCollectiveStart"):
             line.network_free = max(line.now, line.network_free) + one.seconds

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 BITS = {
     "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32,
@@ -27,6 +27,7 @@ _CALLED = re.compile(r"(?:calls|body|condition|to_apply|\w+_computations)=\{?(%[
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 KERNEL_BODY = re.compile(r'"body":"([^"]*)"')
 
@@ -93,6 +94,12 @@ class Instruction:
         return found[1] if found else ""
 
     @functools.cached_property
+    def rendezvous(self) -> str:
+        """The name that a send shares with the recv of its answer; empty where it has none."""
+        found = _RENDEZVOUS.search(self.text)
+        return found[1] if found else ""
+
+    @functools.cached_property
     def known_trips(self) -> int | None:
         """The trip count where the compiler wrote it down."""
         found = _TRIPS.search(self.text)
@@ -126,6 +133,27 @@ class Computation:
     def by_name(self) -> Mapping[str, Instruction]:
         """Its instructions by their names."""
         return {instruction.name: instruction for instruction in self.instructions}
+
+    @functools.cached_property
+    def _readers(self) -> Mapping[str, Sequence[Instruction]]:
+        """By the name of an instruction, what reads its result; of a send, the recv of its answer too."""
+        sends = {i.rendezvous: i.name for i in self.instructions if i.opcode == "send"}
+        readers: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions:
+            asked = [sends.get(instruction.rendezvous, "")] if instruction.opcode == "recv" else []
+            for name in dict.fromkeys([*instruction.operands, *asked]):
+                readers.setdefault(name, []).append(instruction)
+        return readers
+
+    def users(self, instruction: Instruction) -> Iterator[Instruction]:
+        """What depends on its result here, the nearest first."""
+        waiting, seen = [instruction.name], {instruction.name}
+        for name in waiting:
+            for reader in self._readers.get(name, ()):
+                if reader.name not in seen:
+                    yield reader
+                    seen.add(reader.name)
+                    waiting.append(reader.name)
 
     @property
     def root(self) -> Instruction:

@@ -30,6 +30,8 @@ _EMPTY = re.compile(r":  \{\}")
 _GRID = "/* iteration index, stage = "
 _ADVANCE = re.compile(r"%(s\w+) = sadd\.s32 (\d+), ")
 
+READER = 1
+"""Version of `read_schedule`: schedules that an older one read are not taken from disk."""
 KERNEL = "tpu_custom_call"
 """The target of a Pallas kernel's custom call."""
 PIPELINE_STAGES = 2
@@ -137,13 +139,13 @@ def _number(value: Any) -> Any:
 
 
 def schedules_of(module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None) -> Mapping[str, Schedule]:
-    """The schedules of all kernels of a program by their bodies; kept in `cache` for each compiler `version` and chip. A kernel
-    that cannot be compiled alone is missing."""
+    """The schedules of all kernels of a program by their bodies; kept in `cache` for each compiler `version`, `READER` and
+    chip. A kernel that cannot be compiled alone is missing."""
     cache = cache or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax" / "kernels"
     found: dict[str, Schedule] = {}
     missing: dict[str, tuple[pathlib.Path, dict[str, Any]]] = {}
     for body, call in kernel_calls(module).items():
-        key = hashlib.sha256(repr((version, topology.chip.name, call)).encode()).hexdigest()[:20]
+        key = hashlib.sha256(repr((version, READER, topology.chip.name, call)).encode()).hexdigest()[:20]
         kept = cache / f"{key}.json"
         if kept.exists():
             fields = json.loads(kept.read_text())

@@ -27,6 +27,8 @@ LARGEST = {"v4": (16, 16, 16), "v5p": (16, 20, 28), "v7x": (16, 24, 24)}
 SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip
+NEAR = 0.75
+"""`difflib`'s ratio from which a name counts as misspelt: `v3` and `v7` have 0.5, `v6p` and `v6` 0.8."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,18 +83,22 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
             raise UserError(f"--topology={text} gives a number, not a shape; {_nearest(name, chips)}")
         forms = "v5e:4x4, v5p:4x4x4 or, four slices, 4xv5e:16x16"
         raise UserError(f"--topology={text} is not GENERATION:SHAPE, as {forms}; {_existing()}")
-    several, generation, shape = int(match[1] or slices or 1), match[2], tuple(int(n) for n in match[3].split("x"))
-    if match[1] and slices not in (None, int(match[1])):
+    generation, shape = match[2], tuple(int(n) for n in match[3].split("x"))
+    several = int(match[1] or (1 if slices is None else slices))
+    if slices is not None and several != slices:
         raise UserError(f"--topology={text} has {match[1]} slices and --slices={slices} says otherwise; give one of them")
+    if several < 1:
+        flag = f"--topology={text}" if match[1] else f"--slices={slices}"
+        raise UserError(f"{flag} asks for {several} slices; there must be at least 1")
     name = _chip_name(generation)
     if not name:
-        close = difflib.get_close_matches(generation, [*CHIPS, *SPELT], n=1, cutoff=0.5)
+        close = difflib.get_close_matches(generation, [*CHIPS, *SPELT], n=1, cutoff=NEAR)
         hint = f"did you mean {SPELT.get(close[0], close[0])!r}? " if close else ""
         raise UserError(f"--topology={text}: there is no TPU {generation!r}; {hint}{_existing()}")
     chip = CHIPS[name]
     if chip.dimensions == 3 and len(shape) == 2:
         shape = (*shape, 1)
-    if several < 1 or not _possible(chip, shape):
+    if not _possible(chip, shape):
         raise UserError(f"--topology={text}: {name} has no slice {match[3]}; {_nearest(name, math.prod(shape))}")
     return Topology(chip, shape, several)
 

@@ -51,7 +51,30 @@ def test_what_crosses_slices_goes_through_the_network_card():
     t = parse_topology("2xv5e:4x4")
     whole = transfer("all-reduce", collective("[1,32]<=[32]"), 2**26, t, devices_of(t))
     assert whole.sent_between_slices == pytest.approx(2 * 2**26 / 16 / 2)
-    send = Instruction("s", "send", (), (), '_xla_megascale_transfer_type="ALL_REDUCE"')
-    crossing = between_slices(send, 2**20, t)
+    crossing = between_slices(send("ALL_REDUCE"), 2**20, t)
     assert crossing.kind == "all-reduce between slices"
     assert crossing.seconds == pytest.approx(2**20 / (25e9 / 8) + 40e-6)
+
+
+def send(kind: str) -> Instruction:
+    return Instruction("s", "send", (), (), f'_xla_megascale_transfer_type="{kind}"')
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "sent"),
+    [
+        ("ALL_GATHER", 4, 3),  # what is sent is the shard, and goes to each of the others
+        ("REDUCE_SCATTER", 1, 3 / 4),
+        ("ALL_REDUCE", 1, 2 * 3 / 4),
+        ("ALL_TO_ALL", 1, 3 / 4),
+        ("ONE_TO_ONE", 1, 1),
+    ],
+)
+def test_how_much_of_what_is_sent_crosses_slices_is_a_matter_of_the_kind(kind: str, payload: float, sent: float):
+    crossing = between_slices(send(kind), 2**20, parse_topology("4xv5e:4x4"))
+    assert (crossing.payload, crossing.sent, crossing.sent_between_slices) == (payload * 2**20, sent * 2**20, sent * 2**20)
+
+
+def test_the_devices_of_a_chip_share_its_part_of_the_network_card():
+    t = parse_topology("2xv7x:2x2x1")
+    assert between_slices(send("ALL_GATHER"), 2**20, t).seconds == pytest.approx(2 * 2**20 / (100e9 / 8) + 20e-6)

@@ -60,6 +60,17 @@ ENTRY %main (a: f32[8,128]) -> f32[8,128] {
 """
 
 
+CROSSING = """HloModule m
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %s = (f32[8]{0}, u32[], token[]) send(%a), frontend_attributes={_xla_host_transfer_rendezvous="r_0"}
+  %t = (f32[8]{0}, u32[], token[]) recv(), frontend_attributes={_xla_host_transfer_rendezvous="r_0"}
+  ROOT %u = (f32[8]{0}, token[]) recv-done(%t)
+}
+"""
+
+
 def test_text_without_an_entry_is_refused():
     with pytest.raises(ValueError, match="no ENTRY"):
         parse("HloModule nothing\n")
@@ -72,6 +83,13 @@ def test_instructions_carry_opcode_operands_and_cycles():
     assert module.entry.by_name["in"].operands == ("begin", "a", "seven")
     assert module.entry.by_name["while"].called == ("outer_condition", "outer_body")
     assert module.entry.root.name == "r"
+
+
+def test_what_uses_a_result_is_found_nearest_first_and_beyond_a_send_to_another_slice():
+    entry = parse(LOOPS).entry
+    assert [user.name for user in entry.users(entry.by_name["start"])] == ["begin", "in", "while", "r"]
+    entry = parse(CROSSING).entry
+    assert [user.name for user in entry.users(entry.by_name["a"])] == ["s", "t", "u"]
 
 
 def test_a_loop_in_a_loop_has_trips_of_its_own_and_a_limit_may_be_carried_into_it():

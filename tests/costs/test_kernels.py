@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from bert_jax.costs.hlo import parse
-from bert_jax.costs.kernels import kernel_calls, read_schedule, schedules_of
+from bert_jax.costs.kernels import READER, Schedule, kernel_calls, read_schedule, schedules_of
 from bert_jax.costs.topologies import parse_topology
 
 # The shape of a real one: a loop over the grid with its pipeline's two extra trips, a loop inside, a branch with its delay slots.
@@ -91,3 +91,12 @@ def test_a_schedule_that_was_kept_is_not_compiled_again(tmp_path: pathlib.Path, 
     assert schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": wanted}
     monkeypatch.setattr("bert_jax.costs.kernels._compile", lambda calls, topology: pytest.fail("compiled again"))
     assert schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": dataclasses.replace(wanted)}
+
+
+def test_a_schedule_that_an_older_reader_kept_is_not_taken(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    old, new = Schedule(1, 1, ()), Schedule(1, 2, ())
+    monkeypatch.setattr("bert_jax.costs.kernels._compile", lambda calls, topology: [old])
+    assert schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": old}
+    monkeypatch.setattr("bert_jax.costs.kernels.READER", READER + 1)
+    monkeypatch.setattr("bert_jax.costs.kernels._compile", lambda calls, topology: [new])
+    assert schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": new}

@@ -30,7 +30,9 @@ def test_a_slice_is_named_by_generation_and_shape(text: str, name: str, chips: i
         ("v5e:4x3", "v5e has no slice 4x3; nearest: v5e:4x4 (16 chips); v5e has 1x1, 2x2, 2x4"),
         ("v5e-16", "gives a number, not a shape; nearest: v5e:4x4"),
         ("v5p-128", "nearest: v5p:4x4x4 (64 chips)"),
-        ("v9:2x2", "there is no TPU 'v9'"),
+        ("v3:2x2", "there is no TPU 'v3'; there are v4, v5e, v5p, v6e, v7x, for example v4:2x2x4"),
+        ("trilium:2x2", "there is no TPU 'trilium'; did you mean 'v6e'? there are v4, v5e"),
+        ("0xv5e:2x2", "--topology=0xv5e:2x2 asks for 0 slices; there must be at least 1"),
         ("v5e", "is not GENERATION:SHAPE"),
         ("v5p:5x5x5", "nearest: v5p:4x4x8 (128 chips)"),
     ],
@@ -39,6 +41,20 @@ def test_an_unknown_topology_is_an_error_that_names_the_nearest_and_what_there_i
     with pytest.raises(UserError) as error:
         parse_topology(text)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "slices", "says"),
+    [
+        ("v5e:2x2", 0, "--slices=0 asks for 0 slices; there must be at least 1"),
+        ("v5e:2x2", -2, "--slices=-2 asks for -2 slices"),
+        ("2xv5e:2x2", 0, "--topology=2xv5e:2x2 has 2 slices and --slices=0 says otherwise"),
+    ],
+)
+def test_slices_given_apart_are_at_least_one_and_do_not_contradict_the_name(text: str, slices: int, says: str):
+    with pytest.raises(UserError, match=says):
+        parse_topology(text, slices)
+    assert parse_topology("v5e:2x2", 2) == parse_topology("2xv5e:2x2", 2) == parse_topology("2xv5e:2x2")
 
 
 def test_rings_close_where_the_pod_closes_them():
