@@ -70,8 +70,9 @@ class Checkpoints:
         there is none yet.
 
         A state that cannot be read (a truncated file, a bad block) is passed over with a warning for the one before it, and
-        moved to `unreadable/` for a post-mortem; one for which memory does not suffice is not such. Raises UserError when there are states and none can be read, and then leaves
-        them where they are, so that the next start says so too: starting over would bury them.
+        moved to `unreadable/` for a post-mortem; one for which memory does not suffice is not such. Raises UserError when there
+        are states and none can be read, and then leaves them where they are, so that the next start says so too: starting over
+        would bury them.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         unreadable: list[int] = []
