@@ -2,7 +2,7 @@
 
     python -m bert_jax.aot --config=experiments/pretrain/bert_large.py --topology=v5e:8x8 --price=1.2
     python -m bert_jax.aot --config=experiments/pretrain/bert_large.py --topology=4xv5e:16x16 --phase=1 --config.mesh.fsdp=16
-    python -m bert_jax.aot --config=experiments/finetune/squad.py:v1.1 --model=large --topology=v5e:2x2
+    python -m bert_jax.aot --config=experiments/finetune/squad.py:v1.1 --model=large --topology=v5e:2x2 --rows=87599
 
 The step is the very function that `pretrain` (or `finetune`) runs. Times are estimates: the sum of the compiler's own cycles with
 the trips of loops, Pallas kernels from their schedules, and a model of the network (`bert_jax/costs/` says how, and the report
@@ -24,22 +24,21 @@ from bert_jax import launch
 from bert_jax.config import Experiment
 from bert_jax.costs.calibration import calibrate
 from bert_jax.costs.compiling import Compiler, DoesNotFit
-from bert_jax.costs.fit import Size, Trial, first_that_fits, largest_batch
+from bert_jax.costs.fit import Size, Trial, first_that_fits, is_refusal, largest_batch
 from bert_jax.costs.memory import local_bytes, memory_of
-from bert_jax.costs.report import GIB, Step, comparison, record, text, totals, totals_text
+from bert_jax.costs.report import GIB, Step, comparisons, record, refusal, refused, text, totals, totals_text
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.model.settings import REMATERIALISATIONS
 from bert_jax.saved_programs import save_program
 from bert_jax.step_programs import (
     StepProgram,
+    costliest_run,
     evaluation_step,
     finetuning_step,
     pretraining_step,
     shape_to_finetune,
-    with_mesh,
-    with_model,
-    with_phase,
+    with_keys,
 )
 from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
 
@@ -58,6 +57,7 @@ def parse(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]], list[tuple[s
     parser.add_argument("--model", default="base", help="what finetune starts from: a published size or a directory (base)")
     parser.add_argument("--against", action="append", default=[], metavar="FILE[:ARG]", help="another experiment beside it")
     parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of those")
+    parser.add_argument("--rows", type=int, metavar="N", help="counts one pass over N held-out rows, or all epochs of N examples")
     parser.add_argument("--price", type=float, metavar="P", help="of a chip-hour, in any currency")
     parser.add_argument("--save", type=pathlib.Path, metavar="DIR", help="keeps the programs for `pretrain --compiled=DIR`")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
@@ -72,6 +72,8 @@ def parse(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]], list[tuple[s
         raise UserError(f"--step={options.step} is unknown: {nearest(options.step, STEPS)}")
     if options.price is not None and options.price < 0:
         raise UserError(f"--price={options.price} must not be negative")
+    if options.rows is not None and options.rows < 1:
+        raise UserError(f"--rows={options.rows} must be at least 1")
     if others and not options.against:
         raise UserError(f"--against.{others[0][0]} sets a key of --against, which is not given; add --against=FILE")
     return options, overrides, others
@@ -85,22 +87,61 @@ class Case:
     experiment: Experiment | FinetuningExperiment
     kind: str
     phase: int
+    model: str
+    """What fine-tuning starts from."""
+    examples: int | None
+    """Of one pass, where the number of steps depends on it."""
 
-    def lower(self, devices: Sequence[Any], options: Any) -> StepProgram:
+    def lower(self, devices: Sequence[Any]) -> StepProgram:
         """Its program for those devices."""
         if isinstance(self.experiment, FinetuningExperiment):
-            return finetuning_step(self.experiment, shape_to_finetune(options.model), devices)
+            return finetuning_step(self.experiment, shape_to_finetune(self.model), devices)
         make = evaluation_step if self.kind == "eval" else pretraining_step
         return make(self.experiment, self.phase, devices)
 
     def step(self, program: StepProgram) -> Step:
         """What the report says of it."""
-        pretraining = isinstance(self.experiment, Experiment)
-        name = f"phase {self.phase}, {self.kind} step" if pretraining else "finetune step"
-        training = isinstance(self.experiment, Experiment) and self.kind == "train"
-        steps = self.experiment.phases[self.phase].steps if training else 0  # type: ignore[union-attr]
+        name, (steps, covers) = f"phase {self.phase}, {self.kind} step", self._steps(program)
+        if isinstance(self.experiment, FinetuningExperiment):
+            runs = len(self.experiment.runs())
+            name = "finetune step" + (f" (1 of {runs} runs)" if runs > 1 else "")
         mesh = dict(program.mesh.shape)
-        return Step(name, self.config, self.kind, mesh, program.rows, program.length, program.flops, steps)
+        return Step(name, self.config, self.kind, mesh, program.rows, program.length, program.flops, steps, covers)
+
+    def _steps(self, program: StepProgram) -> tuple[int | None, str]:
+        """How often the step is taken, None where only the data can say, and what that covers."""
+        if isinstance(self.experiment, Experiment) and self.kind == "train":
+            return self.experiment.phases[self.phase].steps, "experiment"
+        if self.examples is None:
+            return None, ""
+        if isinstance(self.experiment, Experiment):
+            return -(-self.examples // program.rows), f"1 pass, {self.examples:,} rows"
+        t = costliest_run(self.experiment).training
+        return t.epochs * -(-self.examples // t.batch_size), f"{t.epochs} epochs, {self.examples:,} examples"
+
+    @property
+    def accumulation(self) -> int:
+        """Microbatches of a step."""
+        if isinstance(self.experiment, FinetuningExperiment):
+            return self.experiment.training.accumulation
+        return self.experiment.phases[self.phase].accumulation if self.kind == "train" else 1
+
+    def changed(self, changes: Mapping[str, Any]) -> Case:
+        """With other values for dotted keys of the experiment. Raises UserError where it is none with them."""
+        return dataclasses.replace(self, experiment=with_keys(self.experiment, changes))
+
+    def batch_key(self, name: str) -> str:
+        """The key of the experiment that sets `name` ("batch_size", "accumulation") for this step."""
+        groups = {"train": f"phases.{self.phase}", "eval": "evaluation", "finetune": "training"}
+        return f"{groups[self.kind]}.{name}"
+
+    def batch_of(self, rows: int) -> dict[str, Any]:
+        """The key that gives its batch so many rows, with its value; of a sweep over batch sizes, all that are larger become
+        that one."""
+        sizes = self.experiment.sweep.batch_sizes if isinstance(self.experiment, FinetuningExperiment) else ()
+        if sizes:
+            return {"sweep.batch_sizes": tuple(sorted({min(size, rows) for size in sizes}))}
+        return {self.batch_key("batch_size"): rows}
 
 
 def kind_of(values: Mapping[str, Any]) -> type[Experiment] | type[FinetuningExperiment]:
@@ -114,77 +155,97 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any) -> lis
     if kind_of(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
             raise UserError(f"--step={options.step}, but {given} is a task's experiment, with a step of its own; leave it out")
+        if options.phase is not None:
+            raise UserError(f"--phase={options.phase}, but {given} is a task's experiment, which has no phases; leave it out")
+        require_saveable(given, "finetune", options)
         experiment = FinetuningExperiment.from_dict(values | {"init_from": values.get("init_from") or "any"})
-        return [Case(given, experiment, "finetune", 0)]
+        return [Case(given, experiment, "finetune", 0, options.model, options.rows)]
     if options.step == "finetune":
         raise UserError(f"--step=finetune, but {given} pretrains; give an experiment of experiments/finetune/")
+    kind = options.step or "train"
+    require_saveable(given, kind, options)
+    if options.rows is not None and kind == "train":
+        raise UserError(f"--rows={options.rows}, but {given} says itself how many steps pretraining takes; leave it out")
     pretraining = Experiment.from_dict(values)
     phases = range(len(pretraining.phases))
     if options.phase is not None and options.phase not in phases:
         raise UserError(f"--phase={options.phase}: {given} has the phases 0 to {len(phases) - 1}")
     chosen = phases if options.phase is None else [options.phase]
-    return [Case(given, pretraining, options.step or "train", phase) for phase in chosen]
+    return [Case(given, pretraining, kind, phase, options.model, options.rows) for phase in chosen]
+
+
+def require_saveable(given: str, kind: str, options: Any) -> None:
+    """Raises UserError where --save asks for programs that nothing could load."""
+    if options.save and kind != "train":
+        raise UserError(
+            f"--save={options.save} keeps training steps for `pretrain --compiled`, and nothing loads the {kind} step of "
+            f"{given}; leave it out"
+        )
 
 
 def examine(case: Case, compiler: Compiler, options: Any) -> dict[str, Any]:
     """The record of one step: what it costs, or by how much it does not fit and what would help. Raises UserError for a program
     that the compiler refuses for another reason."""
     topology = compiler.topology
-    program = case.lower(compiler.devices, options)
-    step = case.step(program)
+    program = case.lower(compiler.devices)
+    step, arguments = case.step(program), program.arguments()
     say(f"compiling {step.name} of {case.config} for {topology.name} ...")
     try:
         compiled = compiler.compile(program.lowered)
     except DoesNotFit as error:
-        about = {"step": step.name, "steps": step.steps, "config": case.config, "topology": topology.name, "fits": False}
-        about |= {"needs_bytes": error.needs, "has_bytes": error.has, "message": f"{error}"}
-        about |= {"rows": step.rows, "rows_per_chip": step.rows / step.chips(topology), "length": step.length}
-        return about | {"remedies": [] if options.no_remedies else remedies(case, compiler, program, error)}
-    except jax.errors.JaxRuntimeError as error:
+        found = [] if options.no_remedies else remedies(case, compiler, program, error)
+        return refused(step, topology, error, {name: local_bytes(tree) for name, tree in arguments.items()}, found)
+    except Exception as error:
+        if not is_refusal(error):
+            raise
         raise UserError(f"the TPU compiler refuses {step.name} for {topology.name}: {str(error).splitlines()[0]}") from error
     devices = list(program.mesh.devices.flat)
-    memory = memory_of(compiled.memory, compiled.module, program.arguments(), topology.device_memory)
-    found = record(step, topology, compiled, compiler.estimate(compiled, devices), memory, calibrate(compiler))
+    memory = memory_of(compiled.memory, compiled.module, arguments, topology.device_memory)
+    about = record(step, topology, compiled, compiler.estimate(compiled, devices), memory, calibrate(compiler))
     if options.save:
-        found["saved"] = str(save_program(options.save, program.lowered, compiled.executable, devices))
-    return found
+        about["saved"] = str(save_program(options.save, program.lowered, compiled.executable, devices))
+    return about
 
 
 def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNotFit) -> list[str]:
     """What would make a step fit, each found by compiling it so, with one layer a trip of the loop (which compiles fast)."""
-    if not isinstance(case.experiment, Experiment) or case.kind != "train":
-        return []
-    experiment = with_model(case.experiment, scan_unroll=1)
-    i, phase, devices = case.phase, case.experiment.phases[case.phase], compiler.devices
-    parts = program.mesh.shape["data"] * program.mesh.shape["fsdp"]
-    k, per_device = phase.accumulation, phase.batch_size // parts
+    devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
+    looped = case.changed({"model.scan_unroll": 1})
+    parts = mesh["data"] * mesh["fsdp"]
+    trains = case.kind != "eval"
+    k = case.accumulation
+    per_device = program.rows // parts
     limit = error.has or compiler.topology.device_memory
-    parameters, optimizer = (local_bytes(program.arguments()[name]) for name in ("parameters", "optimizer"))
+    parameters, optimizer = (program.arguments().get(name, ()) for name in ("parameters", "optimizer"))
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)) / mesh["fsdp"] / mesh["tensor"]
 
-    def trial(flags: str, changed: Experiment) -> Trial:
-        return Trial(flags, lambda: pretraining_step(changed, i, devices).lowered)
-
-    def with_rows(n: int) -> Any:
-        return pretraining_step(with_phase(experiment, i, batch_size=n * k * parts), i, devices).lowered
+    def trial(changes: Mapping[str, Any]) -> Trial:
+        return Trial(flags_of(changes), lambda: looped.changed(changes).lower(devices).lowered)
 
     say("it does not fit; looking for the largest batch ...")
-    most = largest_batch(compiler, with_rows, parameters + optimizer, Size(per_device // k, error.needs), limit)
+    most = largest_batch(
+        compiler,
+        lambda n: looped.changed(case.batch_of(n * k * parts)).lower(devices).lowered,
+        local_bytes(parameters) + local_bytes(optimizer),
+        Size(per_device // k, error.needs),
+        limit,
+    )
     recomputing = [
-        trial(f"--config.model.rematerialisation={how}", with_model(experiment, rematerialisation=how))
+        trial({"model.rematerialisation": how})
         for how in REMATERIALISATIONS
-        if how not in ("none", experiment.model.rematerialisation)
+        if trains and how not in ("none", given.model.rematerialisation)
     ]
     accumulating = [
-        trial(f"--config.phases.{i}.accumulation={n}", with_phase(experiment, i, accumulation=n))
+        trial({case.batch_key("accumulation"): n})
         for n in range(k + 1, per_device + 1)
-        if per_device % n == 0 and per_device <= n * most.rows
+        if trains and per_device % n == 0 and per_device <= n * most.rows
     ]
     sharding = [
-        trial(f"--config.mesh.fsdp={n}", with_mesh(experiment, data=-1, fsdp=n))
-        for n in (program.mesh.shape["fsdp"] * 2**j for j in range(1, 20))
-        if len(devices) % (n * program.mesh.shape["tensor"]) == 0
-        # parameters, gradients and optimizer are all that it can take away
-        and error.needs - (2 * parameters + optimizer) * (1 - program.mesh.shape["fsdp"] / n) < limit
+        trial({"mesh.fsdp": n} | ({} if given.mesh.data == -1 else {"mesh.data": -1}))
+        for n in (mesh["fsdp"] * 2**j for j in range(1, 20))
+        if program.mesh.size % (n * mesh["tensor"]) == 0
+        # whole parameters, their gradients and the optimizer are all that it can take away
+        and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - mesh["fsdp"] / n) < limit
     ]
     found = []
     for title, trials in (("accumulation", accumulating[:3]), ("rematerialisation", recomputing), ("sharding", sharding)):
@@ -194,23 +255,14 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
             found.append(f"{remedy.flags} ({remedy.bytes / GIB:.1f} GiB)")
     if most.rows:
         batch = most.rows * k * parts
-        each = batch / compiler.topology.chips
-        found.append(f"--config.phases.{i}.batch_size={batch}, {each:g} rows a chip, the most ({most.bytes / GIB:.1f} GiB)")
+        each = batch / case.step(program).chips(compiler.topology)
+        found.append(f"{flags_of(case.batch_of(batch))}, {each:g} rows a chip, the most ({most.bytes / GIB:.1f} GiB)")
     return found
 
 
-def refusal(found: dict[str, Any]) -> str:
-    """The sentences for a step that does not fit."""
-    lines = [
-        f"{found['config']}, {found['step']}, on {found['topology']}: does not fit. It {found['message']} a device, "
-        f"with {found['rows']:,} rows of {found['length']} tokens a step, {found['rows_per_chip']:g} a chip."
-    ]
-    if found["remedies"]:
-        lines.append("Each of these makes it fit (compiled with model.scan_unroll=1):")
-        lines += [f"    {remedy}" for remedy in found["remedies"]]
-    else:
-        lines.append("Take more chips, chips with more memory, or fewer rows.")
-    return "\n".join(lines)
+def flags_of(changes: Mapping[str, Any]) -> str:
+    """As one gives them on the command line."""
+    return " ".join(f"--config.{key}={list(x) if isinstance(x, tuple) else x}".replace(" ", "") for key, x in changes.items())
 
 
 def say(line: str) -> None:
@@ -249,10 +301,10 @@ def as_text(found: list[list[dict[str, Any]]], options: Any) -> list[str]:
     for group in found:
         said += [text(one) if one["fits"] else refusal(one) for one in group]
         fitting = [one for one in group if one["fits"]]
-        if len(fitting) == len(group) and (table := totals_text(fitting, options.price)):
-            said.append(table)
+        if len(fitting) == len(group):
+            said.append(totals_text(fitting, options.price))
     if len(found) > 1:
-        said += [comparison(list(pair)) for pair in zip(*found, strict=False) if pair[0]["fits"]]
+        said += comparisons(found)
     saved = [one["saved"] for group in found for one in group if one.get("saved")]
     return [*said, *([f"saved: {', '.join(saved)}"] if saved else [])]
 

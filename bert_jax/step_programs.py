@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -31,6 +31,8 @@ from bert_jax.terminal import UserError
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import TrainState
+
+Described = TypeVar("Described", bound=Experiment | FinetuningExperiment)
 
 HEADS = {
     "token": ("conll", "wnut", "pos", "own/token"),
@@ -108,14 +110,13 @@ def _lower(mesh: Mesh, step: Any, *arguments: Any) -> Any:
 
 
 def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[Any]) -> StepProgram:
-    """The step of a task, on a model of the shape `model`; of a sweep, that of the run with most rows, on the devices of a run.
+    """The step of a task, on a model of the shape `model`; of a sweep, that of its `costliest_run`, on the devices of a run.
 
     Its rows depend on the data, which is not read: one for every unit of the batch, of the task's length (of a choice with four
     candidates, of four times that), so more than packing needs. A teacher's answers are in the batch, the teacher is not.
     """
-    runs = experiment.runs()
-    run = max(runs, key=lambda run: run.training.batch_size)
-    mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if len(runs) > 1 else devices)
+    run = costliest_run(experiment)
+    mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if len(experiment.runs()) > 1 else devices)
     head, t, d = _head_of(run), run.training, run.distillation
     config = run.model_config(model, mesh.devices.flat[0].platform)
     taught = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
@@ -140,6 +141,11 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops)
 
 
+def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
+    """The run of its sweep with most rows a step, and of those the one with most epochs."""
+    return max(experiment.runs(), key=lambda run: (run.training.batch_size, run.training.epochs))
+
+
 def _head_of(experiment: FinetuningExperiment) -> HeadConfig:
     """The head of a task by its name: how many labels it has changes nothing that counts."""
     name = experiment.task.name
@@ -158,17 +164,24 @@ def shape_to_finetune(name: str) -> ModelConfig:
     return ModelConfig(**published(name))  # type: ignore[arg-type]
 
 
-def with_phase(experiment: Experiment, phase: int, **changes: Any) -> Experiment:
-    """The experiment with `changes` (`accumulation=2`) to one phase."""
-    changed = dataclasses.replace(experiment.phases[phase], **changes)
-    return dataclasses.replace(experiment, phases=(*experiment.phases[:phase], changed, *experiment.phases[phase + 1 :]))
-
-
-def with_model(experiment: Experiment, **changes: Any) -> Experiment:
+def with_model(experiment: Described, **changes: Any) -> Described:
     """The experiment with `changes` (`scan_unroll=1`) to its model."""
-    return dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, **changes))
+    return with_keys(experiment, {f"model.{name}": value for name, value in changes.items()})
 
 
-def with_mesh(experiment: Experiment, **changes: Any) -> Experiment:
-    """The experiment with `changes` (`fsdp=4`) to its mesh."""
-    return dataclasses.replace(experiment, mesh=dataclasses.replace(experiment.mesh, **changes))
+def with_keys(experiment: Described, changes: Mapping[str, Any]) -> Described:
+    """The experiment with other values for dotted keys such as `phases.0.accumulation`. Raises UserError where it is none with
+    them."""
+    for key, value in changes.items():
+        experiment = _replaced(experiment, key.split("."), value)
+    experiment.validate()
+    return experiment
+
+
+def _replaced(node: Any, path: Sequence[str], value: Any) -> Any:
+    if not path:
+        return value
+    name, rest = path[0], path[1:]
+    if isinstance(node, tuple):
+        return (*node[: int(name)], _replaced(node[int(name)], rest, value), *node[int(name) + 1 :])
+    return dataclasses.replace(node, **{name: _replaced(getattr(node, name), rest, value)})

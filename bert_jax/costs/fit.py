@@ -6,9 +6,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from bert_jax.costs.compiling import Compiler, DoesNotFit
 from bert_jax.costs.memory import used_bytes
 from bert_jax.terminal import UserError
+
+CLOSE = 128
+"""Rows a device above which a row more or less is not worth a compilation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +35,30 @@ class Remedy:
     """Per device, arguments and temporaries."""
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether it says that the compiler would not compile; of kernels, Pallas puts an exception of its own around that."""
+    return isinstance(error, jax.errors.JaxRuntimeError) or isinstance(error.__cause__, jax.errors.JaxRuntimeError)
+
+
+def attempt(compiler: Compiler, lower: Callable[[], Any]) -> tuple[bool, int]:
+    """(whether the program that `lower()` gives can run, bytes per device that it takes or would take; 0 where nobody knows).
+    What is no valid experiment cannot, nor what the compiler refuses for a reason other than memory."""
+    try:
+        return True, used_bytes(compiler.compile(lower()).memory)
+    except DoesNotFit as error:
+        return False, int(error.needs)
+    except Exception as error:
+        if isinstance(error, UserError) or is_refusal(error):
+            return False, 0
+        raise
+
+
 def first_that_fits(compiler: Compiler, trials: Sequence[Trial]) -> Remedy | None:
-    """The first of the trials, mildest first, whose program fits; None if none does. One that is no valid experiment is passed
-    over."""
+    """The first of the trials, mildest first, whose program fits; None if none does."""
     for trial in trials:
-        try:
-            return Remedy(trial.flags, used_bytes(compiler.compile(trial.lower()).memory))
-        except (DoesNotFit, UserError):
-            continue
+        fits, size = attempt(compiler, trial.lower)
+        if fits:
+            return Remedy(trial.flags, size)
     return None
 
 
@@ -54,10 +75,11 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
     whether that many fit and how many bytes they take, of `limit` that there are.
 
     By bisection: what does not fit does not with more rows. Bytes grow about linearly with rows, so every other cut is made where
-    the line through both ends meets the limit: three or four programs are compiled instead of log2(rows).
+    the line through both ends meets the limit: three or four programs are compiled instead of log2(rows). Up to 2 * CLOSE rows
+    the answer is exact, and above that within 1/CLOSE.
     """
     low, high, tried = fits, does_not, 0
-    while high.rows - low.rows > 1:
+    while high.rows - low.rows > max(1, low.rows // CLOSE):
         cut = (low.rows + high.rows) // 2
         if tried % 3 < 2 and low.bytes < limit < high.bytes:
             share = (limit - low.bytes) / (high.bytes - low.bytes)
@@ -71,11 +93,4 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
 
 def largest_batch(compiler: Compiler, lower: Callable[[int], Any], kept: float, does_not: Size, limit: float) -> Size:
     """The most rows a device for which the program that `lower(rows)` gives fits; `kept` bytes are there without any row."""
-
-    def measure(rows: int) -> tuple[bool, float]:
-        try:
-            return True, used_bytes(compiler.compile(lower(rows)).memory)
-        except DoesNotFit as error:
-            return False, error.needs
-
-    return largest(measure, Size(0, kept), does_not, limit)
+    return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

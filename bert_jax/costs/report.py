@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.costs.calibration import SIDE, Calibration
-from bert_jax.costs.compiling import Compiled
-from bert_jax.costs.estimate import Estimate, interval, utilisation
+from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
+from bert_jax.costs.compiling import Compiled, DoesNotFit
+from bert_jax.costs.estimate import Estimate, Operation, interval, utilisation
 from bert_jax.costs.memory import Memory
 from bert_jax.costs.topologies import Topology
 from bert_jax.terminal import duration
 
 COSTLIEST = 20
+SUMMED = 8
+"""Places of the model in the summary of the text."""
 GIB = 2**30
+REACHED = 0.8
+"""Of the memory bandwidth, by real chips that add two long arrays: a method that gives less is pessimistic."""
+METHOD = (
+    "the sum of the compiler's cycles for each operation times the trips of the loops around it; Pallas kernels by their "
+    f"compiled schedules; the network as rings of links at {ICI_EFFICIENCY:g} of their published rate with "
+    f"{1e6 * ICI_LATENCY:g} us a hop, and {1e6 * DCN_LATENCY:g} us an exchange between slices; what is asynchronous takes time "
+    "only as far as compute does not hide it"
+)
 NOT_MODELLED = (
     "copies and collectives slowing down the compute they overlap with",
-    "the start of each operation, the host, the input pipeline, evaluation, checkpoints and restarts",
+    "the start of each operation, the host, the input pipeline, evaluation, checkpoints, restarts",
+    "what a distillation's teacher takes",
     "contention for links between groups of chips, and chips that are late",
     "gathers and scatters beyond the bytes they move",
+    "that kernels pass their arrays at less than the full bandwidth of HBM (optimistic)",
+    "which branch of a condition is taken: the costliest counts, and in kernels all of them (pessimistic)",
 )
 
 
@@ -41,8 +57,10 @@ class Step:
     length: int
     flops: float
     """Model FLOPs over all devices."""
-    steps: int = 0
-    """How often the experiment takes it; 0 where only its data can say."""
+    steps: int | None = None
+    """How often it is taken in all; None where only the data can say."""
+    covers: str = "experiment"
+    """What that many steps are: "experiment", "1 pass, 10,000 rows"."""
 
     @property
     def devices(self) -> int:
@@ -54,12 +72,9 @@ class Step:
         return -(-self.devices // topology.chip.devices)
 
 
-def record(
-    step: Step, topology: Topology, compiled: Compiled, estimate: Estimate, memory: Memory, calibration: Calibration
-) -> dict[str, Any]:
-    """Everything, as plain values; times in seconds, sizes in bytes per device, rates per chip."""
-    flops, chips = step.flops / step.devices, step.chips(topology)
-    least, seconds = interval(estimate, flops, topology)
+def header(step: Step, topology: Topology) -> dict[str, Any]:
+    """What is known before a step is compiled."""
+    chips = step.chips(topology)
     return {
         "step": step.name,
         "kind": step.kind,
@@ -71,6 +86,32 @@ def record(
         "rows_per_chip": step.rows / chips,
         "length": step.length,
         "steps": step.steps,
+        "covers": step.covers,
+    }
+
+
+def refused(
+    step: Step, topology: Topology, error: DoesNotFit, arguments: Mapping[str, int], remedies: Sequence[str]
+) -> dict[str, Any]:
+    """The record of a step that does not fit; `arguments` in bytes per device, as of one that fits."""
+    return header(step, topology) | {
+        "fits": False,
+        "needs_bytes": error.needs,
+        "has_bytes": error.has,
+        "message": f"{error}",
+        "memory": {"arguments": dict(arguments)},
+        "remedies": list(remedies),
+    }
+
+
+def record(
+    step: Step, topology: Topology, compiled: Compiled, estimate: Estimate, memory: Memory, calibration: Calibration
+) -> dict[str, Any]:
+    """Everything, as plain values; times in seconds, sizes in bytes per device, rates per chip."""
+    flops, chips = step.flops / step.devices, step.chips(topology)
+    least, seconds = interval(estimate, flops, topology)
+    hours = None if step.steps is None else step.steps * seconds / 3600
+    return header(step, topology) | {
         "fits": True,
         "memory": dataclasses.asdict(memory),
         "model_flops": step.flops,
@@ -84,15 +125,25 @@ def record(
         "tokens_per_second_per_chip": step.rows * step.length / chips / seconds,
         "collectives": {kind: dict(sums) for kind, sums in estimate.collectives.items()},
         "places": costliest(estimate, step.kind),
-        "operations": [dataclasses.asdict(one) for one in estimate.operations[:COSTLIEST]],
+        "operations": [
+            dataclasses.asdict(one) | {"place": _place(one, step.kind), "share": one.seconds / estimate.seconds}
+            for one in estimate.operations[:COSTLIEST]
+        ],
         "unread_loops": estimate.unread_loops,
         "unknown_kernels": estimate.unknown_kernels,
+        "uncounted_collectives": estimate.uncounted_collectives,
         "compile_seconds": compiled.seconds,
         "calibration": dataclasses.asdict(calibration),
-        "hours": step.steps * seconds / 3600,
-        "chip_hours": step.steps * seconds / 3600 * chips,
+        "hours": hours,
+        "chip_hours": None if hours is None else hours * chips,
+        "method": METHOD,
         "not_modelled": list(NOT_MODELLED),
     }
+
+
+def _place(operation: Operation, kind: str) -> str:
+    # nothing is differentiated in an evaluation, so that what no part of the model names looks like an update
+    return "loss" if kind == "eval" and operation.place == "update" else operation.place
 
 
 def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[dict[str, Any]]:
@@ -100,8 +151,7 @@ def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[dic
     seconds: collections.Counter[tuple[str, str]] = collections.Counter()
     executions: collections.Counter[tuple[str, str]] = collections.Counter()
     for operation in estimate.operations:
-        # nothing is differentiated there, so that what no part of the model names looks like an update
-        where = "loss" if kind == "eval" and operation.place == "update" else operation.place
+        where = _place(operation, kind)
         seconds[where, operation.kind] += operation.seconds  # type: ignore[assignment]
         executions[where, operation.kind] += operation.count
     return [
@@ -120,24 +170,42 @@ def text(found: Mapping[str, Any]) -> str:
         *_memory(found["memory"]),
         *_time(found),
         *_collectives(found["collectives"]),
+        *_wrapped("places", _places(found["places"])),
         "",
-        "costliest places of the model                              ms   share   executions",
+        f"{'costliest operations':38}  {'kind':10}        ms    share     times  place in the model",
     ]
-    for one in found["places"]:
-        where = one["place"] + ("" if one["kind"] == "compute" else f" ({one['kind']})")
-        lines.append(f"  {where:50.50} {1e3 * one['seconds']:8.2f}  {100 * one['share']:5.1f} %  {one['executions']:11,}")
-    return "\n".join([*lines, "", "not modelled: " + ";\n              ".join(NOT_MODELLED)])
+    for one in found["operations"]:
+        cost = f"{1e3 * one['seconds']:8.3f}  {100 * one['share']:5.1f} %  {one['count']:8,}"
+        lines.append(f"  {one['name']:36.36}  {one['kind']:10}  {cost}  {one['place']}")
+    return "\n".join([*lines, "", *_wrapped("method", METHOD), "not modelled: " + ";\n              ".join(NOT_MODELLED)])
+
+
+def _wrapped(title: str, words: str) -> list[str]:
+    unbroken = words.replace(" %", "\N{NO-BREAK SPACE}%")
+    lines = textwrap.wrap(unbroken, 118, initial_indent=f"{title:12}", subsequent_indent=" " * 12, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def _places(places: Sequence[Mapping[str, Any]]) -> str:
+    """The costliest ones, with all their kinds of operations together."""
+    shares: collections.Counter[str] = collections.Counter()
+    for one in places:
+        shares[one["place"]] += one["share"]
+    return ", ".join(f"{where} {100 * share:.1f} %" for where, share in shares.most_common(SUMMED))
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    """Those that the two digits show, in GiB; empty where none is so large."""
+    return ", ".join(f"{name} {size / GIB:.2f}" for name, size in sizes.items() if size >= GIB / 200)
 
 
 def _memory(memory: Mapping[str, Any]) -> list[str]:
-    def listed(sizes: Mapping[str, int]) -> str:
-        return ", ".join(f"{name} {size / GIB:.2f}" for name, size in sizes.items() if size >= GIB / 200)
-
+    kept = _listed(memory["arguments"])
     share = memory["total"] / memory["has"]
     return [
         f"memory      fits: {memory['total'] / GIB:.2f} of {memory['has'] / GIB:.0f} GiB a device ({100 * share:.0f} %)",
-        f"            kept: {listed(memory['arguments'])}",
-        f"            temporary: {listed(memory['temporaries']) or 'little'}; program {memory['code'] / GIB:.2f}",
+        *([f"            kept: {kept}"] if kept else []),
+        f"            temporary: {_listed(memory['temporaries']) or 'little'}; program {memory['code'] / GIB:.2f}",
     ]
 
 
@@ -145,6 +213,7 @@ def _time(found: Mapping[str, Any]) -> list[str]:
     kinds = sorted(found["seconds_by_kind"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{kind} {1e3 * value:.1f}" for kind, value in kinds if value > 5e-5)
     calibration = found["calibration"]
+    pessimistic = "it is pessimistic about memory: the truth is likely to lie between estimate and roofline"
     lines = [
         f"time        {1e3 * found['seconds']:.1f} ms a step, estimated ({parts}); "
         f"at best {1e3 * found['roofline_seconds']:.1f} (roofline)",
@@ -154,13 +223,15 @@ def _time(found: Mapping[str, Any]) -> list[str]:
         f"{found['tokens_per_second_per_chip']:,.0f} tokens/s a chip",
         f"trust       the method gives a product {SIDE:,}^3 {100 * calibration['matmul']:.0f} % of peak, the sum of "
         f"two arrays {100 * calibration['stream']:.0f} % of memory bandwidth:",
-        "            it is pessimistic about memory. The truth lies between estimate and roofline",
+        f"            {pessimistic if calibration['stream'] < REACHED else 'what is not modelled comes on top'}",
     ]
-    if found["unread_loops"] or found["unknown_kernels"]:
-        lines.append(
-            f"            {found['unread_loops']} loops whose trips could not be read count once, "
-            f"{found['unknown_kernels']} kernels without a schedule count as their memory traffic: too little"
-        )
+    missing = (
+        ("unread_loops", "loops whose trips could not be read count once"),
+        ("unknown_kernels", "kernels without a schedule count as their memory traffic"),
+        ("uncounted_collectives", "collectives could not be followed and do not count"),
+    )
+    unsure = [f"{found[name]} {what}" for name, what in missing if found[name]]
+    lines += [f"            {', '.join(unsure)}: too little"] if unsure else []
     return [*lines, f"compiled in {found['compile_seconds']:.0f} s"]
 
 
@@ -177,30 +248,60 @@ def _collectives(collectives: Mapping[str, Mapping[str, float]]) -> list[str]:
     return lines
 
 
+def refusal(found: Mapping[str, Any]) -> str:
+    """The sentences for a step that does not fit."""
+    lines = [
+        f"{found['config']}, {found['step']}, on {found['topology']}: does not fit. It {found['message']} a device, "
+        f"with {found['rows']:,} rows of {found['length']} tokens a step, {found['rows_per_chip']:g} a chip."
+    ]
+    if arguments := _listed(found["memory"]["arguments"]):
+        lines.append(f"What goes in takes, in GiB: {arguments}; the rest is what the step makes of it, and the program.")
+    if found["remedies"]:
+        lines.append("Each of these makes it fit (compiled with model.scan_unroll=1):")
+        lines += [f"    {remedy}" for remedy in found["remedies"]]
+    else:
+        lines.append("Take more chips, chips with more memory, or fewer rows.")
+    return "\n".join(lines)
+
+
 def totals(found: Sequence[Mapping[str, Any]], price: float | None) -> dict[str, Any]:
-    """The whole experiment: hours, chip-hours and, at `price` a chip-hour, what it costs."""
-    hours, chip_hours = (sum(one[name] for one in found) for name in ("hours", "chip_hours"))
-    return {"hours": hours, "chip_hours": chip_hours} | ({} if price is None else {"price": price, "cost": price * chip_hours})
+    """All steps together: hours, chip-hours and, at `price` a chip-hour, what they cost; None where the number of steps is not
+    known."""
+    known = all(one["steps"] is not None for one in found)
+    hours, chip_hours = (sum(one[name] for one in found) if known else None for name in ("hours", "chip_hours"))
+    whole = {"hours": hours, "chip_hours": chip_hours}
+    return whole | ({} if price is None else {"price": price, "cost": None if chip_hours is None else price * chip_hours})
 
 
 def totals_text(found: Sequence[Mapping[str, Any]], price: float | None) -> str:
-    """The table of phases with their sums; empty where no number of steps is known."""
-    if not any(one["steps"] for one in found):
-        return ""
+    """The table of steps with their sums; where their number is not known, what would tell it."""
+    if any(one["steps"] is None for one in found):
+        what = "held-out rows" if found[0]["kind"] == "eval" else "training examples"
+        return f"hours and price: how many steps it takes depends on the data; give --rows=N, the number of {what}"
     cost = "" if price is None else f"        cost at {price:g}"
-    lines = [f"experiment                        steps   ms a step      time    chip-hours{cost}"]
-    for one in found:
-        money = "" if price is None else f"  {price * one['chip_hours']:16,.2f}"
-        lines.append(
-            f"  {one['step']:26.26}  {one['steps']:9,}  {1e3 * one['seconds']:10.1f}  {duration(3600 * one['hours']):>8}  "
-            f"{one['chip_hours']:12,.1f}{money}"
-        )
-    whole = totals(found, price)
-    money = "" if price is None else f"  {whole['cost']:16,.2f}"
-    steps = sum(one["steps"] for one in found)
-    time = duration(3600 * whole["hours"])
-    lines.append(f"  {'all':26}  {steps:9,}  {'':10}  {time:>8}  {whole['chip_hours']:12,.1f}{money}")
+    lines = [f"{found[0]['covers']:30}      steps   ms a step      time    chip-hours{cost}"]
+
+    def line(name: str, steps: int, each: str, spent: Mapping[str, Any]) -> str:
+        money = "" if price is None else f"  {price * spent['chip_hours']:16,.2f}"
+        time = duration(3600 * spent["hours"])
+        return f"  {name:28.28}  {steps:9,}  {each:>10}  {time:>8}  {spent['chip_hours']:12,.1f}{money}"
+
+    lines += [line(one["step"], one["steps"], f"{1e3 * one['seconds']:.1f}", one) for one in found]
+    if len(found) > 1:
+        lines.append(line("all", sum(one["steps"] for one in found), "", totals(found, price)))
     return "\n".join(lines)
+
+
+def comparisons(experiments: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """The steps of the experiments side by side, the first experiment's as the measure, and what is left out, with the reason."""
+    for row in itertools.zip_longest(*experiments):
+        there = [one for one in row if one]
+        step, first = there[0]["step"], there[0]["config"]
+        if lacking := [group[0]["config"] for group, one in zip(experiments, row, strict=True) if not one]:
+            yield f"not compared: {', '.join(lacking)} has nothing beside the {step} of {first}"
+        if len(there) > 1:
+            fits = there[0]["fits"]
+            yield comparison(there) if fits else f"not compared: the {step} of {first}, which would be the measure, does not fit"
 
 
 def comparison(records: Sequence[Mapping[str, Any]]) -> str:
@@ -215,7 +316,7 @@ def comparison(records: Sequence[Mapping[str, Any]]) -> str:
         ("rows/s a chip", lambda r: f"{r['rows_per_second_per_chip']:,.1f}"),
         ("times the first's rows/s", lambda r: f"{r['rows_per_second_per_chip'] / records[0]['rows_per_second_per_chip']:.2f}"),
         ("MB sent a device", lambda r: f"{sum(c['sent'] for c in r['collectives'].values()) / 1e6:,.1f}"),
-        ("chip-hours", lambda r: f"{r['chip_hours']:,.1f}" if r["steps"] else "-"),
+        ("chip-hours", lambda r: f"{r['chip_hours']:,.1f}" if r["steps"] is not None else "-"),
         ("compiled in, s", lambda r: f"{r['compile_seconds']:.0f}"),
     )
     rows += [(name, [figure(one) if one["fits"] else "-" for one in records]) for name, figure in figures]

@@ -134,6 +134,21 @@ def test_the_verb_reports_the_step_of_a_task():
     assert (step["unread_loops"], step["unknown_kernels"]) == (0, 0)  # fused attention: in bfloat16, as on any TPU
 
 
+@pytest.mark.slow
+def test_an_evaluation_that_does_not_fit_is_refused_with_the_largest_batch_that_does():
+    pytest.importorskip("libtpu")
+    flags = ("--topology=v5e:1x1", "--json", "--phase=0", "--step=eval", *TINY)
+    done = aot(*flags, "--config.evaluation.batch_size=262144")
+    assert done.returncode == 1, done.stderr
+    (step,) = json.loads(done.stdout)["experiments"][0]["steps"]
+    assert step["needs_bytes"] > step["has_bytes"] > 0
+    assert step["memory"]["arguments"]["parameters"] > 0
+    (remedy,) = step["remedies"]
+    largest, _, _ = remedy.partition(",")
+    assert largest.startswith("--config.evaluation.batch_size=")
+    assert aot(*flags, largest).returncode == 0
+
+
 def test_a_batch_that_does_not_divide_is_a_clear_error():
     pytest.importorskip("libtpu")
     done = aot("--topology=v5e:2x2", "--phase=0", "--config.phases.0.batch_size=250", *TINY)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +12,13 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax import aot
 from bert_jax.costs.compiling import DoesNotFit
-from bert_jax.costs.fit import Size, Trial, first_that_fits, largest
+from bert_jax.costs.fit import Size, Trial, first_that_fits, largest, largest_batch
 from bert_jax.costs.hlo import parse
 from bert_jax.costs.memory import local_bytes, memory_of, used_bytes
+from bert_jax.costs.topologies import parse_topology
+from bert_jax.step_programs import costliest_run
 from bert_jax.terminal import UserError
 from tests.costs.test_estimate import A, program
 
@@ -33,6 +38,18 @@ def test_the_search_finds_the_largest_batch_that_fits(most: int, known: bool):
     assert not known or len(tried) <= 3
 
 
+def test_the_search_among_very_many_rows_ends_within_a_percent():
+    tried: list[int] = []
+
+    def measure(rows: int) -> tuple[bool, float]:
+        tried.append(rows)
+        return rows <= 100_000, 0.0
+
+    found = largest(measure, Size(0, 0.0), Size(2**20, 0.0), 1.0)
+    assert 99_000 < found.rows <= 100_000
+    assert len(tried) <= 12
+
+
 def test_the_search_ends_where_bytes_do_not_grow_in_a_line():
     def used(rows: int) -> float:
         return 100.0 + rows**4 / 1e7
@@ -48,11 +65,29 @@ class Refusing:
         raise lowered
 
 
+def of_pallas() -> Exception:
+    """As Pallas reports what the compiler says of a kernel."""
+    error = Exception("Mosaic failed to compile the kernel")
+    error.__cause__ = jax.errors.JaxRuntimeError("INTERNAL: Mosaic")
+    return error
+
+
 def test_a_remedy_that_is_no_valid_experiment_or_does_not_fit_is_passed_over():
-    trials = [Trial("a", lambda: UserError("no")), Trial("b", lambda: DoesNotFit(2, 1, "hbm"))]
+    errors = (UserError("no"), DoesNotFit(2, 1, "hbm"), jax.errors.JaxRuntimeError("INTERNAL: a bug"), of_pallas())
+    trials = [Trial("a", lambda error=error: error) for error in errors]  # type: ignore[misc]
     assert first_that_fits(Refusing(), trials) is None  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError):
         first_that_fits(Refusing(), [Trial("c", ZeroDivisionError)])  # type: ignore[arg-type]
+
+
+def test_a_batch_that_the_compiler_refuses_for_any_reason_is_too_large():
+    class Moody:
+        def compile(self, rows: int) -> Any:
+            if rows > 5:
+                raise jax.errors.JaxRuntimeError("INTERNAL: a bug of the compiler")
+            return types.SimpleNamespace(memory=Statistics())
+
+    assert largest_batch(Moody(), lambda rows: rows, 100.0, Size(64, 1e9), 1e8).rows == 5  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass
@@ -83,3 +118,83 @@ def test_memory_is_made_of_named_arguments_padding_temporaries_and_code():
     assert found.arguments == {"batch": 2 * 2**20, "padding": 8 * 2**20}
     assert found.temporaries == {"activations": 4 * 2**20}
     assert (found.total, found.code, found.has) == (15 * 2**20, 2**20, 16 * 2**20)
+
+
+MIB = 2**20
+PARAMETERS = 64
+"""MiB of a whole model, of which every device has 1/fsdp."""
+
+
+def bytes_of(case: aot.Case) -> float:
+    """A device's memory by a simple rule: parameters, gradients and optimizer, and 32 MiB of activations a row, an eighth of that
+    where they are recomputed."""
+    x: Any = case.experiment
+    batch = {"train": lambda: x.phases[0].batch_size, "eval": lambda: x.evaluation.batch_size,
+             "finetune": lambda: costliest_run(x).training.batch_size}[case.kind]()  # fmt: skip
+    activations = 32 / (1 if x.model.rematerialisation == "none" else 8)
+    return MIB * ((1 if case.kind == "eval" else 4) * PARAMETERS / x.mesh.fsdp + activations * batch / 8 / case.accumulation)
+
+
+class Reckoning:
+    """A compiler to which a program is a case, on eight devices with 600 MiB each; one way of recomputing is more than it can."""
+
+    topology = parse_topology("v5e:2x4")
+    devices = tuple(range(8))
+
+    def compile(self, case: aot.Case) -> Any:
+        assert case.experiment.model.scan_unroll == 1
+        if case.experiment.model.rematerialisation == "dots":
+            raise jax.errors.JaxRuntimeError("INTERNAL: a bug of the compiler")
+        if (needs := bytes_of(case)) > 600 * MIB:
+            raise DoesNotFit(needs, 600 * MIB, "hbm")
+        return types.SimpleNamespace(memory=Statistics(generated_code_size_in_bytes=0, peak_memory_in_bytes=int(needs)))
+
+
+def lower(case: aot.Case, devices: Any) -> Any:
+    """In place of a program, the case."""
+    mesh = types.SimpleNamespace(shape={"data": 8, "fsdp": 1, "tensor": 1}, size=8)
+    parameters = jax.ShapeDtypeStruct((PARAMETERS * MIB // 4,), jnp.float32)
+    arguments = {"parameters": parameters} | ({} if case.kind == "eval" else {"optimizer": (parameters, parameters)})
+    return types.SimpleNamespace(lowered=case, mesh=mesh, rows=256, length=128, flops=1.0, arguments=lambda: arguments)
+
+
+@pytest.mark.parametrize(
+    ("flags", "helps"),
+    [
+        (
+            ["--config=experiments/pretrain/bert_base.py", "--phase=0", "--config.phases.0.batch_size=256"],
+            ["phases.0.accumulation=4", "model.rematerialisation=full", "phases.0.batch_size=80, 10 rows a chip, the most"],
+        ),
+        (
+            ["--config=experiments/pretrain/bert_base.py", "--phase=0", "--step=eval", "--config.evaluation.batch_size=256"],
+            ["evaluation.batch_size=128, 16 rows a chip, the most"],
+        ),
+        (
+            ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=256", "--config.mesh.data=8"],
+            ["training.accumulation=4", "model.rematerialisation=full", "training.batch_size=80, 10 rows a chip, the most"],
+        ),
+        (
+            ["--config=experiments/finetune/grid.py", "--config.sweep.batch_sizes=[256,16]", "--config.sweep.devices_per_run=8"],
+            ["training.accumulation=4", "model.rematerialisation=full", "sweep.batch_sizes=[16,80], 10 rows a chip, the most"],
+        ),
+    ],
+    ids=["train", "eval", "finetune", "sweep"],
+)
+def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(aot.Case, "lower", lower)
+    options, overrides, _ = aot.parse([*flags, "--topology=v5e:2x4"])
+    (case,) = aot.cases(options.config, overrides, options)
+    found = aot.remedies(case, Reckoning(), lower(case, ()), DoesNotFit(1280 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
+    assert [remedy.removeprefix("--config.").rpartition(" (")[0] for remedy in found] == helps
+
+
+def test_sharding_is_a_remedy_where_the_model_is_what_does_not_fit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(aot.Case, "lower", lower)
+    monkeypatch.setitem(globals(), "PARAMETERS", 160)
+    flags = ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8", "--config.mesh.data=8"]
+    options, overrides, _ = aot.parse([*flags, "--topology=v5e:2x4"])
+    (case,) = aot.cases(options.config, overrides, options)
+    program = lower(case, ())
+    program.rows = 8
+    found = aot.remedies(case, Reckoning(), program, DoesNotFit(672 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
+    assert found[-1] == "--config.mesh.fsdp=2 --config.mesh.data=-1 (0.3 GiB)"

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from bert_jax.aot import Case, cases, parse, refusal
+from bert_jax.aot import Case, as_json, as_text, cases, parse
 from bert_jax.costs.calibration import Calibration
+from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
+from bert_jax.costs.compiling import DoesNotFit
 from bert_jax.costs.memory import Memory
-from bert_jax.costs.report import Step, comparison, costliest, record, text, totals, totals_text
+from bert_jax.costs.report import Step, comparison, costliest, record, refusal, refused, text, totals, totals_text
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.terminal import UserError
 from tests.costs.test_estimate import A, estimated, program, work
@@ -18,11 +20,14 @@ from tests.costs.test_estimate import A, estimated, program, work
 BASE = "experiments/pretrain/bert_base.py"
 
 
-def one(cycles: int = 1_500_000, steps: int = 3_600_000, data: int = 16) -> dict[str, Any]:
+def one(
+    cycles: int = 1_500_000, steps: int | None = 3_600_000, data: int = 16, config: str = "a.py", kind: str = "train"
+) -> dict[str, Any]:
     """A record of a step of so many cycles on one core and an all-reduce, on `data` of 16 chips."""
     reduce = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} all-reduce(%a), replica_groups=[1,16]<=[16]"
     found = estimated(program(A, work("w", cycles), reduce))
-    step = Step("phase 0, train step", "a.py", "train", {"data": data, "fsdp": 1}, 16 * data, 128, data * 197e12 / 1e4, steps)
+    mesh = {"data": data, "fsdp": 1}
+    step = Step(f"phase 0, {kind} step", config, kind, mesh, 16 * data, 128, data * 197e12 / 1e4, steps)
     kept = {"parameters": 2**30, "optimizer": 2**31, "padding": 0}
     memory = Memory(12 * 2**30, 16 * 2**30, kept, {"activations": 2**33}, 2**30)
     return record(step, parse_topology("v5e:4x4"), types.SimpleNamespace(seconds=7.0), found, memory, Calibration(0.88, 0.57))  # type: ignore[arg-type]
@@ -65,12 +70,48 @@ def test_the_text_has_memory_time_network_and_what_is_not_modelled():
     assert "utilisation 9.1 % of peak bf16 FLOP/s, estimated" in said
     assert "all-reduce: 1 a step, 7.9 MB sent a device, 0.1 ms" in said
     assert "8,192^3 88 % of peak" in said
+    assert "places      (unnamed) 100.0 %\n" in said
     assert "not modelled: " in said
 
 
+def test_the_text_lists_the_operations_with_their_places():
+    lines = text(one()).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("costliest operations"))
+    assert lines[start].split() == ["costliest", "operations", "kind", "ms", "share", "times", "place", "in", "the", "model"]
+    found = one()["operations"][0]
+    assert lines[start + 1].split() == ["w", "compute", "1.000", f"{100 * found['share']:.1f}", "%", "1", found["place"]]
+    assert len(lines[start + 1 : lines.index("", start)]) == 2
+    assert sum(operation["share"] for operation in one()["operations"]) == pytest.approx(1)
+
+
+def test_the_report_states_its_method_with_the_figures_of_the_network():
+    found = one()
+    assert f"at {ICI_EFFICIENCY:g} of their published rate with {1e6 * ICI_LATENCY:g} us a hop, and {1e6 * DCN_LATENCY:g} us" in (
+        found["method"]
+    )
+    assert " ".join(["method", *found["method"].split()]) in " ".join(text(found).split())
+    assert any("kernels" in what and "optimistic" in what for what in found["not_modelled"])
+
+
+def test_pessimism_about_memory_is_claimed_only_where_the_calibration_shows_it():
+    assert "it is pessimistic about memory" in text(one())
+    said = text(one() | {"calibration": {"matmul": 0.9, "stream": 0.85}})
+    assert "pessimistic about memory" not in said
+    assert "85 % of memory bandwidth:\n            what is not modelled comes on top" in said
+
+
+def test_a_small_model_has_no_line_of_empty_figures():
+    found = one()
+    found["memory"]["arguments"] = {"parameters": 2**20}
+    assert "kept:" not in text(found)
+    assert "temporary: activations 8.00" in text(found)
+
+
 def test_loops_and_kernels_that_could_not_be_read_are_admitted():
-    assert "could not be read" not in text(one())
-    assert "2 loops whose trips could not be read count once" in text(one() | {"unread_loops": 2})
+    assert "too little" not in text(one())
+    said = text(one() | {"unread_loops": 2, "uncounted_collectives": 1})
+    assert "2 loops whose trips could not be read count once, 1 collectives could not be followed and do not count: too" in said
+    assert "kernels without" not in said
 
 
 def test_an_experiment_costs_the_sum_of_its_phases():
@@ -81,7 +122,36 @@ def test_an_experiment_costs_the_sum_of_its_phases():
     assert "cost" not in totals(both, None)
     table = totals_text(both, 1.5).splitlines()
     assert table[-1].split()[-1] == f"{whole['cost']:,.2f}"
-    assert totals_text([one(steps=0)], 1.5) == ""
+    assert len(totals_text(both[:1], None).splitlines()) == 2  # without a sum of one
+
+
+def test_a_number_of_steps_that_is_not_known_is_neither_zero_nor_silent():
+    unknown = one(steps=None, kind="eval")
+    assert (unknown["hours"], unknown["chip_hours"]) == (None, None)
+    assert totals([unknown], 1.5) == {"hours": None, "chip_hours": None, "price": 1.5, "cost": None}
+    assert totals_text([unknown], 1.5).endswith("depends on the data; give --rows=N, the number of held-out rows")
+    assert "number of training examples" in totals_text([one(steps=None, kind="finetune")], None)
+    assert comparison([unknown, unknown]).splitlines()[8].split() == ["chip-hours", "-", "-"]
+
+
+def steps_of(rows: int, *flags: str) -> tuple[int | None, str]:
+    """(steps, what they cover) of the only step that a command line asks for, on a program of so many rows."""
+    (case,) = wanted("--topology=v5e:2x2", *flags)
+    mesh = types.SimpleNamespace(shape={"data": 4})
+    step = case.step(types.SimpleNamespace(mesh=mesh, rows=rows, length=128, flops=1.0))  # type: ignore[arg-type]
+    return step.steps, step.covers
+
+
+def test_rows_give_the_steps_of_a_pass():
+    evaluation = (f"--config={BASE}", "--phase=0", "--step=eval")
+    assert steps_of(256, *evaluation) == (None, "")
+    assert steps_of(256, *evaluation, "--rows=10000") == (40, "1 pass, 10,000 rows")
+    task = "--config=experiments/finetune/glue.py:mrpc"
+    assert steps_of(32, task)[0] is None
+    assert steps_of(32, task, "--rows=3668", "--config.training.epochs=2") == (2 * 115, "2 epochs, 3,668 examples")
+    grid = ("--config=experiments/finetune/grid.py", "--config.sweep.epochs=[2,4]", "--config.sweep.batch_sizes=[16,32]")
+    assert steps_of(32, *grid, "--rows=3668")[0] == 4 * 115
+    assert steps_of(16, f"--config={BASE}", "--phase=0") == (900_000, "experiment")
 
 
 def test_a_comparison_takes_the_first_as_the_measure():
@@ -90,13 +160,41 @@ def test_a_comparison_takes_the_first_as_the_measure():
     assert ratio == ["1.00", "0.52"]
 
 
+def unfit(config: str = "a.py", remedies: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The record of a step that does not fit."""
+    step = Step("phase 0, train step", config, "train", {"data": 16, "fsdp": 1}, 4096, 512, 1.0, 5)
+    arguments = {"parameters": 3 * 2**29, "optimizer": 2**31, "batch": 2**10}
+    return refused(step, parse_topology("v5e:4x4"), DoesNotFit(20 * 2**30, 16 * 2**30, "hbm"), arguments, remedies)
+
+
 def test_a_step_that_does_not_fit_is_refused_with_figures_and_remedies():
-    found = {"config": "a.py", "step": "phase 0, train step", "topology": "v5e:4x4", "message": "needs 20.00 GiB of hbm",
-             "rows": 4096, "length": 512, "rows_per_chip": 256.0, "remedies": ["--config.mesh.fsdp=2 (9.0 GiB)"]}  # fmt: skip
+    found = unfit(remedies=("--config.mesh.fsdp=2 (9.0 GiB)",))
     said = refusal(found)
-    assert "does not fit. It needs 20.00 GiB of hbm a device, with 4,096 rows of 512 tokens a step, 256 a chip." in said
+    needs = "needs 20.00 GiB of HBM, and there are 16.00 GiB a device"
+    assert f"does not fit. It {needs}, with 4,096 rows of 512 tokens a step, 256 a chip." in said
+    assert "What goes in takes, in GiB: parameters 1.50, optimizer 2.00; the rest is" in said
     assert said.endswith("    --config.mesh.fsdp=2 (9.0 GiB)")
-    assert refusal(found | {"remedies": []}).endswith("Take more chips, chips with more memory, or fewer rows.")
+    assert refusal(unfit()).endswith("Take more chips, chips with more memory, or fewer rows.")
+    small = found | {"memory": {"arguments": {"parameters": 1}}}
+    assert "What goes in" not in refusal(small)
+
+
+def test_what_is_not_compared_is_said():
+    options = types.SimpleNamespace(price=None)
+    pair = as_text([[one()], [one(config="b.py")]], options)
+    assert "times the first's rows/s" in pair[-1]
+    lonely = as_text([[one(), one()], [one(config="b.py")]], options)
+    assert lonely[-1] == "not compared: b.py has nothing beside the phase 0, train step of a.py"
+    assert "times the first's rows/s" in lonely[-2]
+    without = as_text([[unfit()], [one(config="b.py")]], options)
+    assert without[-1].startswith("not compared: the phase 0, train step of a.py, which would be the measure")
+    assert "times the first's rows/s" in as_text([[one()], [unfit("b.py")]], options)[-1]
+
+
+def test_json_has_null_for_what_is_not_known():
+    whole = as_json([[one(steps=None)], [unfit()]], types.SimpleNamespace(price=2.0))
+    assert whole["experiments"][0]["total"]["cost"] is None
+    assert whole["experiments"][1]["total"] is None
 
 
 def wanted(*flags: str) -> list[Case]:
@@ -115,6 +213,11 @@ def wanted(*flags: str) -> list[Case]:
         ([f"--config={BASE}", "--topology=v5e:4x4", "--against.seed=1"], "--against.seed sets a key of --against"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--phase=7"], "has the phases 0 to 1"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--step=finetune"], "--step=finetune, but .* pretrains"),
+        ([f"--config={BASE}", "--topology=v5e:4x4", "--step=eval", "--rows=0"], "--rows=0 must be at least 1"),
+        ([f"--config={BASE}", "--topology=v5e:4x4", "--rows=9"], "--rows=9, but .* says itself how many steps"),
+        ([f"--config={BASE}", "--topology=v5e:4x4", "--step=eval", "--save=x"], "--save=x keeps .* nothing loads the eval step"),
+        (["--config=experiments/finetune/glue.py", "--topology=v5e:1x1", "--save=x"], "nothing loads the finetune step of"),
+        (["--config=experiments/finetune/glue.py", "--topology=v5e:1x1", "--phase=0"], "--phase=0, but .* which has no phases"),
         (["--config=experiments/finetune/glue.py", "--topology=v5e:1x1", "--step=eval"], "is a task's experiment"),
         (["--config=experiments/finetune/glue.py", "--topology=v5e:1x1", "--config.phases.0.length=8"], "there is no 'phases'"),
     ],

@@ -9,9 +9,11 @@ import jax
 import pytest
 
 from bert_jax import aot, launch
+from bert_jax.config import Experiment
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.model.settings import ModelConfig
-from bert_jax.step_programs import StepProgram, finetuning_step
+from bert_jax.step_programs import StepProgram, costliest_run, finetuning_step, with_keys
+from bert_jax.terminal import UserError
 
 SMALL = ModelConfig(
     vocab_size=64, hidden_size=32, num_layers=4, num_heads=2, intermediate_size=64, max_position=512
@@ -33,6 +35,21 @@ def test_of_a_sweep_the_run_with_most_rows_is_taken_on_the_devices_of_one_run():
     alone, pair = step("grid.py"), step("grid.py", ("sweep.devices_per_run", "2"))
     assert (alone.mesh.size, alone.rows, pair.mesh.size, pair.rows) == (1, 32, 2, 32)
     assert step("glue.py:mrpc").mesh.size == 8
+
+
+def test_the_costliest_run_of_a_sweep_has_most_rows_and_then_most_epochs():
+    sweep = {"batch_sizes": [16, 32], "epochs": [2, 4, 3]}
+    run = costliest_run(FinetuningExperiment.from_dict({"init_from": "model", "sweep": sweep}))
+    assert (run.training.batch_size, run.training.epochs) == (32, 4)
+
+
+def test_an_experiment_with_other_values_is_the_same_elsewhere_and_must_be_possible():
+    experiment = Experiment.from_dict({"phases": [{"steps": 1}, {"steps": 2}]})
+    changed = with_keys(experiment, {"phases.1.accumulation": 4, "mesh.fsdp": 2})
+    assert (changed.phases[1].accumulation, changed.mesh.fsdp) == (4, 2)
+    assert with_keys(changed, {"phases.1.accumulation": 1, "mesh.fsdp": 1}) == experiment
+    with pytest.raises(UserError, match="does not divide into 3 microbatches"):
+        with_keys(experiment, {"phases.0.accumulation": 3})
 
 
 def test_rows_hold_all_candidates_of_a_choice():
