@@ -40,7 +40,7 @@ OWN_FILES: Mapping[str, tuple[dict[str, str], tuple[str, ...], str]] = {
     "no such column": (
         {"train.csv": "text,lable\nit was fine,good\n"},
         (),
-        "train.csv, line 2: no column 'label'; did you mean 'lable'?",
+        "train.csv, line 1: no column 'label'; did you mean 'lable'?",
     ),
     "a label that training has not": (
         {"train.csv": GOOD, "dev.csv": f"{GOOD}it was odd,strange\n"},
@@ -150,7 +150,7 @@ OFFICIAL_FILES: Mapping[str, tuple[str, str, Callable[[str], str], str]] = {
         "glue/sst2",
         "SST-2/dev.tsv",
         lambda text: text.replace("sentence\t", "sentences\t", 1),
-        "dev.tsv has no column 'sentence'; did you mean 'sentences'?",
+        "dev.tsv, line 1: no column 'sentence'; did you mean 'sentences'?",
     ),
     "an offset outside the text": (
         "gap",
