@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, NoReturn, TextIO
 
+from bert_jax.tasks.tables import is_whole
 from bert_jax.terminal import UserError, nearest
 
 MOST_BYTES = 64 << 20
@@ -277,9 +278,7 @@ def _problem(of: Field, given: Mapping[str, Any]) -> str | None:
         return f"its {of.name} is {json.dumps(value)[:40]}, not {'a list of texts' if of.many else 'text'}"
     if not texts or not all(text and not text.isspace() for text in texts):
         return f"its {of.name} {'holds no text or an empty one' if of.many else 'is empty'}"
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
+    if not is_whole("".join(texts)):
         return f"its {of.name} holds half a surrogate pair, or a byte that is not UTF-8; convert it with iconv"
     return None
 
