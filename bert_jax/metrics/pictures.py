@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.metrics.writer import read_metrics
+
+log = logging.getLogger(__name__)
 
 TRAIN, HELDOUT, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
 SMOOTHED = 1 / 20  # share of the training points averaged for the line drawn over the raw ones: single batches scatter
@@ -112,10 +115,14 @@ def _draw(
 
 
 def _save(figure: Figure, picture: pathlib.Path) -> None:
-    """So that the picture appears whole."""
+    """So that the picture appears whole, or not at all: a full disk must not end a run for the sake of a picture."""
     unfinished = picture.with_name(f".{picture.name}.unfinished.png")
-    figure.savefig(unfinished)
-    unfinished.replace(picture)
+    try:
+        figure.savefig(unfinished)
+        unfinished.replace(picture)
+    except OSError as error:
+        log.warning("%s could not be drawn (%s)", picture, error.strerror)
+        unfinished.unlink(missing_ok=True)
 
 
 def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:

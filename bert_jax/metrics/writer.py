@@ -6,7 +6,9 @@ whenever a run starts, so the two agree after any kill.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
 import os
 import pathlib
@@ -14,8 +16,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
-from tensorboardX.writer import FileWriter
+
+log = logging.getLogger(__name__)
 
 METRICS = "metrics.jsonl"
 RESULTS = "results.json"
@@ -28,21 +33,22 @@ class MetricsWriter:
     A run that continues from `resume_step` first drops the lines of later steps, which it is about to repeat, and a last line
     that a kill cut short; then every step appears once. So the loop writes a step's lines before it saves that step's checkpoint.
 
+    A disk that takes no more (full, over its quota) ends no run: lines are kept until it takes them again.
+
     >>> with MetricsWriter(workdir, resume_step=0) as metrics:
     ...     metrics.write(10, {"train/loss": 9.1, "train/mlm_accuracy": 0.02})
     """
 
     def __init__(self, workdir: pathlib.Path, resume_step: int):
-        path = workdir / METRICS
-        records = _forget_after(path, resume_step)
-        self._file = path.open("a", encoding="utf-8")
-        events = workdir / EVENTS
-        for old in events.glob("events.out.tfevents.*"):
-            old.unlink()
-        self._events = FileWriter(str(events))
-        for record in records:
-            self._add_event(record)
-        self._events.flush()
+        self._path = workdir / METRICS
+        _forget_after(self._path, resume_step)
+        self._file = self._path.open("ab", buffering=0)  # into the kernel at once: a kill of this process loses nothing
+        self._unwritten = b""
+        self._failed = False
+        # Not its FileWriter: that one writes in a thread, which ends at the first error; ten records later the run would hang.
+        self._events: EventsWriter | None = None
+        self._directory = workdir / EVENTS
+        self._write_events(None)
 
     def __enter__(self) -> MetricsWriter:
         return self
@@ -55,23 +61,57 @@ class MetricsWriter:
         numbers = {name: float(value) for name, value in values.items()}
         record: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
         record |= {name: number if math.isfinite(number) else None for name, number in numbers.items()}
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
-        self._file.flush()  # into the kernel: a kill of this process loses nothing
-        self._add_event(record)
-        self._events.flush()
+        self._unwritten += json.dumps(record, allow_nan=False).encode() + b"\n"
+        if self._write_lines():
+            self._write_events(record)
+        else:
+            self._close_events()  # made anew from the lines, once they are there
 
     def close(self) -> None:
-        """Ends the event file; a line written afterwards is an error."""
+        """Ends the files; a line written afterwards is an error."""
+        if not self._write_lines():
+            log.warning("%d lines of %s are lost", self._unwritten.count(b"\n"), self._path)
+        elif self._events is None:
+            self._write_events(None)
         self._file.close()
-        self._events.close()
+        self._close_events()
 
-    def _add_event(self, record: Mapping[str, Any]) -> None:
-        values = [
-            Summary.Value(tag=name, simple_value=math.nan if value is None else value)
-            for name, value in record.items()
-            if name not in ("step", "time")
-        ]
-        self._events.add_summary(Summary(value=values), global_step=record["step"], walltime=record.get("time"))
+    def _write_lines(self) -> bool:
+        """Whether all lines so far are in the file."""
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+        except OSError as error:
+            if not self._failed:
+                log.warning(
+                    "%s takes no more lines (%s); they are kept until it does, and training goes on", self._path, error.strerror
+                )
+            self._failed = True
+            return False
+        self._failed = False
+        return True
+
+    def _write_events(self, record: Mapping[str, Any] | None) -> None:
+        """Adds one record to the event file; where there is none (at the start, after a failure) all to a new one."""
+        try:
+            if self._events is None:
+                self._directory.mkdir(exist_ok=True)
+                for old in self._directory.glob("events.out.tfevents.*"):
+                    old.unlink()
+                self._events = EventsWriter(str(self._directory / "events"))
+                for earlier in read_metrics(self._path):
+                    self._events.write_event(_event(earlier))
+            elif record is not None:
+                self._events.write_event(_event(record))
+            self._events.flush()
+        except OSError:  # a file that broke off is no event file
+            self._close_events()
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            with contextlib.suppress(OSError):
+                self._events.close()
+        self._events = None
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -87,15 +127,23 @@ def write_json(path: pathlib.Path, value: Any) -> None:
     _replace(path, text)
 
 
-def _forget_after(path: pathlib.Path, step: int) -> list[dict[str, Any]]:
+def _event(record: Mapping[str, Any]) -> Event:
+    values = [
+        Summary.Value(tag=name, simple_value=math.nan if value is None else value)
+        for name, value in record.items()
+        if name not in ("step", "time")
+    ]
+    return Event(step=record["step"], wall_time=record.get("time"), summary=Summary(value=values))
+
+
+def _forget_after(path: pathlib.Path, step: int) -> None:
     if not path.exists():
-        return []
+        return
     text = path.read_text(encoding="utf-8", errors="replace")
     kept = [record for record in read_metrics(path) if record["step"] <= step]
     wanted = "".join(json.dumps(record) + "\n" for record in kept)
     if wanted != text:
         _replace(path, wanted)
-    return kept
 
 
 def _parse(line: str) -> dict[str, Any] | None:

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import logging
 import pathlib
-import resource
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -20,6 +17,10 @@ from bert_jax.pretrain import with_shardings
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.terminal import UserError
 from tests.sharding.training import experiment_on, first_state, layout_of, train
+from tests.small_disk import files_of_at_most
+
+SMALL_FILES = 20_000
+"""Bytes: less than what any of these states needs."""
 
 # TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -53,17 +54,6 @@ def damage(directory: pathlib.Path) -> None:
     """Cuts the end off the largest file, as a machine that lost power might."""
     largest = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-1000])
-
-
-@contextmanager
-def disk_that_takes_only_small_files() -> Iterator[None]:
-    """Writes beyond 20 kB fail as they do on a full disk (and with another number, which is all that differs)."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def restored(directory: pathlib.Path) -> Any:
@@ -223,7 +213,7 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path
         checkpoints.save(1, state_at(1))
         checkpoints.save(2, state_at(2))  # waits for the one before
         checkpoints._settle()
-        with disk_that_takes_only_small_files():
+        with files_of_at_most(SMALL_FILES):
             for step in (3, 4):
                 checkpoints.save(step, state_at(step))
             checkpoints._settle()
@@ -242,7 +232,7 @@ def test_a_last_state_that_cannot_be_saved_is_an_error_that_says_what_to_do(tmp_
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(1, state_at(1))
         checkpoints._settle()
-        with disk_that_takes_only_small_files():
+        with files_of_at_most(SMALL_FILES):
             checkpoints.save(2, state_at(2))
             with pytest.raises(UserError) as error:
                 checkpoints.finish()

@@ -5,8 +5,10 @@ import pathlib
 
 import matplotlib.image
 import numpy as np
+import pytest
 
 from bert_jax.metrics.pictures import draw_curves, series, smooth
+from tests.small_disk import files_of_at_most
 
 
 def write(path: pathlib.Path, *records: dict[str, object]) -> pathlib.Path:
@@ -34,6 +36,17 @@ def test_the_picture_holds_curves_and_the_baseline(tmp_path: pathlib.Path):
     assert draw_curves(metrics, tmp_path / "curves.png", title="a run", phases=[(0, "length 128"), (60, "length 512")])
     assert coloured(tmp_path / "curves.png", (0x1F, 0x4E, 0x9C)) > 300  # held out
     assert coloured(tmp_path / "curves.png", (0xC4, 0x62, 0x2D)) > 100  # the baseline
+    assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curves.png"}
+
+
+def test_a_picture_for_which_there_is_no_room_is_told_and_ends_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    metrics, picture = run(tmp_path / "metrics.jsonl", baseline=0.05), tmp_path / "curves.png"
+    draw_curves(metrics, picture, title="an earlier one")
+    before = picture.read_bytes()
+    with files_of_at_most(1_000):
+        draw_curves(metrics, picture, title="a run")
+    assert caplog.messages == [f"{picture} could not be drawn (File too large)"]
+    assert picture.read_bytes() == before
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curves.png"}
 
 

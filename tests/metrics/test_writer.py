@@ -8,6 +8,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from bert_jax.metrics.writer import MetricsWriter, read_metrics, write_json
+from tests.small_disk import files_of_at_most
 
 
 def events(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
@@ -66,6 +67,23 @@ def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: pathlib.Path):
     assert record["heldout/perplexity"] is None
     write_json(tmp_path / "results.json", {"loss": math.nan, "curve": [1.0, math.inf]})
     assert json.loads((tmp_path / "results.json").read_text()) == {"loss": None, "curve": [1.0, None]}
+
+
+def test_lines_that_a_full_disk_refused_come_when_it_has_room_again(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    """Forty times, so that a queue or a buffer in between would have filled up."""
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        metrics.write(1, {"train/loss": 1.0})
+        with files_of_at_most((tmp_path / "metrics.jsonl").stat().st_size + 100):
+            for step in range(2, 42):
+                metrics.write(step, {"train/loss": float(step)})
+        assert len(read_metrics(tmp_path / "metrics.jsonl")) < 41
+        metrics.write(42, {"train/loss": 42.0})
+    wanted = [(step, float(step)) for step in range(1, 43)]
+    assert [(r["step"], r["train/loss"]) for r in read_metrics(tmp_path / "metrics.jsonl")] == wanted
+    assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+    assert [r.getMessage().partition(" takes")[2] for r in caplog.records] == [
+        " no more lines (File too large); they are kept until it does, and training goes on"
+    ]
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: pathlib.Path):
