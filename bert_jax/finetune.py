@@ -5,8 +5,8 @@
 
 The workdir afterwards holds config.json, metrics.jsonl, tensorboard/, curves.png, results.json, predictions/ (the official files)
 and model/, a directory that transformers loads. Several seeds, learning rates, batch sizes or epochs (`config.sweep`) become runs
-of their own under runs/, side by side where there are several devices; results.json then compares them, and predictions/ and
-model/ are those of the best. Started again with the same command, it continues where it was, however it ended.
+of their own under runs/, side by side where there are several devices or hosts; results.json then compares them, and predictions/
+and model/ are those of the best. Started again with the same command, it continues where it was, however it ended.
 """
 
 from __future__ import annotations
@@ -355,7 +355,8 @@ def main() -> int:
     experiment = FinetuningExperiment.from_dict(flags.config)
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
-    with launch.begin("finetune", flags, config, may_change=MAY_CHANGE, completed=with_defaults) as run:
+    apart = experiment.side_by_side
+    with launch.begin("finetune", flags, config, may_change=MAY_CHANGE, completed=with_defaults, apart=apart) as run:
         if (run.workdir / RESULTS).exists() and (run.workdir / MODEL).is_dir():  # which is written last
             log.info("this run is done: see %s and %s", run.workdir / RESULTS, run.workdir / MODEL)
             return 0

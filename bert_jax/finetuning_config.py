@@ -106,7 +106,8 @@ class SweepConfig:
     epochs: tuple[int, ...] = ()
     seeds: tuple[int, ...] = ()
     devices_per_run: int = 1
-    """The runs of a sweep go side by side, each on so many devices."""
+    """The runs of a sweep go side by side, each on so many devices of one process; several processes (the hosts of a TPU slice)
+    share the runs out. 0 for one run after another, each on all devices of all processes: for models that fill them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,10 +170,10 @@ class FinetuningExperiment:
                 "checkpoints.keep": self.checkpoints.keep,
                 "training.accumulation": t.accumulation,
                 "selection.per_epoch": s.per_epoch,
-                "sweep.devices_per_run": self.sweep.devices_per_run,
             },
         )
-        require_at_least(0, {"selection.patience": s.patience, "head.lstm": self.head.lstm})
+        not_negative = {"selection.patience": s.patience, "head.lstm": self.head.lstm}
+        require_at_least(0, not_negative | {"sweep.devices_per_run": self.sweep.devices_per_run})
         for run in self.runs():
             require_at_least(1, {"training.batch_size": run.training.batch_size, "training.epochs": run.training.epochs})
             if not 0 <= run.seed < 2**32:
@@ -225,6 +226,11 @@ class FinetuningExperiment:
             )
             for batch_size, rate, epochs, seed in itertools.product(*axes)
         ]
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether the runs of a sweep share the devices out among themselves."""
+        return bool(self.sweep.devices_per_run) and len(self.runs()) > 1
 
     @property
     def name(self) -> str:

@@ -79,6 +79,20 @@ def connect(hosts: Hosts | None, config: Mapping[str, Any], *, timeout: float = 
     jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index, initialization_timeout=max(60, int(timeout)))
 
 
+def stay_apart() -> None:
+    """Has JAX, before it starts, take this host's TPU chips for a slice of their own; on other hardware it does so by itself.
+
+    The variables by which several processes share the chips of one host, here for one process; without them libtpu waits for all
+    hosts of the slice.
+    """
+    chips = len([*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")])
+    bounds = {1: "1,1,1", 8: "2,4,1"}.get(chips, "2,2,1")
+    os.environ |= {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds, "CLOUD_TPU_TASK_ID": "0"}
+    os.environ |= {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+    for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
+        del os.environ[name]
+
+
 def identity(config: Mapping[str, Any]) -> dict[str, str]:
     """What has to be equal in every process, named so that a difference can be."""
     facts = {"python": ".".join(platform.python_version_tuple()[:2])}
@@ -105,28 +119,44 @@ def git_commit() -> str:
         return "unknown"
 
 
-def roll_call(hosts: Hosts, facts: Mapping[str, str], timeout: float, say: Callable[[str], object] | None = None) -> None:
-    """Returns in every process once all are there with the same `facts`; otherwise a UserError in each that is there."""
+def roll_call(
+    hosts: Hosts,
+    facts: Mapping[str, str],
+    timeout: float,
+    say: Callable[[str], object] | None = None,
+    begin: Callable[[], str] = str,
+) -> str:
+    """Returns in every process once all are there with the same `facts`; otherwise a UserError in each that is there.
+
+    Then process 0 does `begin`; every process returns what it gave, or raises its UserError.
+    """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     deadline = time.monotonic() + timeout
     host, _, port = hosts.coordinator.rpartition(":")
-    verdict = (
-        _collect(hosts, dict(facts), int(port), deadline, say)
+    fault, word = (
+        _collect(hosts, dict(facts), int(port), deadline, say, begin)
         if hosts.index == 0
         else _answer(hosts, dict(facts), (host, int(port)), deadline, timeout, say)
     )
-    if verdict:
-        raise UserError(verdict)
+    if fault:
+        raise UserError(fault)
+    return word
 
 
-def _collect(hosts: Hosts, facts: dict[str, str], port: int, deadline: float, say: Callable[[str], object]) -> str:
-    """Process 0: hears every other one, judges, and tells each the verdict ("" when all is well)."""
+Verdict = tuple[str, str]
+"""What is wrong ("" when all is well), and what `begin` gave."""
+
+
+def _collect(
+    hosts: Hosts, facts: dict[str, str], port: int, deadline: float, say: Callable[[str], object], begin: Callable[[], str]
+) -> Verdict:
+    """Process 0: hears every other one, judges, begins, and tells each the verdict."""
     start, told = time.monotonic(), 0.0
     heard: dict[int, tuple[socket.socket, dict[str, str]]] = {}
     try:
         server = socket.create_server(("", port), backlog=hosts.count)
     except OSError as error:
-        return f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port"
+        return f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port", ""
     with server:
         while len(heard) < hosts.count - 1 and time.monotonic() < deadline:
             server.settimeout(min(1.0, max(0.01, deadline - time.monotonic())))
@@ -145,11 +175,16 @@ def _collect(hosts: Hosts, facts: dict[str, str], port: int, deadline: float, sa
             if missing and time.monotonic() - start - told > 10:
                 told = time.monotonic() - start
                 say(f"waiting for {_listed(hosts, missing)} of {hosts.count} ({told:.0f}s)")
-        verdict = _judge(hosts, facts, {i: theirs for i, (_, theirs) in heard.items()})
+        fault, word = _judge(hosts, facts, {i: theirs for i, (_, theirs) in heard.items()}), ""
+        if not fault:
+            try:
+                word = begin()
+            except UserError as error:
+                fault = str(error)
         for connection, _ in heard.values():
             with connection:
-                _send(connection, verdict)
-    return verdict
+                _send(connection, json.dumps([fault, word]))
+    return fault, word
 
 
 def _judge(hosts: Hosts, facts: dict[str, str], heard: Mapping[int, dict[str, str]]) -> str:
@@ -172,7 +207,7 @@ def _judge(hosts: Hosts, facts: dict[str, str], heard: Mapping[int, dict[str, st
 
 def _answer(
     hosts: Hosts, facts: dict[str, str], address: tuple[str, int], deadline: float, timeout: float, say: Callable[[str], object]
-) -> str:
+) -> Verdict:
     """Any other process: reports to process 0 and returns its verdict."""
     said = time.monotonic()
     while time.monotonic() < deadline:
@@ -180,7 +215,8 @@ def _answer(
             with socket.create_connection(address, timeout=5) as connection:
                 _send(connection, json.dumps([hosts.index, facts]))
                 connection.settimeout(timeout + 15)  # process 0 may have begun to wait only now
-                return _receive(connection)
+                fault, word = json.loads(_receive(connection))
+                return fault, word
         except (OSError, ValueError):  # nobody there yet, or a stranger on the port
             time.sleep(0.2)
         if time.monotonic() - said > 10:
@@ -188,7 +224,8 @@ def _answer(
             say(f"waiting for {hosts.names[0]} at {hosts.coordinator} ({timeout - (deadline - said):.0f}s)")
     return (
         f"this is worker {hosts.index} of {hosts.count}, and {hosts.names[0]} at {hosts.coordinator} did not answer within "
-        f"{timeout:.0f} s; start the same command on all of them at once:\n  {hosts.remedy}"
+        f"{timeout:.0f} s; start the same command on all of them at once:\n  {hosts.remedy}",
+        "",
     )
 
 
@@ -237,27 +274,43 @@ def on_first_process(action: Callable[[], None]) -> None:
             raise UserError(message)
 
 
-def require_shared(directory: pathlib.Path, patience: float = 60.0) -> None:
+MARK = ".shared"
+"""The file by which processes find that they see one directory."""
+
+
+def mark(directory: pathlib.Path, word: str) -> None:
+    """Leaves `word` in the directory for `sees` in the other processes."""
+    (directory / MARK).write_text(word)
+
+
+def sees(directory: pathlib.Path, word: str, patience: float = 60.0) -> bool:
+    """Whether the `directory` of this process is the one with that word; network file systems show a new file seconds later."""
+    path, deadline = directory / MARK, time.monotonic() + patience
+    while not (seen := path.is_file() and path.read_text() == word) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return seen
+
+
+def not_shared(directory: pathlib.Path, blind: str) -> UserError:
+    """What to raise where process number `blind` (or several, with commas) does not see the directory of process 0."""
+    return UserError(
+        f"--workdir={directory} of process 0 is not the directory that process {blind} sees under that name; "
+        "name one on storage that all workers mount (NFS, or a bucket through gcsfuse)"
+    )
+
+
+def require_shared(directory: pathlib.Path) -> None:
     """A UserError in every process unless all see the `directory` of process 0: each keeps its part of a checkpoint there."""
     if jax.process_count() == 1:
         return
-    mark = directory / ".shared"
-    token = np.frombuffer(os.urandom(4), np.int32)
+    number = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(os.urandom(4), np.int32)))
     if jax.process_index() == 0:
-        mark.write_bytes(token.tobytes())
-    token = np.asarray(multihost_utils.broadcast_one_to_all(token))
-    deadline = time.monotonic() + patience  # network file systems show a new file seconds later
-    while not (seen := mark.is_file() and mark.read_bytes() == token.tobytes()) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    everywhere = np.asarray(multihost_utils.process_allgather(np.array(seen)))
+        mark(directory, str(number))
+    everywhere = np.asarray(multihost_utils.process_allgather(np.array(sees(directory, str(number)))))
     if jax.process_index() == 0:
-        mark.unlink(missing_ok=True)
-    blind = [str(i) for i in np.flatnonzero(~everywhere)]
-    if blind:
-        raise UserError(
-            f"--workdir={directory} of process 0 is not the directory that process {', '.join(blind)} sees under that name; "
-            "name one on storage that all workers mount (NFS, or a bucket through gcsfuse)"
-        )
+        (directory / MARK).unlink(missing_ok=True)
+    if blind := [str(i) for i in np.flatnonzero(~everywhere)]:
+        raise not_shared(directory, ", ".join(blind))
 
 
 def _tpu_environment() -> dict[str, str] | None:

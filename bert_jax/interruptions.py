@@ -56,6 +56,10 @@ class Preemption:
             self._signal = signal.SIGTERM
         return self._signal is not None
 
+    def request(self) -> None:
+        """As if SIGTERM had come: another process of a sweep was asked to stop."""
+        self._signal = self._signal or signal.SIGTERM
+
     @property
     def exit_status(self) -> int:
         """What a shell shows for a process ended by the signal: 143 after SIGTERM, 130 after Ctrl-C."""

@@ -29,6 +29,7 @@ import jax
 from bert_jax import hosts
 from bert_jax.interruptions import HUNG, Preemption, Watchdog
 from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
+from bert_jax.shares import Share
 from bert_jax.terminal import REFUSED, UserError, nearest
 from bert_jax.workdir import open_workdir
 
@@ -55,11 +56,13 @@ class Run:
     """What `begin` has made ready for the loop."""
 
     workdir: pathlib.Path
-    is_first: bool  # process 0: the one that writes files and talks
+    is_first: bool  # the one that writes files: process 0, or each one of those that compute apart
     preemption: Preemption
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
     """Where compiled steps may be found."""
+    share: Share = dataclasses.field(default_factory=lambda: Share(pathlib.Path()))
+    """This process's part of what processes that compute apart do together."""
 
 
 def parse_flags(
@@ -267,29 +270,60 @@ def begin(
     config: Mapping[str, Any],
     may_change: Sequence[str] = (),
     completed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    apart: bool = False,
 ) -> Iterator[Run]:
     """Everything between the command line and the loop, in the order in which it can fail; undone in reverse when the loop ends.
 
     `config` is the resolved configuration as plain nested values; `may_change` names the keys a continued run may give new
-    values, `completed` fills in what an older configuration lacks (see `workdir.open_workdir`).
+    values, `completed` fills in what an older configuration lacks (see `workdir.open_workdir`). Several processes compute as one,
+    or `apart`: each with its own devices, and a share of the work.
     """
     quiet_libraries()
     keep_compiled_programs()
-    hosts.connect(hosts.find_hosts(flags.coordinator, flags.processes, flags.process), config, timeout=flags.start_timeout)
-    is_first = jax.process_index() == 0
-    start_logging(is_first)
+    found = hosts.find_hosts(flags.coordinator, flags.processes, flags.process)
+    index, count = (found.index, found.count) if found else (0, 1)
     with contextlib.ExitStack() as stack:
-        hosts.on_first_process(lambda: stack.enter_context(open_workdir(flags.workdir, verb, config, may_change, completed)))
-        hosts.require_shared(flags.workdir)
+
+        def open_first() -> None:
+            stack.enter_context(open_workdir(flags.workdir, verb, config, may_change, completed))
+
+        start = ""
+        if found and apart:
+            start_logging(index)
+            start = _meet_apart(found, flags, config, open_first)
+        else:
+            hosts.connect(found, config, timeout=flags.start_timeout)
+            start_logging(index)
+            hosts.on_first_process(open_first)
+            hosts.require_shared(flags.workdir)
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(Watchdog(flags.workdir, floor=flags.hang_seconds))
+        part = (index, count) if apart else (0, 1)
+        share = Share(flags.workdir, *part, start=start, stop=preemption.request, patience=flags.hang_seconds)
+        stack.enter_context(share)
         try:
             with fits_in_memory(lambda: Demand("this run")):  # what the steps of the run have not explained themselves
-                yield Run(flags.workdir, is_first, preemption, watchdog, flags.compiled)
+                yield Run(flags.workdir, jax.process_index() == 0, preemption, watchdog, flags.compiled, share)
         except jax.errors.JaxRuntimeError as error:
             if jax.process_count() > 1:
                 _leave_the_others(error)
             raise
+
+
+def _meet_apart(found: hosts.Hosts, flags: Flags, config: Mapping[str, Any], open_first: Callable[[], None]) -> str:
+    """The roll call of processes that will compute apart, in which the first one opens the workdir; returns the start's name."""
+
+    def begin() -> str:
+        open_first()
+        word = os.urandom(8).hex()
+        hosts.mark(flags.workdir, word)
+        return word
+
+    word = hosts.roll_call(found, hosts.identity(config), flags.start_timeout, begin=begin)
+    if not hosts.sees(flags.workdir, word):
+        raise hosts.not_shared(flags.workdir, str(found.index))
+    hosts.stay_apart()
+    return word
 
 
 def _leave_the_others(error: Exception) -> NoReturn:
@@ -309,13 +343,13 @@ def _leave_the_others(error: Exception) -> NoReturn:
     os._exit(HUNG)  # for a supervisor it is one case: start all of them again
 
 
-def start_logging(is_first: bool) -> None:
+def start_logging(index: int) -> None:
     """Our own messages on stderr, from process 0; warnings and worse from all."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s" if is_first else f"[process {jax.process_index()}] %(message)s"))
+    handler.setFormatter(logging.Formatter("%(message)s" if index == 0 else f"[process {index}] %(message)s"))
     ours = logging.getLogger("bert_jax")
     ours.handlers = [handler]
-    ours.setLevel(logging.INFO if is_first else logging.WARNING)
+    ours.setLevel(logging.INFO if index == 0 else logging.WARNING)
     ours.propagate = False
 
 

@@ -116,7 +116,7 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     candidates, of four times that), so more than packing needs. A teacher's answers are in the batch, the teacher is not.
     """
     run = costliest_run(experiment)
-    mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if len(experiment.runs()) > 1 else devices)
+    mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
     head, t, d = _head_of(run), run.training, run.distillation
     config = run.model_config(model, mesh.devices.flat[0].platform)
     taught = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}

@@ -23,9 +23,11 @@ import jax
 
 from bert_jax import launch
 from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.interruptions import HUNG
 from bert_jax.metrics.pictures import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS, write_json
 from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.shares import OthersLost
 from bert_jax.terminal import UserError
 
 log = logging.getLogger(__name__)
@@ -60,9 +62,10 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
     """Trains all runs of `experiment`, compares them, and finishes the best; returns the exit status.
 
     `train` makes one run in a directory on some devices, and gives its results, or None when it was asked to stop. A run that was
-    finished by an earlier start is not repeated.
+    finished by an earlier start is not repeated. Where processes compute apart each makes its share of the runs, and process 0
+    waits for them and does the rest.
     """
-    runs = experiment.runs()
+    runs, share = experiment.runs(), run.share
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
     learned: list[Learned] = []
@@ -81,11 +84,26 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
                 _keep_only(best(), learned)
         return True
 
-    groups = device_groups(experiment, single)
+    groups = device_groups(experiment)
     if run.is_first and not single:
         (run.workdir / METRICS).touch()  # from now on the workdir is bound to this configuration, as that of a single run is
-    if not _side_by_side(train_one, len(runs), groups):
+    if share.count > 1:
+        log.info("%d processes share %d runs; this one has %d", share.count, len(runs), len(share.of(runs)))
+    if not _side_by_side(train_one, share.of(range(len(runs))), groups):
+        share.stopped()
         return run.preemption.exit_status
+    try:
+        found = share.gather({one.directory.name: dict(one.results) for one in learned}, waiting=lambda: _waiting(run))
+    except OthersLost as error:
+        log.error("%s; start the same command on all of them again: what is finished is not repeated", error)
+        return HUNG
+    if found is None:
+        return run.preemption.exit_status if share.index == 0 else 0
+    elsewhere = {name: results for values in found[1:] for name, results in values.items()}
+    pairs = zip(runs, directories, strict=True)
+    learned += [Learned(one, place, elsewhere[place.name]) for one, place in pairs if place.name in elsewhere]
+    if elsewhere:
+        _keep_only(best(), learned)
     chosen = best()
     if "failed" in chosen.results:
         raise UserError(f"all {len(runs)} runs failed; the first one: {chosen.results['failed']}")
@@ -101,21 +119,31 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
     return 0
 
 
-def device_groups(experiment: FinetuningExperiment, single: bool) -> list[list[jax.Device]]:
-    """The devices of each of the runs that go at a time; a single run has all, and so has each run of several processes, whose
-    collectives must come in one order."""
+def _waiting(run: launch.Run) -> bool:
+    """Whether this process, which has nothing left to do but wait, was asked to stop."""
+    run.watchdog.alive("waiting for the runs of the other processes")
+    return run.preemption.requested(0)
+
+
+def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
+    """The devices of each of the runs that go at a time; a single run has all."""
     devices, size = jax.devices(), experiment.sweep.devices_per_run
-    if single or jax.process_count() > 1:
+    if not experiment.side_by_side:
         return [devices]
     if len(devices) % size:
-        raise UserError(f"config.sweep.devices_per_run={size} does not divide the {len(devices)} devices; choose a divisor")
+        raise UserError(
+            f"config.sweep.devices_per_run={size} does not divide the {len(devices)} devices of a process; choose a divisor, "
+            "or 0 for one run after another on all devices"
+        )
     return [devices[i : i + size] for i in range(0, len(devices), size)]
 
 
-def _side_by_side(one: Callable[[int, Sequence[jax.Device]], bool], count: int, groups: Sequence[Sequence[jax.Device]]) -> bool:
+def _side_by_side(
+    one: Callable[[int, Sequence[jax.Device]], bool], numbers: Sequence[int], groups: Sequence[Sequence[jax.Device]]
+) -> bool:
     """`one(number, devices)` for every number, as many at a time as there are groups; False as soon as one of them says so."""
     if len(groups) == 1:
-        return all(one(number, groups[0]) for number in range(count))
+        return all(one(number, groups[0]) for number in numbers)
     free: queue.SimpleQueue[Sequence[jax.Device]] = queue.SimpleQueue()
     for group in groups:
         free.put(group)
@@ -137,7 +165,7 @@ def _side_by_side(one: Callable[[int, Sequence[jax.Device]], bool], count: int, 
         return going_on
 
     with ThreadPoolExecutor(len(groups), thread_name_prefix="run") as pool:
-        return all(list(pool.map(next_one, range(count))))
+        return all(list(pool.map(next_one, numbers)))
 
 
 def _trained(

@@ -85,7 +85,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ({"distillation__soft_weight": 1.1}, r"config\.distillation\.soft_weight=1\.1 must be between 0 and 1"),
         ({"optimizer__name": "adam"}, r"optimizer\.name='adam' is not one of .*; did you mean 'adamw'"),
         ({"optimizer__decay_power": 0.5}, r"decay_power and end_learning_rate are for pretraining; set training\.schedule"),
-        ({"sweep__devices_per_run": 0}, r"config\.sweep\.devices_per_run=0 must be at least 1"),
+        ({"sweep__devices_per_run": -1}, r"config\.sweep\.devices_per_run=-1 must be at least 0"),
         ({"sweep__seeds": [1, 2, 1]}, r"asks twice for the run batch-32_rate-2e-05_epochs-3_seed-1; leave one out"),
         ({"init_random": True, "keep_head": True}, "keep_head and init_new have no use; leave them out"),
         ({"init_random": True, "init_new": "pooler"}, "keep_head and init_new have no use; leave them out"),

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -43,13 +44,13 @@ def group(count: int, port: int) -> list[hosts.Hosts]:
     return [hosts.Hosts(f"127.0.0.1:{port}", count, i, names, "THE REMEDY") for i in range(count)]
 
 
-def call(present: list[hosts.Hosts], facts: list[dict[str, str]], timeout: float) -> list[str]:
+def call(present: list[hosts.Hosts], facts: list[dict[str, str]], timeout: float, begin: Callable[[], str] = str) -> list[str]:
     """The roll call of several workers at once, each in a thread: what each was told, "" for all well."""
     told = [""] * len(present)
 
     def one(i: int) -> None:
         try:
-            hosts.roll_call(present[i], facts[i], timeout, say=lambda line: None)
+            told[i] = hosts.roll_call(present[i], facts[i], timeout, say=lambda line: None, begin=begin)
         except UserError as error:
             told[i] = str(error)
 
@@ -85,6 +86,49 @@ def test_a_difference_is_named_to_all():
     told = call(group(3, free_port()), facts, timeout=30)
     assert told[0] == told[1] == told[2]
     assert "  config.seed: worker 0 has 0, worker 2 has 1\n  jax: worker 0 has 0.10.2, worker 2 has 0.11.0\n" in told[0]
+
+
+def test_all_go_on_with_what_the_first_one_begins_once_all_agree():
+    begun: list[str] = []
+
+    def begin() -> str:
+        begun.append("once")
+        return "this start"
+
+    assert call(group(3, free_port()), [{}] * 3, timeout=30, begin=begin) == ["this start"] * 3
+    assert begun == ["once"]
+    told = call(group(2, free_port()), [{"jax": "1"}, {"jax": "2"}], timeout=30, begin=begin)
+    assert ["jax: worker 0 has 1, worker 1 has 2" in text for text in told] == [True, True]
+    assert begun == ["once"]
+
+
+def test_what_keeps_the_first_one_from_beginning_is_told_to_all():
+    def begin() -> str:
+        raise UserError("the workdir holds another run")
+
+    assert call(group(3, free_port()), [{}] * 3, timeout=30, begin=begin) == ["the workdir holds another run"] * 3
+
+
+def test_a_worker_that_sees_another_directory_finds_out(tmp_path: pathlib.Path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for directory in (ours, theirs):
+        directory.mkdir()
+    hosts.mark(ours, "this start")
+    assert hosts.sees(ours, "this start", patience=0)
+    assert not hosts.sees(theirs, "this start", patience=0)
+    hosts.mark(theirs, "an earlier start")
+    assert not hosts.sees(theirs, "this start", patience=0)
+
+
+@pytest.mark.parametrize(("chips", "bounds"), [(1, "1,1,1"), (4, "2,2,1"), (8, "2,4,1"), (0, "2,2,1")])
+def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.MonkeyPatch, chips: int, bounds: str):
+    names = ("TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "CLOUD_TPU_TASK_ID", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")
+    found = [pathlib.Path(f"/dev/accel{i}") for i in range(chips)]
+    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: found if pattern.startswith("accel") else [])
+    environment = dict.fromkeys(names, "of the slice") | {"MEGASCALE_NUM_SLICES": "2", "OTHER": "stays"}
+    monkeypatch.setattr(hosts.os, "environ", environment)
+    hosts.stay_apart()
+    assert environment == dict(zip(names, ("1,1,1", bounds, "0", "0", "localhost"), strict=True)) | {"OTHER": "stays"}
 
 
 def test_a_stranger_on_the_port_changes_nothing():

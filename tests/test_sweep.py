@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import shutil
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ import pytest
 from bert_jax import launch
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.shares import Share
 from bert_jax.sweep import BEST, Learned, device_groups, summarise, sweep, table
 from bert_jax.terminal import UserError
 
@@ -27,8 +30,9 @@ def experiment(**sweep_values: Any) -> FinetuningExperiment:
 
 
 def run_in(workdir: pathlib.Path) -> launch.Run:
-    stopped: Any = types.SimpleNamespace(exit_status=143)
-    return launch.Run(workdir, True, stopped, None)
+    preemption: Any = types.SimpleNamespace(exit_status=143, requested=lambda step: False)
+    watchdog: Any = types.SimpleNamespace(alive=lambda doing: None)
+    return launch.Run(workdir, True, preemption, watchdog)
 
 
 def results_of(one: FinetuningExperiment, score: float, **fields: Any) -> dict[str, Any]:
@@ -242,11 +246,39 @@ def test_unreadable_results_are_no_results(tmp_path):
 
 
 def test_devices_are_shared_out_and_a_single_run_has_all():
-    assert device_groups(experiment(devices_per_run=2), single=False) == [jax.devices()[i : i + 2] for i in (0, 2, 4, 6)]
-    assert device_groups(experiment(devices_per_run=2), single=True) == [jax.devices()]
+    assert device_groups(experiment(seeds=[1, 2], devices_per_run=2)) == [jax.devices()[i : i + 2] for i in (0, 2, 4, 6)]
+    assert device_groups(experiment(seeds=[1, 2], devices_per_run=0)) == [jax.devices()]
+    assert device_groups(experiment(devices_per_run=2)) == [jax.devices()]
     for size in (3, 16):
-        with pytest.raises(UserError, match=f"devices_per_run={size} does not divide the 8 devices; choose a divisor"):
-            device_groups(experiment(devices_per_run=size), single=False)
+        with pytest.raises(UserError, match=f"devices_per_run={size} does not divide the 8 devices of a process; choose"):
+            device_groups(experiment(seeds=[1, 2], devices_per_run=size))
+
+
+def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all(tmp_path):
+    """Four runs, one of them fails; three processes, here as threads."""
+    whole, finish = experiment(seeds=[1, 2, 3, 4], devices_per_run=0), Finished()
+    trained_by: dict[int, list[int]] = {}
+
+    def process(index: int) -> int:
+        def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+            trained_by.setdefault(index, []).append(one.seed)
+            if one.seed == 3:
+                raise UserError("diverged")
+            return by_seed(one, directory, devices)
+
+        run = run_in(tmp_path)
+        with Share(tmp_path, index, 3, start="this one", beat=0.02) as share:
+            return sweep(whole, dataclasses.replace(run, share=share), train, finish)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(process, range(3))) == [0, 0, 0]
+    assert trained_by == {0: [1, 4], 1: [2], 2: [3]}
+    assert finish.seed == 2
+    assert [path.parent.name for path in tmp_path.glob(f"runs/*/{BEST}")] == [whole.runs()[1].name]
+    summary = summary_of(tmp_path)
+    assert [r["seed"] for r in summary["runs"]] == [1, 2, 3, 4]
+    (setting,) = summary["settings"]
+    assert (setting["runs"], setting["failed"], setting["best"]) == (4, 1, SCORES[2])
 
 
 def test_runs_go_side_by_side_each_on_devices_of_its_own(tmp_path):

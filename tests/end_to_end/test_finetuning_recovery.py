@@ -266,12 +266,45 @@ def test_a_finished_sweep_is_bound_to_its_configuration_and_says_that_it_is_done
 
 
 # ------------------------------------------------------------------------------------------------------------- several processes
-def test_two_processes_give_what_one_gives(toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path):
-    """The same sweep, whose runs are then trained by both together."""
+def pair(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[Run]:
+    """Two processes of one sweep."""
+    flags += (f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120")
+    return [started(data, workdir, *SWEEP, *flags, f"--process={i}") for i in range(2)]
+
+
+def test_two_processes_share_the_runs_of_a_sweep_and_leave_what_one_leaves(
+    toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path
+):
+    workdir = tmp_path / "apart"
+    (first, output), (second, other) = (run.end() for run in pair(toys, workdir))
+    assert (first, second) == (0, 0), output + other
+    assert "2 processes share 2 runs; this one has 1" in output
+    assert [f"{one.name}  {STEPS} steps" in output for one in runs_of(workdir)] == [True, False]
+    assert results(workdir) | {"runs": []} == results(sweeps.together) | {"runs": []}
+    for one, whole in zip(runs_of(workdir), runs_of(sweeps.together), strict=True):
+        assert results(one) == results(whole)
+        assert learned(one) == learned(whole)
+    assert_same_weights(workdir, sweeps.together)
+
+
+def test_when_one_of_two_processes_is_asked_to_stop_both_save_and_stop(toys: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = tmp_path / "asked"
+    first, second = pair(toys, workdir, "--config.training.epochs=2000")
+    directories = [workdir / "runs" / f"batch-16_rate-0.004_epochs-2000_seed-{seed}" for seed in (0, 1)]
+    first.wait_until(lambda: all(last_step(directory) >= 5 for directory in directories))
+    second.process.send_signal(signal.SIGTERM)
+    ends = [run.end() for run in (first, second)]
+    assert [status for status, _ in ends] == [128 + signal.SIGTERM] * 2, ends
+    assert "saved; the same command continues" in ends[0][1]
+    for directory in directories:
+        assert checkpoints(directory)[-1] == last_step(directory)
+
+
+def test_two_processes_together_give_what_one_gives(toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path):
+    """The same sweep, each of whose runs is trained by both."""
     workdir = tmp_path / "two"
-    flags = [*SWEEP, f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120"]
-    pair = [started(toys, workdir, *flags, f"--process={i}") for i in range(2)]
-    (first, output), (second, other) = (run.end() for run in pair)
+    together = pair(toys, workdir, "--config.sweep.devices_per_run=0")
+    (first, output), (second, other) = (run.end() for run in together)
     assert (first, second) == (0, 0), output + other
     assert "devices: 2 x cpu" in output
     assert "step " not in other, "only the first process talks"
