@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from bert_jax.metrics.writer import write_json
+from bert_jax.terminal import UserError
+from bert_jax.workdir import locked
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,8 @@ FOLDER = ".processes"
 WORKING, DONE, STOPPED, FAILED = "working", "done", "stopped", "failed"
 BEAT = 2.0
 """Seconds from one sign of life to the next."""
+EARLIER = 120.0
+"""Seconds that a process of an earlier start gets to save and end."""
 
 
 class OthersLost(Exception):
@@ -36,8 +40,9 @@ class OthersLost(Exception):
 class Share:
     """The part of this process, number `index` of `count`; alone it has everything.
 
-    `stop` is called as soon as another process says that it was asked to stop; one that shows no sign of life for `patience`
-    seconds counts as lost. `start` names this start: what an earlier one has left is not heeded.
+    `stop` is called as soon as another process says that it was asked to stop, or process 0 is gone. One that shows no sign of
+    life for `patience` seconds counts as lost. `start` names this start: what an earlier one has left is not heeded. Its
+    processes, should they still run, stop, and the new ones wait for that; UserError is raised if they do not.
 
     >>> with Share(directory, 1, 4, start="5e0c", stop=preemption.request) as share:
     ...     mine = {run: train(run) for run in share.of(runs)}
@@ -56,19 +61,22 @@ class Share:
         beat: float = BEAT,
     ):
         self.index, self.count = index, count
-        self._folder, self._start, self._stop, self._patience, self._beat = directory / FOLDER, start, stop, patience, beat
+        self._workdir, self._start, self._stop, self._patience, self._beat = directory, start, stop, patience, beat
+        self._folder = directory / FOLDER
         self._own: dict[str, Any] = {"start": start, "beats": 0, "state": WORKING, "value": None}
         self._heard: dict[int, tuple[Mapping[str, Any], float]] = {}
         self._writing = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._live, name="share", daemon=True)
+        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Share:
         if self.count > 1:
-            now = time.monotonic()
             self._folder.mkdir(exist_ok=True)
-            self._heard = {other: ({"beats": 0, "state": WORKING}, now) for other in range(self.count) if other != self.index}
             self._write()
+            self._hold()
+            now = time.monotonic()
+            self._heard = {other: ({"beats": 0, "state": WORKING}, now) for other in range(self.count) if other != self.index}
             self._thread.start()
         return self
 
@@ -76,6 +84,7 @@ class Share:
         if self.count > 1:
             self._closed.set()
             self._thread.join()
+            self._held.close()
             if self._own["state"] == WORKING:
                 with contextlib.suppress(OSError):
                     self._write(state=FAILED)
@@ -117,6 +126,27 @@ class Share:
         silent = record["state"] == WORKING and time.monotonic() - since > self._patience
         return silent or record["state"] == FAILED
 
+    def _hold(self) -> None:
+        """Waits for the process with this number of an earlier start, should it still run: both would write the same files."""
+        deadline = time.monotonic() + min(EARLIER, self._patience)
+        while True:
+            try:
+                self._held.enter_context(locked(self._workdir, f"{FOLDER}/{self.index}.lock"))
+                return
+            except UserError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
+
+    def _is_over(self) -> bool:
+        """Whether there is nothing to go on for: another process was asked to stop, or the first one is gone."""
+        if any(record["state"] == STOPPED for record, _ in self._heard.values()):
+            return True
+        if not self.index:
+            return False
+        first = _read(self._folder / "0.json")
+        return self._lost(0) or (first is not None and first["start"] != self._start)
+
     def _live(self) -> None:
         told = False
         while not self._closed.wait(self._beat):
@@ -125,7 +155,7 @@ class Share:
             except OSError as error:  # a full disk: the next one may come through
                 log.warning("%s cannot be written (%s)", self._folder, error.strerror)
             self._listen()
-            if not told and any(record["state"] == STOPPED for record, _ in self._heard.values()):
+            if not told and self._is_over():
                 told = True
                 self._stop()
 
@@ -138,9 +168,14 @@ class Share:
 
     def _listen(self) -> None:
         for other, (before, _) in self._heard.items():
-            try:
-                record = json.loads((self._folder / f"{other}.json").read_text(encoding="utf-8"))
-            except (OSError, ValueError):  # not there yet
-                continue
-            if record["start"] == self._start and record != before:
+            record = _read(self._folder / f"{other}.json")
+            if record is not None and record["start"] == self._start and record != before:
                 self._heard[other] = record, time.monotonic()
+
+
+def _read(path: pathlib.Path) -> Any:
+    """What a process has written; None while there is nothing."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -41,7 +41,7 @@ def open_workdir(
     that are younger than it, so that a run outlives the version that began it.
     """
     _make(directory)
-    with _locked(directory):
+    with locked(directory, LOCK):
         stored = read_config(directory) if (directory / CONFIG).exists() else None
         if stored is None:
             _require_empty(directory)
@@ -125,10 +125,11 @@ def _require_same(
 
 
 @contextlib.contextmanager
-def _locked(directory: pathlib.Path) -> Iterator[None]:
+def locked(directory: pathlib.Path, name: str) -> Iterator[None]:
+    """Holds the lock `name` in a workdir. Raises UserError, which says who else has it."""
     # A POSIX record lock: the kernel drops it with the process, however it dies, and forked workers do not inherit it, so a
     # lock file left by a killed run is free for the next one. The text inside only serves the message.
-    path = directory / LOCK
+    path = directory / name
     with path.open("a+") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

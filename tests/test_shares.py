@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bert_jax.shares import FOLDER, OthersLost, Share
+from bert_jax.terminal import UserError
 
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 QUICK = 0.02
 
 
@@ -73,7 +77,7 @@ def test_a_process_that_failed_is_named_at_once(tmp_path):
 
 
 def test_a_process_that_shows_no_sign_of_life_is_named_and_one_that_does_is_waited_for(tmp_path):
-    with share(tmp_path, 0, 3, patience=0.5) as first, share(tmp_path, 1, 3):
+    with share(tmp_path, 0, 3, patience=2.0) as first, share(tmp_path, 1, 3):
         with pytest.raises(OthersLost, match="process 2 of 3 failed"):  # it never came
             first.gather("mine", keep_waiting)
         assert (tmp_path / FOLDER / "1.json").exists()
@@ -88,6 +92,50 @@ def test_what_an_earlier_start_has_left_is_not_heeded(tmp_path):
     with share(tmp_path, 0, 3, patience=0.3, stop=told.set) as first, pytest.raises(OthersLost, match="process 1, 2 of 3"):
         first.gather("mine", keep_waiting)
     assert not told.is_set()
+
+
+@pytest.mark.parametrize("how", ["by an error", "in silence"])
+def test_when_the_first_process_is_gone_the_others_stop(tmp_path, how):
+    told = threading.Event()
+    with share(tmp_path, 1, 2, stop=told.set, patience=0.5 if how == "in silence" else 600.0):
+        if how == "by an error":
+            with pytest.raises(ZeroDivisionError), share(tmp_path, 0, 2):
+                raise ZeroDivisionError
+        assert told.wait(20)
+
+
+def test_a_process_of_an_earlier_start_stops_when_a_new_one_begins(tmp_path):
+    told = threading.Event()
+    with share(tmp_path, 1, 2, start="an earlier one", stop=told.set), share(tmp_path, 0, 2, start="an earlier one"):
+        assert not told.wait(5 * QUICK)
+    told.clear()
+    with share(tmp_path, 1, 2, start="an earlier one", stop=told.set), share(tmp_path, 0, 2):
+        assert told.wait(20)
+
+
+HOLD = """
+import pathlib, sys
+from bert_jax.workdir import locked
+with locked(pathlib.Path(sys.argv[1]), ".processes/1.lock"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_process_waits_until_its_predecessor_has_left_and_says_who_it_is_if_it_does_not(tmp_path):
+    (tmp_path / FOLDER).mkdir()
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, cwd=REPOSITORY) as predecessor:
+        assert predecessor.stdout is not None
+        assert predecessor.stdin is not None
+        assert predecessor.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=rf"is in use by process {predecessor.pid} on "), share(tmp_path, 1, 2, patience=0.1):
+            pass
+        leaving = threading.Timer(0.5, predecessor.stdin.close)
+        leaving.start()
+        with share(tmp_path, 1, 2):
+            assert leaving.finished.is_set()
 
 
 def test_a_full_disk_ends_no_run_before_its_value_is_due(tmp_path, monkeypatch):
