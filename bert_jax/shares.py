@@ -157,6 +157,7 @@ class Share:
             self._listen()
             if not told and self._is_over():
                 told = True
+                log.warning("another process was asked to stop, or the first one is gone: saving, then stopping")
                 self._stop()
 
     def _write(self, **changes: Any) -> None:

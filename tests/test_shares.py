@@ -52,12 +52,13 @@ def test_one_process_is_by_itself_and_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_one_is_stopped_all_stop(tmp_path):
+def test_where_one_is_stopped_all_stop_and_say_why(tmp_path, caplog):
     told = threading.Event()
     with share(tmp_path, 0, 3) as first, share(tmp_path, 2, 3, stop=told.set), share(tmp_path, 1, 3) as second:
         second.stopped()
         assert told.wait(20)
         assert first.gather("mine", keep_waiting) is None
+    assert "another process was asked to stop, or the first one is gone: saving, then stopping" in caplog.messages
 
 
 def test_the_first_one_stops_waiting_when_it_is_asked_to_and_says_so(tmp_path):
