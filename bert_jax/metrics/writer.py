@@ -73,7 +73,10 @@ class MetricsWriter:
             log.warning("%d lines of %s are lost", self._unwritten.count(b"\n"), self._path)
         elif self._events is None:
             self._write_events(None)
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:  # a network file system may tell only now
+            log.warning("the last lines of %s may be lost (%s)", self._path, error.strerror)
         self._close_events()
 
     def _write_lines(self) -> bool:
