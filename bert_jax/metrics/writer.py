@@ -45,7 +45,7 @@ class MetricsWriter:
         self._file = self._path.open("ab", buffering=0)  # into the kernel at once: a kill of this process loses nothing
         self._unwritten = b""
         self._failed = False
-        # Not its FileWriter: that one writes in a thread, which ends at the first error; ten records later the run would hang.
+        # Not tensorboardX's FileWriter: its thread ends at the first error, and ten records later the run would hang.
         self._events: EventsWriter | None = None
         self._directory = workdir / EVENTS
         self._write_events(None)
