@@ -5,14 +5,13 @@
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_miniature.py:mini --workdir=runs/bert_mini
 
 The argument is a size: tiny, mini, small, medium, or any of the grid, L-2_H-128 to L-12_H-768. Hours are estimates by
-`python -m bert_jax.aot` (medium's was not made); the score is what to expect on GLUE's test sets after fine-tuning, as published
-with the weights.
+`python -m bert_jax.aot`; the score is what to expect on GLUE's test sets after fine-tuning, as published with the weights.
 
     size     layers  width  parameters  hardware  hours  GLUE
     tiny          2    128       4.4 M  v5e:1x1     6.1  64.2
     mini          4    256      11.2 M  v5e:1x1     9.7  65.8
     small         4    512      28.8 M  v5e:2x2     3.9  71.2
-    medium        8    512      41.4 M  v5e:2x2       -  73.5
+    medium        8    512      41.4 M  v5e:2x2     5.9  73.5
 
 Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows
 of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rate schedule; Adam without bias correction.
