@@ -1,4 +1,4 @@
-"""Several processes as one run: who they are, a roll call before JAX starts, and agreement afterwards.
+"""Several processes of one run: who they are, a roll call before JAX starts, and then agreement, or each by itself.
 
 JAX's own start waits in silence for a worker that never comes and then aborts the process with a C++ stack. So the workers first
 meet over plain TCP, on the port that JAX will use: the first one knows who is missing, and whether all run the same thing.

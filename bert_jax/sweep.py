@@ -100,9 +100,9 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
     if found is None:
         return run.preemption.exit_status if share.index == 0 else 0
     elsewhere = {name: results for values in found[1:] for name, results in values.items()}
-    pairs = zip(runs, directories, strict=True)
-    learned += [Learned(one, place, elsewhere[place.name]) for one, place in pairs if place.name in elsewhere]
     if elsewhere:
+        pairs = zip(runs, directories, strict=True)
+        learned += [Learned(one, place, elsewhere[place.name]) for one, place in pairs if place.name in elsewhere]
         _keep_only(best(), learned)
     chosen = best()
     if "failed" in chosen.results:
@@ -126,7 +126,7 @@ def _waiting(run: launch.Run) -> bool:
 
 
 def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
-    """The devices of each of the runs that go at a time; a single run has all."""
+    """The devices of each of the runs that go at a time. All for a single run, and where runs go one after another."""
     devices, size = jax.devices(), experiment.sweep.devices_per_run
     if not experiment.side_by_side:
         return [devices]
