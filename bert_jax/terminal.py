@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import errno
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -33,13 +34,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse whose mistakes are `UserError`s, and which names the nearest flag instead of an unknown one."""
+    """argparse whose mistakes are `UserError`s, which names the nearest flag instead of an unknown one, and which refuses a flag
+    that is given twice with different values."""
 
     def __init__(self, **arguments: Any):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        values, unknown = self.parse_known_args(args, namespace)
+        given = list(sys.argv[1:] if args is None else args)
+        self._refuse_contradictions(given)
+        values, unknown = self.parse_known_args(given, namespace)
         if unknown and not unknown[0].startswith("-"):
             raise UserError(f"unexpected {unknown[0]!r}: every argument is a flag, --name=value; see {self.prog} --help")
         if unknown:
@@ -47,8 +51,25 @@ class FlagParser(argparse.ArgumentParser):
             raise UserError(f"unknown argument {unknown[0]}: {nearest(unknown[0].partition('=')[0], flags)}")
         return values
 
+    def _refuse_contradictions(self, given: Sequence[str]) -> None:
+        seen: dict[str, str] = {}
+        for i, argument in enumerate(given):
+            if argument == "--":
+                return
+            flag, equals, value = argument.partition("=")
+            action = self._option_string_actions.get(flag)
+            if action is None or action.default == [] or isinstance(action, argparse._AppendAction):  # may be repeated
+                continue
+            if not equals and action.nargs != 0:
+                value = given[i + 1] if i + 1 < len(given) else ""
+            text = f"{flag}={value}" if value else flag
+            before = seen.setdefault(action.dest, text)
+            if before != text:
+                raise UserError(f"{before} and {text} contradict each other; give one of them")
+
     def error(self, message: str) -> NoReturn:
         hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
+        message = re.sub(r"^argument (\S+): =", r"\1=", message)  # of a type that says what is wrong with --flag=VALUE
         raise UserError(f"{message}; {hint}see {self.prog} --help")
 
 

@@ -29,7 +29,7 @@ FOLDERS = (
     "analysis",
     "costs",
 )
-FOUNDATION = "terminal"  # the one root module that folders may import; __version__ is no module
+FOUNDATION = ("terminal", "ranges")  # the root modules that folders may import, in order; __version__ is no module
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
 DOTFILES = {".ci", ".gitignore", ".ruff.toml", ".pytest.ini", ".mypy.ini"}
 ONLY_IN = {"jax": None, "flax": None, "optax": None, "grain": {"batches"}, "orbax": {"checkpoints"}}
@@ -93,7 +93,7 @@ def test_folders_import_only_what_stands_before_them():
         own = folder(path)
         if own is None:
             continue
-        allowed = {FOUNDATION, "__version__", *FOLDERS[: FOLDERS.index(own) + 1]}
+        allowed = {*FOUNDATION, "__version__", *FOLDERS[: FOLDERS.index(own) + 1]}
         for line, module in imports(path):
             parts = module.split(".")
             if parts[0] == "bert_jax" and (len(parts) == 1 or parts[1] not in allowed):
@@ -101,8 +101,10 @@ def test_folders_import_only_what_stands_before_them():
     assert wrong == []
 
 
-def test_the_foundation_imports_nothing_of_the_project():
-    assert [module for _, module in imports(PACKAGE / f"{FOUNDATION}.py") if module.startswith("bert_jax")] == []
+def test_the_foundation_imports_nothing_else_of_the_project():
+    for i, foundation in enumerate(FOUNDATION):
+        own = {module for _, module in imports(PACKAGE / f"{foundation}.py") if module.startswith("bert_jax")}
+        assert own <= {f"bert_jax.{earlier}" for earlier in FOUNDATION[:i]}, foundation
 
 
 def test_each_library_stays_in_its_home():
