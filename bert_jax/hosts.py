@@ -25,6 +25,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.terminal import UserError
 from bert_jax.workdir import flatten
 
@@ -167,7 +168,7 @@ def _collect(
             if connection is not None:
                 try:
                     connection.settimeout(10)
-                    index, theirs = json.loads(_receive(connection))
+                    index, theirs = parse_json(_receive(connection))
                     heard[int(index)] = connection, theirs
                 except (OSError, ValueError, TypeError):  # a stranger on the port
                     connection.close()
@@ -215,7 +216,7 @@ def _answer(
             with socket.create_connection(address, timeout=5) as connection:
                 _send(connection, json.dumps([hosts.index, facts]))
                 connection.settimeout(timeout + 15)  # process 0 may have begun to wait only now
-                fault, word = json.loads(_receive(connection))
+                fault, word = parse_json(_receive(connection))
                 return fault, word
         except (OSError, ValueError):  # nobody there yet, or a stranger on the port
             time.sleep(0.2)

@@ -8,7 +8,6 @@ a collective would time out: that each is alive, that one was asked to stop, and
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import pathlib
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.metrics.writer import write_json
 from bert_jax.terminal import UserError
 from bert_jax.workdir import locked
@@ -177,6 +177,6 @@ class Share:
 def _read(path: pathlib.Path) -> Any:
     """What a process has written; None while there is nothing."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except (OSError, ValueError):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from bert_jax import pretrain
 from bert_jax.config import Experiment
+from bert_jax.corpus.files import read_object
 from bert_jax.examples.labelled import RowShape, assemble_units
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.finetuning_program import shared, training_program
@@ -158,7 +158,7 @@ def shape_to_finetune(name: str) -> ModelConfig:
     """The shape of a published size, or of the model in a directory."""
     directory = pathlib.Path(name)
     if (directory / "config.json").is_file():
-        return config_from_json(json.loads((directory / "config.json").read_text()), name)
+        return config_from_json(read_object(directory / "config.json", "copy the model again"), name)
     if directory.exists():
         raise UserError(f"--model={name} holds no config.json; give a Hugging Face directory, or a published size such as large")
     return ModelConfig(**published(name))  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ arXiv:2006.04884): a result is a mean over seeds with its deviation, and the num
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import pathlib
@@ -22,6 +21,7 @@ from typing import Any
 import jax
 
 from bert_jax import launch
+from bert_jax.corpus.files import parse_json
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.interruptions import HUNG
 from bert_jax.metrics.pictures import draw_sweep
@@ -186,7 +186,7 @@ def _trained(
 def _stored(directory: pathlib.Path) -> Mapping[str, Any] | None:
     """The results that an earlier start has written."""
     try:
-        results = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
+        results = parse_json((directory / RESULTS).read_bytes())
     except (OSError, ValueError):
         return None
     return results if isinstance(results, dict) and "scores" in results else None

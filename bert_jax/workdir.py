@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax import __version__
+from bert_jax.corpus.files import read_json
 from bert_jax.metrics.writer import METRICS, write_json
 from bert_jax.terminal import UserError
 
@@ -56,10 +57,7 @@ def open_workdir(
 def read_config(directory: pathlib.Path) -> dict[str, Any]:
     """The configuration a workdir was made with, as nested plain values; its `written_by` key included."""
     path = directory / CONFIG
-    try:
-        stored = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); name another --workdir, or remove this one") from error
+    stored = read_json(path, "name another --workdir, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
         raise UserError(f"{directory} holds a {CONFIG} that is not of a run of ours (a model directory?); name another --workdir")
     return stored

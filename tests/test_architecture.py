@@ -119,6 +119,12 @@ def test_each_library_stays_in_its_home():
     assert wrong == []
 
 
+def test_json_is_read_in_one_place():
+    """json.loads raises a RecursionError for brackets nested without end, which no reader thinks of."""
+    reading = re.compile(r"\bjson\.loads?\(|\bimport loads?\b")
+    assert [name(path) for path in MODULES if reading.search(path.read_text())] == ["bert_jax/corpus/files.py"]
+
+
 def test_nothing_needs_tensorflow_or_torch():
     """But for the one function that reads PyTorch's own files, which says so where it is not installed."""
     foreign = {"tensorflow", "torch", "transformers", "tensorflow_text"}

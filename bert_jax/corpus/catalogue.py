@@ -7,7 +7,6 @@ prepared files lie in that bucket for everyone, and reading those needs neither.
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import os
 import pathlib
 import re
@@ -16,6 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+from bert_jax.corpus import files
 from bert_jax.terminal import Progress, UserError
 
 HOST = "https://storage.googleapis.com"
@@ -93,7 +93,7 @@ def _list_objects(prefix: str) -> dict[str, int]:
         with urllib.request.urlopen(
             f"{HOST}/storage/v1/b/{_BUCKET}/o?{urllib.parse.urlencode(query)}", timeout=_TIMEOUT
         ) as reply:
-            listing = json.load(reply)
+            listing = files.parse_json(reply.read())
         found |= {entry["name"].removeprefix(prefix): int(entry["size"]) for entry in listing.get("items", ())}
         page = listing.get("nextPageToken", "")
         if not page:

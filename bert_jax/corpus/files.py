@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and what a full or read-only disk says."""
+"""Files that are there whole or not at all, JSON that anyone may have written, and what a full or read-only disk says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import pathlib
 import shutil
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -84,12 +84,37 @@ def write_text(path: pathlib.Path, content: str) -> None:
     part.replace(path)
 
 
-def read_json(path: pathlib.Path) -> Any:
-    """The value in a JSON file; a damaged one is an error that names it."""
+def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
+    """The value that JSON text holds; every part of the project reads JSON here. `strict` refuses NaN and the infinities, which
+    Python writes and the standard does not have.
+
+    Raises ValueError for all that cannot be read: brackets nested ten thousand deep as well, on which json.loads raises a
+    RecursionError.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); remove it and run the same command again") from error
+        return json.loads(text, parse_constant=_refuse_constant if strict else None)
+    except RecursionError:
+        raise ValueError("brackets are nested too deep") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def read_json(path: pathlib.Path, remedy: str = "remove it and run the same command again") -> Any:
+    """The value in a JSON file. Raises UserError, which names the file and the remedy, where it cannot be read."""
+    try:
+        return parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON ({error}); {remedy}") from error
+
+
+def read_object(path: pathlib.Path, remedy: str = "remove it and run the same command again") -> dict[str, Any]:
+    """The object in a JSON file. Raises UserError as `read_json`, and where it holds another kind of value."""
+    content = read_json(path, remedy)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no JSON object, but {json.dumps(content)[:40]}; {remedy}")
+    return content
 
 
 @contextlib.contextmanager

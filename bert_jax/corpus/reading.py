@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from bert_jax.corpus import records
+from bert_jax.corpus import files, records
 from bert_jax.corpus.layouts import is_wrapped, unwrap
 from bert_jax.corpus.sources import Item, ReadOptions, Span
 from bert_jax.terminal import UserError, nearest
@@ -110,7 +110,7 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
 def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
     """The text field of one JSON line, or None for a record that is skipped."""
     try:
-        record = json.loads(line)
+        record = files.parse_json(line)
         text = record[options.text_field]
         if isinstance(text, str):
             return text

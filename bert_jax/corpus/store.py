@@ -140,13 +140,13 @@ def _read_manifest(directory: pathlib.Path) -> dict[str, Any]:
     if not (directory / MANIFEST).is_file():
         if not (directory / SETTINGS).is_file():
             raise UserError(f"{directory} is not a corpus (it has no {MANIFEST}); build one with python -m bert_jax.corpus")
-        settings = files.read_json(directory / SETTINGS)
+        settings = files.read_object(directory / SETTINGS)
         done = len(finished_shards(directory, settings["shards"]))
         raise UserError(
             f"corpus {directory} is unfinished: {done} of {settings['shards']} shards are done; "
             f"run the command that began it again, and it goes on from there: {settings['command']}"
         )
-    manifest = files.read_json(directory / MANIFEST)
+    manifest = files.read_object(directory / MANIFEST, "build it again")
     if manifest.get("format") != FORMAT:
         raise UserError(
             f"corpus {directory} has format {manifest.get('format')}, this version reads format {FORMAT}; build it again"

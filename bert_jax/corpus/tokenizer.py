@@ -17,6 +17,7 @@ import numpy as np
 
 from bert_jax.corpus.rust_tokenizer import rust_tokenizer
 from bert_jax.corpus.tokenizer_files import (
+    ANOTHER,
     CONFIG_FILE,
     JSON_FILE,
     MAP_FILE,
@@ -90,7 +91,9 @@ class Tokenizer:
                 names = (specials[role],)
             present = [name for name in names if name in ids]
             if not present:
-                raise UserError(f"the vocabulary of {len(ids):,} pieces has no {names[0]}; BERT needs {_names_of_specials()}")
+                raise UserError(
+                    f"the vocabulary of {len(ids):,} pieces has no {names[0]}; BERT needs {_names_of_specials()}: {ANOTHER}"
+                )
             special[f"{role}_id"] = ids[present[0]]
         self.vocabulary = VocabularyInfo(
             size=len(model.pieces),
@@ -248,10 +251,13 @@ def load_tokenizer(
     described = read_description(pathlib.Path(path))
     model: WordPiece | SentencePiece
     if described.path.suffix == ".model":
+        content = described.path.read_bytes()
         try:
-            model = SentencePiece(described.path.read_bytes(), strip_accents=described.strip_accents)
+            if not content:
+                raise RuntimeError("the file is empty")
+            model = SentencePiece(content, strip_accents=described.strip_accents)
         except RuntimeError as error:
-            raise UserError(f"{described.path} is not a SentencePiece model ({error})") from error
+            raise UserError(f"{described.path} is not a SentencePiece model ({error}); {ANOTHER}") from error
         model.lowercase = _casing(described, model.pieces, model.folds, lowercase)
         if pathlib.Path(path).is_dir():
             check_sentencepiece_json(described.path, model.pieces)

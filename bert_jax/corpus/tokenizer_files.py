@@ -23,6 +23,8 @@ MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 #: the special tokens by their part, with the names they have unless the files say otherwise
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
+ANOTHER = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
+"""What to do about a vocabulary that is none."""
 _NO_LIMIT = 10**9  # transformers writes 10**30 for "no longest text"
 _BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
@@ -61,6 +63,15 @@ def read_description(path: pathlib.Path) -> Description:
 
     Raises UserError for what is missing, damaged, contradictory, or nothing that `WordPiece` or `SentencePiece` can do.
     """
+    try:
+        return _read_files(path)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # JSON laid out as no library writes it
+        raise UserError(
+            f"{path}: its JSON files are not laid out as a tokenizer's ({type(error).__name__}: {error}); copy the files again"
+        ) from error
+
+
+def _read_files(path: pathlib.Path) -> Description:
     if not path.is_dir():
         if not path.is_file():
             raise UserError(
@@ -172,10 +183,7 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
 
 
 def _object(path: pathlib.Path) -> dict[str, Any]:
-    content = files.read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object; copy the file again")
-    return content
+    return files.read_object(path, "copy the file again")
 
 
 def _read_vocabulary(path: pathlib.Path) -> list[str]:
@@ -183,9 +191,14 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
     try:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"vocabulary {path} is not UTF-8 at byte {error.start:,}; convert it with iconv") from error
+        raise UserError(
+            f"vocabulary {path} is not UTF-8 at byte {error.start:,}; convert it with iconv, or name it *.model if it is a "
+            "SentencePiece model"
+        ) from error
     if lines[-1] == "":
         lines.pop()
+    if not any(map(str.strip, lines)):
+        raise UserError(f"vocabulary {path} is empty; {ANOTHER}")
     return [line.strip() for line in lines]
 
 
@@ -255,9 +268,9 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
 
 def _by_id(path: pathlib.Path, ids: Mapping[str, int]) -> list[str]:
     pieces = {i: piece for piece, i in ids.items()}
-    holes = [i for i in range(max(pieces, default=-1) + 1) if i not in pieces]
-    if holes or len(pieces) != len(ids):
-        fault = f"no piece has the id {holes[0]}" if holes else "two pieces have one id"
+    hole = next((i for i in range(len(pieces)) if i not in pieces), None)
+    if hole is not None or len(pieces) != len(ids):
+        fault = "two pieces have one id" if hole is None else f"no piece has the id {hole}"
         raise UserError(f"{path}: {fault}; put the vocab.txt of the model beside it, or its {JSON_FILE} back")
     return [pieces[i] for i in range(len(pieces))]
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.costs.compiling import Compiler
 
 SIDE = 8_192
@@ -37,7 +38,7 @@ def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibrat
     cache = cache or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax" / "calibration"
     kept = cache / f"{chip.name}-{compiler.version}-2.json"
     if kept.exists():
-        return Calibration(**json.loads(kept.read_text()))
+        return Calibration(**parse_json(kept.read_text()))
     matrix, row = ((SIDE, SIDE), jnp.bfloat16), ((STREAMED,), jnp.float32)
     product = _seconds(compiler, lambda a, b: a @ b, matrix, matrix)
     stream = _seconds(compiler, lambda a, b: a + b, row, row)

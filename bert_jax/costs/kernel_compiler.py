@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.costs.topologies import devices_of, parse_topology, prepare_compiler, silence
 
 DTYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s16": "int16",
@@ -55,7 +56,7 @@ def _shape(dtype: str, shape: list[int]) -> jax.ShapeDtypeStruct:
 
 def main() -> None:
     """Reads calls of kernels as JSON from standard input, and prints their schedules on the topology of the first argument."""
-    calls = json.load(sys.stdin)
+    calls = parse_json(sys.stdin.read())
     with tempfile.TemporaryDirectory(prefix="bert_jax_schedules_") as dumps:
         prepare_compiler(os.fspath(dumps))
         devices = devices_of(parse_topology(sys.argv[1]))

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.costs.hlo import Instruction, Module
 from bert_jax.costs.topologies import Topology
 
@@ -148,7 +149,7 @@ def schedules_of(module: Module, topology: Topology, version: str, cache: pathli
         key = hashlib.sha256(repr((version, READER, topology.chip.name, call)).encode()).hexdigest()[:20]
         kept = cache / f"{key}.json"
         if kept.exists():
-            fields = json.loads(kept.read_text())
+            fields = parse_json(kept.read_text())
             found[body] = Schedule(**fields | {"trips": tuple(fields["trips"])})
         else:
             missing[body] = (kept, call)
@@ -171,5 +172,5 @@ def _compile(calls: Sequence[dict[str, Any]], topology: Topology) -> list[Schedu
     done = subprocess.run(command, input=json.dumps(calls), capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         return [None] * len(calls)
-    texts = json.loads(done.stdout.splitlines()[-1])
+    texts = parse_json(done.stdout.splitlines()[-1])
     return [read_schedule(text) if text else None for text in texts]

@@ -22,6 +22,7 @@ import numpy as np
 import safetensors.numpy
 
 from bert_jax import __version__
+from bert_jax.corpus.files import read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from bert_jax.corpus.tokenizer import MODEL_FILES, VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.interop.directory import replaced_when_complete
@@ -225,14 +226,7 @@ def check_parts(new: Collection[str], drop: Collection[str]) -> None:
 
 def read_config(directory: pathlib.Path) -> dict[str, Any]:
     """The fields of the directory's `config.json`. Raises UserError where there is none, or it is not one JSON object."""
-    path = directory / CONFIG
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON ({error}); copy the model again") from error
-    if not isinstance(fields, dict):
-        raise UserError(f"{path} holds no JSON object; copy the model again")
-    return fields
+    return read_object(directory / CONFIG, "copy the model again")
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> None:
@@ -283,7 +277,7 @@ def _other_fields(fields: Mapping[str, Any], head: HeadConfig | None) -> dict[st
 
 def _state_longest_text(path: pathlib.Path, tokens: int) -> None:
     """Tells transformers' truncation where the position table ends; its default is no limit, and an index error in the model."""
-    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings = read_object(path)
     path.write_text(json.dumps(settings | {"model_max_length": tokens}, indent=2) + "\n", encoding="utf-8")
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from jax import export
 
 from bert_jax import __version__
+from bert_jax.corpus.files import read_object
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import FILES as MODEL_DIRECTORY
 from bert_jax.interop.huggingface import OURS, Model
@@ -181,6 +182,6 @@ def _signature(model: Model, exported: export.Exported, function: str) -> dict[s
 
 def _exported_by_us(directory: pathlib.Path) -> bool:
     try:
-        return OURS in json.loads((directory / SIGNATURE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return OURS in read_object(directory / SIGNATURE)
+    except UserError:
         return False

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.corpus.files import read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import OURS, PARTS, check_vocabulary
@@ -227,15 +228,9 @@ def _layout(name: str, tensor: np.ndarray) -> np.ndarray:
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; copy there the one that the model was trained with") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON ({error}); copy the model again") from error
-    if not isinstance(fields, dict):
-        raise UserError(f"{path} holds no JSON object; copy the model again")
-    return fields
+    if not path.exists():
+        raise UserError(f"{path} is missing; copy there the one that the model was trained with")
+    return read_object(path, "copy the model again")
 
 
 def _config(fields: Mapping[str, Any], source: str, activation: str | None, vocab_multiple: int) -> ModelConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.terminal import UserError
 
 WEIGHTS = "model.safetensors"
@@ -46,7 +46,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _read_sharded(index: pathlib.Path) -> dict[str, np.ndarray]:
     try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        places = parse_json(index.read_bytes())["weight_map"]
         files = sorted(set(map(str, places.values())))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} is not an index of weight files ({error!r}); copy the model again") from error

@@ -20,6 +20,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
+from bert_jax.corpus.files import parse_json
+
 log = logging.getLogger(__name__)
 
 METRICS = "metrics.jsonl"
@@ -151,7 +153,7 @@ def _forget_after(path: pathlib.Path, step: int) -> None:
 
 def _parse(line: str) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return None
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None

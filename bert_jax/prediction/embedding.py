@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import weakref
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.corpus.files import read_json
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
@@ -194,10 +194,7 @@ def _read_if_there(path: pathlib.Path) -> Any:
 
 
 def _read(path: pathlib.Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON ({error}); copy the model again") from error
+    return read_json(path, "copy the model again")
 
 
 def _glimpse(vector: np.ndarray) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, NoReturn, TextIO
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.tasks.tables import is_whole
 from bert_jax.terminal import UserError, nearest
 
@@ -246,8 +247,8 @@ def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) ->
 
 def _json_record(number: int, place: str, text: str, fields: Sequence[Field]) -> Record:
     try:
-        given = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
+        given = parse_json(text, strict=True)
+    except ValueError as error:
         return Record(number, place, problem=f"not JSON ({error}): {text[:60].strip()!r}")
     if not isinstance(given, dict):
         return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {fields[0].name!r}")
@@ -281,10 +282,6 @@ def _problem(of: Field, given: Mapping[str, Any]) -> str | None:
     if not is_whole("".join(texts)):
         return f"its {of.name} holds half a surrogate pair, or a byte that is not UTF-8; convert it with iconv"
     return None
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _count_lines(path: pathlib.Path) -> int | None:

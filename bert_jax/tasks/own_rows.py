@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.tasks.tables import MEND, Place, is_whole, read_table, read_text, split_lines
 from bert_jax.terminal import UserError, nearest
 
@@ -97,8 +98,8 @@ def read_own_rows(
 
 def _json_object(place: Place, line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(line)
+    except ValueError as error:
         raise place.error(f"not JSON ({error}): {line[:60]!r}; a line holds one object") from error
     if not isinstance(value, dict):
         raise place.error(f"{short(value)} is not an object; a line holds one object with the columns as its fields")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.tables import Say, is_whole, note, read_text
 from bert_jax.terminal import UserError, nearest
@@ -25,8 +26,8 @@ def read_squad(path: str | os.PathLike, *, say: Say = note) -> list[QuestionExam
     """
     path = pathlib.Path(path)
     try:
-        content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
+        content = parse_json(read_text(path))
+    except ValueError as error:
         raise UserError(f"{path} is not JSON ({error}); fetch it again") from error
     answers = AnswerPlaces()
     examples: dict[str, QuestionExample] = {}

@@ -136,7 +136,7 @@ def test_a_corpus_of_another_format_is_refused(directory):
 
 def test_a_damaged_manifest_is_named(directory):
     (directory / "manifest.json").write_text("{")
-    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
+    with pytest.raises(UserError, match=r"manifest\.json cannot be read as JSON"):
         open_corpus(directory)
 
 

@@ -332,3 +332,39 @@ def test_a_manifest_from_before_accents_were_recorded_describes_the_same_vocabul
     other = load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(normalizer=part))).vocabulary
     assert other.to_json() == info.to_json() | {"strip_accents": True, "split_cjk": False}
     assert VocabularyInfo(**other.to_json()) == other
+
+
+BERT = {"type": "BertPreTokenizer"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"model": "WordPiece"},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0}}, "pre_tokenizer": [1]},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0}}, "pre_tokenizer": BERT, "added_tokens": [{"content": "[X]"}]},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": "0"}}, "pre_tokenizer": BERT},
+        {
+            "model": {"type": "WordPiece", "vocab": {"[PAD]": 10**13}},
+            "pre_tokenizer": BERT,
+            "normalizer": {"type": "BertNormalizer"},
+        },
+    ],
+)
+def test_a_tokenizer_json_of_another_layout_is_a_sentence(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*(copy the files again|is not supported|its tokenizer\.json back)"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("vocab.txt", b""), ("vocab.txt", b"\n \n"), ("spiece.model", b""), ("spiece.model", bytes(range(256)) * 20)],
+)
+def test_a_vocabulary_that_is_none_says_what_to_do(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(
+            UserError, match=rf"{name} is (empty|not a SentencePiece model).*; copy the one .*--train-vocab=wordpiece"
+        ):
+            load_tokenizer(path)
