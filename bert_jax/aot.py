@@ -40,7 +40,7 @@ from bert_jax.step_programs import (
     shape_to_finetune,
     with_keys,
 )
-from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
+from bert_jax.terminal import FlagParser, UserError, nearest, require_stdout, run_verb
 
 STEPS = ("train", "eval", "finetune")
 
@@ -273,6 +273,7 @@ def say(line: str) -> None:
 def main() -> int:
     """The verb."""
     options, overrides, others = parse(sys.argv[1:])
+    require_stdout("open it, or send it to a file with >FILE")
     launch.quiet_libraries()
     topology = parse_topology(options.topology, options.slices)
     wanted = [cases(options.config, overrides, options)] + [cases(given, others, options) for given in options.against]
