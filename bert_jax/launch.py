@@ -27,6 +27,8 @@ from typing import Any, NoReturn
 import jax
 
 from bert_jax import hosts
+from bert_jax.corpus.files import cache_directory
+from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.interruptions import HUNG, Preemption, Watchdog
 from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
 from bert_jax.shares import Share
@@ -49,6 +51,8 @@ class Flags:
     hang_seconds: float = 600.0
     compiled: pathlib.Path | None = None
     """Where `aot --save` has put compiled steps."""
+    verify: bool = False
+    """Whether the whole corpus is read before training."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +90,7 @@ def parse_flags(
     parser.add_argument("--hang-seconds", type=float, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
     if verb == "pretrain":
         parser.add_argument("--compiled", type=pathlib.Path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
+        parser.add_argument("--verify", action="store_true", help="read the whole corpus first, though this machine has before")
     arguments = list(sys.argv[1:] if argv is None else argv)
     overrides, rest = split_overrides(arguments)
     values, unknown = parser.parse_known_args(rest)
@@ -106,6 +111,7 @@ def parse_flags(
         values.start_timeout,
         values.hang_seconds,
         getattr(values, "compiled", None),
+        getattr(values, "verify", False),
     )
 
 
@@ -304,7 +310,7 @@ def begin(
         try:
             with fits_in_memory(lambda: Demand("this run")):  # what the steps of the run have not explained themselves
                 yield Run(flags.workdir, jax.process_index() == 0, preemption, watchdog, flags.compiled, share)
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, CorruptedCorpus) as error:
             if jax.process_count() > 1:
                 _leave_the_others(error)
             raise
@@ -331,7 +337,7 @@ def _leave_the_others(error: Exception) -> NoReturn:
 
     An orderly exit would wait minutes for the dead one in JAX's shutdown barrier while the rest wait for this one.
     """
-    if isinstance(error, OutOfMemory):
+    if isinstance(error, OutOfMemory | CorruptedCorpus):
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
         os._exit(REFUSED)  # no supervisor is to start it again as it is
@@ -370,7 +376,6 @@ def keep_compiled_programs() -> None:
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax has read it itself
         return
-    base = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     try:
         features = next(
             line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features"))
@@ -378,4 +383,4 @@ def keep_compiled_programs() -> None:
     except (OSError, StopIteration):  # not Linux
         features = platform.processor()
     kind = f"xla-{platform.machine()}-{zlib.crc32(features.encode()):08x}"
-    jax.config.update("jax_compilation_cache_dir", str(base / "bert_jax" / kind))
+    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / kind))

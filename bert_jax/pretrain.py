@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import pathlib
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -30,8 +29,8 @@ from bert_jax.batches.prefetch import prefetch
 from bert_jax.batches.source import BatchSource
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.config import Experiment
-from bert_jax.corpus.store import TOKENIZER, Corpus, open_corpus
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.corpus.store import Corpus, open_splits
+from bert_jax.corpus.verification import Verification, verify
 from bert_jax.examples import plan
 from bert_jax.examples.assemble import Batch
 from bert_jax.interop.huggingface import Model, export_model
@@ -88,8 +87,16 @@ HELDOUT_SEED = 20_181_011
 """Held-out pairs and masks are the same in every experiment, whatever its seed."""
 
 
-def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, train: Corpus, heldout: Corpus) -> int:
-    """Trains until the experiment's last step or until asked to stop; returns the exit status."""
+def pretrain(
+    experiment: Experiment,
+    run: launch.Run,
+    checkpoints: Checkpoints,
+    train: Corpus,
+    heldout: Corpus,
+    verification: Verification,
+) -> int:
+    """Trains until the experiment's last step or until asked to stop; returns the exit status. Nothing is saved before
+    `verification` has found the corpus whole."""
     started = time.monotonic()
     starts = experiment.phase_starts()
     last_step = starts[-1]
@@ -122,6 +129,7 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
     # ------------------------------------------------------------------------------------------------------------------ the loop
     scores: dict[str, float] = {}
     stopped = False
+    verifying = functools.partial(run.watchdog.alive, "verifying the corpus")
     diverged = functools.partial(stop_if_diverged, experiment.abort_after_skipped, run.workdir)
     with metrics_writer(run, first) as metrics, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for i, phase in enumerate(experiment.phases):
@@ -147,6 +155,7 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
                     diverged(rows, step - 1, previous)  # one step behind: the device never waits
                     previous, window = sums, add(window, sums)
                     run.watchdog.step_done(step)
+                    verification.check()
                     stopped = run.preemption.requested(step)
                     saving = due(step, experiment.checkpoints.every, last=last_step) or stopped
                     if due(step, experiment.log_every, last=starts[i + 1]) or saving:
@@ -159,6 +168,7 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
                             draw(experiment, run)
                     if saving:  # after its metrics, so that a kill in between loses neither
                         with pace.pause():
+                            verification.wait(verifying)
                             checkpoints.save(step, state)
                         run.watchdog.alive("saving")
                     if stopped:
@@ -176,8 +186,8 @@ def pretrain(experiment: Experiment, run: launch.Run, checkpoints: Checkpoints, 
     if run.is_first:
         draw(experiment, run)
         model = run.workdir / "model"
-        tokenizer = load_tokenizer(pathlib.Path(experiment.corpus.directory) / TOKENIZER)
-        export_model(model, Model(params=params, config=experiment.model, tokenizer=tokenizer), {"step": last_step})
+        assert train.tokenizer is not None, "the corpus lies in a directory, and its tokenizer was read with it"
+        export_model(model, Model(params=params, config=experiment.model, tokenizer=train.tokenizer), {"step": last_step})
         write_json(run.workdir / RESULTS, results(experiment, state, scores, train, mesh, time.monotonic() - started))
         log.info("results: %s\ncurves: %s\nmodel: %s", run.workdir / RESULTS, run.workdir / PICTURE, model)
     return 0
@@ -294,14 +304,18 @@ def main() -> int:
     """The verb."""
     flags = launch.parse_flags("pretrain", __doc__, defaults=Experiment.defaults())
     experiment = Experiment.from_dict(flags.config)
-    train, heldout = (open_corpus(experiment.corpus.directory, split) for split in ("train", "heldout"))
+    directory = experiment.corpus.directory
+    if flags.verify:
+        verify(directory)
+    train, heldout = open_splits(directory)
     check_corpus(experiment, train, heldout)
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout)}
     with (
         launch.begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=with_defaults) as run,
         Checkpoints(run.workdir / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints,
+        Verification(directory) as verification,
     ):
-        return pretrain(experiment, run, checkpoints, train, heldout)
+        return pretrain(experiment, run, checkpoints, train, heldout, verification)
 
 
 def with_defaults(stored: Mapping[str, Any]) -> Mapping[str, Any]:

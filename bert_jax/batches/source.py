@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import pathlib
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 
 import numpy as np
 
-from bert_jax.corpus.store import TOKENIZER, Corpus
-from bert_jax.corpus.tokenizer import VocabularyInfo, load_tokenizer
+from bert_jax.corpus.store import Corpus
+from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.examples.assemble import Batch, assemble_rows
 from bert_jax.examples.masking import MaskingTables, masking_tables
 from bert_jax.examples.plan import EpochPlan, plan_epoch
@@ -83,13 +82,13 @@ class BatchSource:
 
 def tables_of(corpus: Corpus) -> MaskingTables:
     """The masking tables of the corpus's vocabulary, by the tokenizer stored with it."""
-    return _tables(corpus.vocabulary, corpus.directory)
+    return _tables(corpus.vocabulary, corpus.tokenizer)
 
 
 @functools.lru_cache(maxsize=4)
-def _tables(vocabulary: VocabularyInfo, directory: pathlib.Path | None) -> MaskingTables:
-    """Reading a tokenizer takes longer than a small held-out set, which is evaluated again and again."""
-    return masking_tables(vocabulary, load_tokenizer(directory / TOKENIZER) if directory else None)
+def _tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None) -> MaskingTables:
+    """Kept, since a small held-out set is evaluated again and again."""
+    return masking_tables(vocabulary, tokenizer)
 
 
 def shard_rows(batch_size: int, shard: tuple[int, int]) -> np.ndarray:

@@ -14,8 +14,9 @@ from bert_jax.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.corpus.layouts import LAYOUTS
 from bert_jax.corpus.report import format_report
 from bert_jax.corpus.shard import TextConfig
-from bert_jax.corpus.store import TOKENIZER
+from bert_jax.corpus.store import TOKENIZER, open_splits
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
+from bert_jax.corpus.verification import verify
 from bert_jax.corpus.workers import available_cores
 from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
 
@@ -26,7 +27,8 @@ _RECIPE_FILE = ".vocabulary.json"  # how the vocabulary was made, so that a late
 _EXAMPLES = """examples:
   python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --output=corpora/embedded
   python -m bert_jax.corpus --source='jsonl:wiki/*.gz' --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
-  python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased --output=corpora/wiki --shard=0/8
+  python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=models/base --output=corpora/wiki --shard=0/8
+  python -m bert_jax.corpus --verify=corpora/wiki
 """
 
 
@@ -45,7 +47,7 @@ def _parser() -> FlagParser:
     text.add_argument(
         "--source",
         action="append",
-        required=True,
+        default=[],
         metavar="SOURCE",
         help="embedded | text:GLOB | jsonl:GLOB | tfds:NAME[:SPLIT][@FEATURE]; .gz files too; may be repeated",
     )
@@ -118,7 +120,7 @@ def _parser() -> FlagParser:
         help="(default: %(default)s)",
     )
     output = parser.add_argument_group("output")
-    output.add_argument("--output", required=True, type=pathlib.Path, metavar="DIR", help="the corpus directory")
+    output.add_argument("--output", type=_path, metavar="DIR", help="the corpus directory")
     output.add_argument(
         "--heldout-fraction",
         type=_fraction,
@@ -142,7 +144,19 @@ def _parser() -> FlagParser:
     output.add_argument(
         "--workers", type=_count, default=available_cores(), metavar="N", help="processes (default: all cores, here %(default)s)"
     )
+    output.add_argument(
+        "--verify",
+        type=_path,
+        metavar="DIR",
+        help="build nothing: read the finished corpus in DIR, and compare every byte with the checksums of its manifest",
+    )
     return parser
+
+
+def _path(text: str) -> pathlib.Path:
+    if not text:
+        raise argparse.ArgumentTypeError("= names no directory; write --flag=DIR")
+    return pathlib.Path(text)
 
 
 def _count(text: str) -> int:
@@ -171,6 +185,12 @@ def _host(text: str) -> tuple[int, int]:
 def main() -> None:
     """The verb."""
     flags = _parser().parse_args()
+    if flags.verify is not None:
+        _verify(flags)
+        return
+    for name, example in (("source", "text:books/*.txt"), ("output", "corpora/books")):
+        if not getattr(flags, name):
+            raise UserError(f"--{name} is missing, for example --{name}={example}; see python -m bert_jax.corpus --help")
     for rule in flags.keep:
         if rule not in RULES:
             raise UserError(f"--keep={rule}: no such rule; {nearest(rule, RULES)}")
@@ -200,6 +220,16 @@ def main() -> None:
         print(format_report(report), end="")
 
 
+def _verify(flags: argparse.Namespace) -> None:
+    if flags.source or flags.output:
+        raise UserError(f"--verify={flags.verify} builds nothing: give it alone, without --source and --output")
+    open_splits(flags.verify)
+    count, size = verify(flags.verify)
+    print(
+        f"{flags.verify} holds what was written: {count:,} files, {size / 1e6:,.1f} MB, and the vocabulary it was tokenised with"
+    )
+
+
 def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     """The stated vocabulary, or a new one, which is made once and then found in the output directory."""
     if (flags.vocab is None) == (flags.train_vocab is None):
@@ -216,11 +246,12 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
     path, directory = flags.output / _RECIPE_FILE, flags.output / TOKENIZER
     if path.is_file() or (directory / CONFIG_FILE).is_file():
-        before = files.read_json(path) if path.is_file() else "elsewhere"
+        before = files.read_object(path) if path.is_file() else {"kind": "given by another command"}
         if before != recipe:
-            raise UserError(
-                f"{directory} holds a vocabulary made otherwise: {before}, now {recipe}; choose another --output, or remove it"
+            changed = "; ".join(
+                f"{key} was {before.get(key)}, is {recipe[key]}" for key in recipe if before.get(key) != recipe[key]
             )
+            raise UserError(f"{directory} holds a vocabulary made otherwise: {changed}; choose another --output, or remove it")
     if not (directory / CONFIG_FILE).is_file():
         items = sources.find_items(config.sources, config.text.options)
         flags.output.mkdir(parents=True, exist_ok=True)

@@ -134,6 +134,14 @@ def disk_errors(directory: pathlib.Path) -> Iterator[None]:
         raise
 
 
+def cache_directory() -> pathlib.Path:
+    """What may be made anew is kept here: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
+    stated = os.environ.get("BERT_JAX_CACHE")
+    if stated:
+        return pathlib.Path(stated)
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax"
+
+
 def remove_tree(path: pathlib.Path) -> None:
     """Removes a directory and all in it, if it is there."""
     shutil.rmtree(path, ignore_errors=True)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.corpus import catalogue
+from bert_jax.corpus import catalogue, files
 from bert_jax.terminal import UserError, nearest
 
 EMBEDDED = "embedded"
@@ -116,21 +116,11 @@ def _tfds() -> Any:
     return tfds
 
 
-def cache_directory() -> pathlib.Path:
-    """Where the embedded corpus is kept: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
-    stated = os.environ.get("BERT_JAX_CACHE")
-    return (
-        pathlib.Path(stated)
-        if stated
-        else pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax"
-    )
-
-
 def _embedded_builder(directory: str | None) -> Any:
     _tfds()
     from bert_jax.corpus.embedded.embedded_dataset_builder import prepared
 
-    return prepared(pathlib.Path(directory) if directory else cache_directory() / "tfds")
+    return prepared(pathlib.Path(directory) if directory else files.cache_directory() / "tfds")
 
 
 def catalogue_builder(name: str, root: pathlib.Path) -> Any:

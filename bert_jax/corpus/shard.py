@@ -25,6 +25,8 @@ from bert_jax.corpus.tokenizer import Tokenizer
 
 SPLITS = ("train", "heldout")
 ARRAYS = ("tokens", "sentences", "documents")
+TOKEN_COUNTS = "token_counts.npy"
+DOCUMENT_HASHES = "document_hashes.npy"
 _FLUSH_TOKENS = 1 << 20
 
 
@@ -159,7 +161,7 @@ def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, 
     counts = np.zeros(vocabulary_size, np.int64)
     for start in range(0, len(tokens), _FLUSH_TOKENS):
         counts += np.bincount(tokens[start : start + _FLUSH_TOKENS], minlength=vocabulary_size)
-    files.write_array(part / "token_counts.npy", counts, np.dtype(np.int64))
+    files.write_array(part / TOKEN_COUNTS, counts, np.dtype(np.int64))
     names = sorted(path.name for path in part.glob("*.npy"))
     content["files"] = {name: {"bytes": (part / name).stat().st_size, "sha256": files.checksum(part / name)} for name in names}
     files.write_json(part / "shard.json", content)

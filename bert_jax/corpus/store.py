@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from bert_jax.corpus import files
+from bert_jax.corpus.integrity import MANIFEST, check_manifest, check_sizes, corpus_tokenizer, read_arrays, read_token_counts
 from bert_jax.corpus.shard import SPLITS, shard_name
-from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.terminal import UserError, nearest
 
 FORMAT = 1
-MANIFEST, SETTINGS, TOKENIZER = "manifest.json", "settings.json", "tokenizer"
+SETTINGS, TOKENIZER = "settings.json", "tokenizer"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Corpus:
     vocabulary: VocabularyInfo
     split: str
     directory: pathlib.Path | None  # None: built in memory
+    tokenizer: Tokenizer | None = None  # that of `vocabulary`; None: built in memory
 
     @property
     def num_documents(self) -> int:
@@ -83,24 +85,36 @@ class Corpus:
         return Corpus, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
 
-def open_corpus(directory: pathlib.Path | str, split: str = "train", *, verify: bool = False) -> Corpus:
-    """Opens one split of a finished corpus. The size of every file is checked; its checksum too when `verify` (1 GB/s or so)."""
+def open_corpus(directory: pathlib.Path | str, split: str = "train") -> Corpus:
+    """Opens one split of a finished corpus; see `open_splits`."""
+    return open_splits(directory, [split])[0]
+
+
+def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -> list[Corpus]:
+    """Opens some splits of a finished corpus.
+
+    Raises UserError unless it holds what was written, as far as `integrity` can tell without reading the tokens.
+    """
     directory = pathlib.Path(directory)
-    if split not in SPLITS:
-        raise UserError(f"a corpus has no split {split!r}; {nearest(split, SPLITS)}")
-    manifest = _read_manifest(directory)
+    for split in splits:
+        if split not in SPLITS:
+            raise UserError(f"a corpus has no split {split!r}; {nearest(split, SPLITS)}")
+    manifest = read_manifest(directory)
+    tokenizer = corpus_tokenizer(directory / TOKENIZER, manifest.get("vocabulary"))
     shards = [(directory / shard["name"], shard) for shard in manifest["shards"]]
     for path, shard in shards:
-        _check_shard(path, shard["files"], verify)
-    tokens = TokenStore(*_laid_end_to_end([files.map_array(path / f"{split}.tokens.npy") for path, _ in shards]))
-    sentence_offsets = _joined_offsets([files.map_array(path / f"{split}.sentences.npy") for path, _ in shards])
-    document_offsets = _joined_offsets([files.map_array(path / f"{split}.documents.npy") for path, _ in shards])
-    if sentence_offsets[-1] != len(tokens) or document_offsets[-1] != len(sentence_offsets) - 1:
-        raise UserError(f"{directory}: the arrays of its {split} split disagree on their lengths; build it again")
-    token_counts = np.sum([files.map_array(path / "token_counts.npy") for path, _ in shards], axis=0, dtype=np.int64)
-    vocabulary = VocabularyInfo(**manifest["vocabulary"])
-    assert token_counts.shape == (vocabulary.size,)
-    return Corpus(tokens, sentence_offsets, document_offsets, token_counts, vocabulary, split, directory)
+        check_sizes(path, shard["files"])
+    token_counts = np.zeros(tokenizer.size, np.int64)
+    for path, shard in shards:
+        token_counts += read_token_counts(path, shard, tokenizer.size)
+    opened = []
+    for split in splits:
+        arrays = [read_arrays(path, shard, split, tokenizer.size) for path, shard in shards]
+        tokens, sentences, documents = zip(*arrays, strict=True)
+        store = TokenStore(*_laid_end_to_end(tokens))
+        offsets = _joined_offsets(sentences), _joined_offsets(documents)
+        opened.append(Corpus(store, *offsets, token_counts, tokenizer.vocabulary, split, directory, tokenizer))
+    return opened
 
 
 def corpus_from_arrays(
@@ -134,33 +148,26 @@ def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
     return [i for i in range(shards) if (directory / shard_name(i, shards) / "shard.json").is_file()]
 
 
-def _read_manifest(directory: pathlib.Path) -> dict[str, Any]:
+def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
+    """The manifest of a finished corpus, checked. Raises UserError saying what is in its place."""
     if not directory.is_dir():
         raise UserError(f"corpus {directory} does not exist; build one with python -m bert_jax.corpus --output={directory} ...")
     if not (directory / MANIFEST).is_file():
         if not (directory / SETTINGS).is_file():
             raise UserError(f"{directory} is not a corpus (it has no {MANIFEST}); build one with python -m bert_jax.corpus")
         settings = files.read_object(directory / SETTINGS)
-        done = len(finished_shards(directory, settings["shards"]))
+        shards, command = settings.get("shards"), settings.get("command")
+        done = len(finished_shards(directory, shards)) if isinstance(shards, int) else "some"
         raise UserError(
-            f"corpus {directory} is unfinished: {done} of {settings['shards']} shards are done; "
-            f"run the command that began it again, and it goes on from there: {settings['command']}"
+            f"corpus {directory} is unfinished: {done} of {shards} shards are done; "
+            f"run the command that began it again, and it goes on from there: {command}"
         )
-    manifest = files.read_object(directory / MANIFEST, "build it again")
+    manifest = files.read_object(
+        directory / MANIFEST, "remove it and run the command that built the corpus: it goes on from its shards"
+    )
     if manifest.get("format") != FORMAT:
         raise UserError(
             f"corpus {directory} has format {manifest.get('format')}, this version reads format {FORMAT}; build it again"
         )
+    check_manifest(directory, manifest)
     return manifest
-
-
-def _check_shard(path: pathlib.Path, expected: dict[str, dict[str, Any]], verify: bool) -> None:
-    remedy = f"remove {path} and {path.parent / MANIFEST}, and run the command that built it again: only this shard is made anew"
-    for name, facts in expected.items():
-        file = path / name
-        if not file.is_file():
-            raise UserError(f"corrupted corpus: {file} is missing; {remedy}")
-        if file.stat().st_size != facts["bytes"]:
-            raise UserError(f"corrupted corpus: {file} has {file.stat().st_size:,} bytes instead of {facts['bytes']:,}; {remedy}")
-        if verify and files.checksum(file) != facts["sha256"]:
-            raise UserError(f"corrupted corpus: {file} does not match its checksum; {remedy}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.corpus.files import parse_json
+from bert_jax.corpus.files import cache_directory, parse_json
 from bert_jax.costs.compiling import Compiler
 
 SIDE = 8_192
@@ -35,7 +34,7 @@ class Calibration:
 def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibration:
     """The calibration of a chip, kept on disk for each version of the compiler and of the method."""
     chip = compiler.topology.chip
-    cache = cache or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax" / "calibration"
+    cache = cache or cache_directory() / "calibration"
     kept = cache / f"{chip.name}-{compiler.version}-2.json"
     if kept.exists():
         return Calibration(**parse_json(kept.read_text()))

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.corpus.files import parse_json
+from bert_jax.corpus.files import cache_directory, parse_json
 from bert_jax.costs.hlo import Instruction, Module
 from bert_jax.costs.topologies import Topology
 
@@ -142,7 +142,7 @@ def _number(value: Any) -> Any:
 def schedules_of(module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None) -> Mapping[str, Schedule]:
     """The schedules of all kernels of a program by their bodies; kept in `cache` for each compiler `version`, `READER` and
     chip. A kernel that cannot be compiled alone is missing."""
-    cache = cache or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax" / "kernels"
+    cache = cache or cache_directory() / "kernels"
     found: dict[str, Schedule] = {}
     missing: dict[str, tuple[pathlib.Path, dict[str, Any]]] = {}
     for body, call in kernel_calls(module).items():

@@ -128,11 +128,10 @@ def test_a_batch_without_rows_is_an_error():
         BatchSource(CORPUS, CONFIG, 0, seed=0)
 
 
-def test_the_tables_come_from_the_tokenizer_stored_with_the_corpus(tmp_path):
+def test_the_tables_come_from_the_tokenizer_of_the_corpus(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused5]", *"abcdefghijklmnopqrstuvwxyz", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
-    tokenizer.save(tmp_path / "tokenizer")
-    tables = tables_of(dataclasses.replace(CORPUS, vocabulary=tokenizer.vocabulary, directory=tmp_path))
+    tables = tables_of(dataclasses.replace(CORPUS, vocabulary=tokenizer.vocabulary, tokenizer=tokenizer))
     assert tables.legal_ids.tolist() == list(range(6, 33))
     assert np.flatnonzero(tables.continuation).tolist() == [32]

@@ -33,7 +33,7 @@ def documents_of(directory: pathlib.Path) -> dict[str, list[tuple[int, ...]]]:
     """split -> the tokens of each document."""
     result = {}
     for split in ("train", "heldout"):
-        corpus = open_corpus(directory, split, verify=True)
+        corpus = open_corpus(directory, split)
         ends = corpus.sentence_offsets[corpus.document_offsets]
         result[split] = [tuple(corpus.tokens[a:b].tolist()) for a, b in itertools.pairwise(ends)]
     return result

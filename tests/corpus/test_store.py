@@ -8,9 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
-from bert_jax.corpus import files
 from bert_jax.corpus.shard import token_dtype
-from bert_jax.corpus.store import TokenStore, corpus_from_arrays, open_corpus
+from bert_jax.corpus.store import TokenStore, corpus_from_arrays, open_corpus, open_splits
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.terminal import UserError
 
@@ -112,19 +111,120 @@ def test_a_truncated_or_missing_file_is_found_on_opening_and_named(directory):
         open_corpus(directory)
 
 
-def test_changed_bytes_are_found_when_verifying_and_the_remedy_works(directory, text_file, build):
-    path = directory / "shard-00001-of-00004" / "train.tokens.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    open_corpus(directory)
-    with pytest.raises(UserError, match=rf"corrupted corpus: .*{path.name} does not match its checksum; remove") as raised:
-        open_corpus(directory, verify=True)
-    assert str(directory / "manifest.json") in str(raised.value)
-    files.remove_tree(path.parent)
-    (directory / "manifest.json").unlink()
+def changed(path, **changes):
+    """Rewrites a JSON file with other values."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("name", ["../../..", "/etc", "shard-00000-of-00004/../../x", "", None, 7])
+def test_a_shard_that_leaves_the_corpus_is_refused_as_forged_and_nothing_is_to_be_deleted(directory, name):
+    shards = json.loads((directory / "manifest.json").read_text())["shards"]
+    changed(directory / "manifest.json", shards=[*shards[:3], shards[3] | {"name": name}])
+    with pytest.raises(UserError, match=r"names the shard .*expected 'shard-00003-of-00004': .* forged or damaged") as raised:
+        open_corpus(directory)
+    assert "remove" not in str(raised.value)
+
+
+def test_a_manifest_that_lists_some_of_the_shards_is_refused(directory, text_file, build):
+    shards = json.loads((directory / "manifest.json").read_text())["shards"]
+    for listed in (shards[:3], shards[1:], shards[::-1], [shards[0]] * 4):
+        changed(directory / "manifest.json", shards=listed)
+        with pytest.raises(
+            UserError, match=r"manifest\.json: \d shards, of which number \d is .*; expected 4 shards.*; copy .*or re"
+        ):
+            open_corpus(directory)
+    (directory / "manifest.json").unlink()  # the remedy
     build(directory, f"text:{text_file}")
-    open_corpus(directory, verify=True)
+    assert open_corpus(directory).num_documents > 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"splits": {}}, r"\"splits\" for train is None; expected documents, tokens, sentences, numbers from 0"),
+        ({"splits": {"train": {"documents": -1, "sentences": 5, "tokens": 9}}}, '"splits" for train is .*; expected'),
+        ({"shards": []}, '"shards" is \\[\\]; expected a list of shards'),
+        ({"shards": {"name": "a"}}, '"shards" is .*; expected a list of shards'),
+        ({"vocabulary": {"size": 5}}, '"vocabulary" is .*; expected cls_id, kind'),
+        ({"vocabulary": 5}, '"vocabulary" is 5; expected cls_id, kind'),
+    ],
+)
+def test_a_manifest_of_another_layout_says_what_is_there_and_what_was_expected(directory, wrong, message):
+    changed(directory / "manifest.json", **wrong)
+    with pytest.raises(UserError, match=f"manifest.json: {message}.*; copy the whole corpus again"):
+        open_corpus(directory)
+
+
+@pytest.mark.parametrize(("split", "name"), [("train", "documents"), ("train", "tokens"), ("heldout", "sentences")])
+def test_counts_that_do_not_add_up_are_refused(directory, split, name):
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["splits"][split][name] += 1
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=rf"the {split} split has [\d,]+ {name}; expected [\d,]+, the sum of its shards"):
+        open_corpus(directory)
+    for shard in manifest["shards"]:
+        shard["splits"][split][name] = -5
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"\"splits\" of shard-00000-of-00004 for .* is .*-5.*; expected .*numbers from 0"):
+        open_corpus(directory)
+
+
+@pytest.mark.parametrize("listed", [None, {}, {"../../secret": {"bytes": 1, "sha256": "0" * 64}}])
+def test_the_files_of_a_shard_are_those_that_are_written_and_no_others(directory, listed):
+    shards = json.loads((directory / "manifest.json").read_text())["shards"]
+    shards[2]["files"] = {**shards[2]["files"], **listed} if listed else listed
+    changed(directory / "manifest.json", shards=shards)
+    with pytest.raises(UserError, match=r"the files of shard-00002-of-00004 are .*; expected heldout\.documents\.npy"):
+        open_corpus(directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("train.sentences", lambda a: a[::-1], "offsets from .*; expected offsets that ascend from 0"),
+        ("train.documents", lambda a: np.concatenate([a[:2], a[1:-1]]), "offsets from"),
+        ("heldout.documents", lambda a: a + 1, "offsets from 1 to"),
+        ("train.sentences", lambda a: a.view(np.uint64), "an array of .* type uint64; expected .* numbers of type int64"),
+        ("train.tokens", lambda a: a.reshape(-1, 1), r"an array of shape \(.*, 1\)"),
+        ("token_counts", lambda a: np.concatenate([[-1, a[0] + a[1] + 1], a[2:]]), "counts from -1"),
+        ("token_counts", lambda a: a + 1, "counts from 1 that sum to"),
+    ],
+)
+def test_arrays_of_the_right_size_with_other_contents_are_refused_where_they_show_it(directory, name, damage, message):
+    path = directory / "shard-00001-of-00004" / f"{name}.npy"
+    before = path.stat().st_size
+    np.save(path, damage(np.load(path)))
+    path.write_bytes(path.read_bytes()[:before])
+    with pytest.raises(UserError, match=rf"corrupted corpus: .*{name}\.npy holds {message}.*; remove .*shard-00001-of-00004 and"):
+        open_splits(directory)
+
+
+def test_a_file_that_is_no_array_is_refused(directory):
+    path = directory / "shard-00001-of-00004" / "train.documents.npy"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    with pytest.raises(
+        UserError, match=r"train\.documents\.npy holds no array \(.*\); expected .* numbers of type int64; remove"
+    ):
+        open_corpus(directory)
+
+
+def test_a_vocabulary_in_another_order_is_refused(directory):
+    path = directory / "tokenizer" / "vocab.txt"
+    lines = path.read_text("utf-8").split("\n")[:-1]
+    path.write_text("\n".join([*lines[:5], *reversed(lines[5:])]) + "\n", "utf-8")
+    expected = r"the vocabulary that the text was tokenised with \(sha256 [0-9a-f]{12}"
+    with pytest.raises(UserError, match=rf"tokenizer does not hold {expected}.* id 5 is .*; .*copy .*tokenizer again from where"):
+        open_corpus(directory)
+    (directory / "tokenizer" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=rf"tokenizer holds the vocabulary with sha256 [0-9a-f]{{12}}...; expected {expected}"):
+        open_corpus(directory)
+
+
+def test_a_vocabulary_with_another_casing_is_refused(directory):
+    (directory / "tokenizer" / "tokenizer.json").unlink()
+    changed(directory / "tokenizer" / "tokenizer_config.json", do_lower_case=False)
+    with pytest.raises(UserError, match=r"tokenizer says lowercase=False; expected True, as the text was tokenised; copy"):
+        open_corpus(directory)
 
 
 def test_a_corpus_of_another_format_is_refused(directory):

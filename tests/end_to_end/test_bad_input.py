@@ -12,7 +12,7 @@ import pytest
 from bert_jax import pretrain
 from bert_jax.terminal import UserError
 from tests.end_to_end.conftest import Ended
-from tests.end_to_end.runs import REPOSITORY, VOCABULARY, Run, build_corpus, learned, write_experiment, write_text
+from tests.end_to_end.runs import REPOSITORY, VOCABULARY, Run, build_corpus, checkpoints, learned, write_experiment, write_text
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> str:
@@ -89,6 +89,25 @@ def test_a_corrupted_shard_is_named_with_the_remedy(monkeypatch, experiment, tmp
     sentence = refused(monkeypatch, write_experiment(tmp_path / "experiment.py", corpus), tmp_path / "run")
     assert str(victim) in sentence
     assert "run the command that built it again" in sentence
+
+
+def test_a_flipped_byte_ends_the_run_before_anything_is_saved_and_before_it_begins_with_verify(monkeypatch, experiment, tmp_path):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(experiment.parent / "corpus", corpus)
+    victim = next(corpus.glob("shard-*/train.tokens.npy"))
+    content = bytearray(victim.read_bytes())
+    content[-1] ^= 1
+    victim.write_bytes(content)
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    damaged = write_experiment(tmp_path / "experiment.py", corpus)
+    status, output = Run(damaged, tmp_path / "run", compiled=experiment.parent / "compiled").end()
+    assert status == 2
+    assert f"error: corrupted corpus: {victim} has changed since it was written" in output
+    assert "Traceback" not in output
+    assert checkpoints(tmp_path / "run") == []
+    assert not (tmp_path / "run" / "model").exists()
+    assert f"{victim} has changed since it was written" in refused(monkeypatch, damaged, tmp_path / "other", "--verify")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(experiment, tmp_path):

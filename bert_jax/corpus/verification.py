@@ -1,0 +1,200 @@
+"""Whether the files of a corpus still hold, to the byte, what was written: their checksums against the manifest's.
+
+Reading a corpus takes a second or two a gigabyte, so it is done once on a machine, beside the training that has begun, and
+remembered by the size and the time of each file:
+
+    with Verification("DIR") as verification:       # a thread reads the files that this machine has not verified
+        for step in ...:
+            ...
+            verification.check()                    # a flag is looked at: raises once a file is found damaged
+            verification.wait()                     # before anything is saved: waits for the rest
+
+Since every save waits, no checkpoint and no model is ever made from a corpus that turns out to be damaged. In practice nothing is
+waited for: the first checkpoint comes later than the end of the verification.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import logging
+import os
+import pathlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bert_jax.corpus import files
+from bert_jax.corpus.integrity import CorruptedCorpus, check_sizes, remedy
+from bert_jax.corpus.store import read_manifest
+from bert_jax.corpus.workers import available_cores
+from bert_jax.terminal import Progress, UserError
+
+_BLOCK = 4 << 20  # bytes hashed at a time, without Python's lock
+_CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s; a fast disk gives several times that
+_NICENESS = 10  # training goes first
+_SAVE_SECONDS = 5.0
+_TICK = 0.5  # seconds
+
+log = logging.getLogger(__name__)
+
+_Seen = list[Any]  # [bytes, modification time in ns, sha256] of a file that was verified
+
+
+class Verification:
+    """Compares the files of the corpus in `directory` with its manifest, in threads of its own from `__enter__` to `__exit__`.
+
+    Files that this machine has verified before, and that have the same size and time as then, count as verified, unless `again`.
+    """
+
+    def __init__(self, directory: pathlib.Path | str, *, again: bool = False):
+        self._directory = pathlib.Path(directory)
+        self._expected: dict[str, dict[str, Any]] = {}
+        for shard in read_manifest(self._directory)["shards"]:
+            check_sizes(self._directory / shard["name"], shard["files"])
+            self._expected |= {f"{shard['name']}/{name}": facts for name, facts in shard["files"].items()}
+        self._memory = _memory_of(self._directory)
+        self._seen = {} if again else _recall(self._memory)
+        self._pending = [name for name in self._expected if not self._is_seen(name)]
+        self.bytes = sum(self._expected[name]["bytes"] for name in self._pending)
+        self.done = 0  # of these bytes
+        self._fault: UserError | None = None
+        self._stopped = threading.Event()
+        self._finished = threading.Event()
+        self._lock = threading.Lock()
+        self._saved = time.monotonic()
+        self._thread: threading.Thread | None = None
+        if not self._pending:
+            self._finished.set()
+
+    def _is_seen(self, name: str) -> bool:
+        seen = self._seen.get(name)
+        return seen == [*_stamp(self._directory / name), self._expected[name]["sha256"]]
+
+    def __enter__(self) -> Verification:
+        if self._pending:
+            # a daemon too: a process that ends without leaving this block is not held up
+            self._thread = threading.Thread(target=self._run, name="verification", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()  # for the rest of a block
+
+    def check(self) -> None:
+        """Raises CorruptedCorpus once a file is found that does not hold what was written. Costs nothing."""
+        if self._fault is not None:
+            raise self._fault
+
+    def wait(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Returns when every file is verified; calls `alive` now and then meanwhile. Raises as `check`."""
+        if not self._finished.is_set() and self._fault is None:
+            log.info("waiting until the corpus is verified: %s", self._sizes())
+        while not self._finished.wait(_TICK) and self._fault is None:
+            alive()
+        self.check()
+
+    def _sizes(self) -> str:
+        return f"{self.done / 1e6:,.0f} of {self.bytes / 1e6:,.0f} MB"
+
+    def _run(self) -> None:
+        began, bytes_each = time.monotonic(), {name: self._expected[name]["bytes"] for name in self._pending}
+        largest_first = sorted(self._pending, key=bytes_each.__getitem__, reverse=True)
+        threads = max(1, min(_MOST_THREADS, available_cores() // _CORES_A_THREAD, len(largest_first)))
+        try:
+            with concurrent.futures.ThreadPoolExecutor(threads, "verification", initializer=_give_way) as pool:
+                list(pool.map(self._verify, largest_first))
+        except Exception as error:  # a bug of ours; without the fault the run would wait for ever
+            self._fault = self._fault or UserError(f"the corpus {self._directory} could not be verified: {error!r}")
+        finally:
+            self._remember()
+        if self._fault is None and not self._stopped.is_set():
+            seconds = time.monotonic() - began
+            log.info("the corpus is verified: %s files, %s MB, %.1fs", len(largest_first), f"{self.bytes / 1e6:,.0f}", seconds)
+            self._finished.set()
+
+    def _verify(self, name: str) -> None:
+        if self._stopped.is_set() or self._fault is not None:
+            return
+        file, expected = self._directory / name, self._expected[name]["sha256"]
+        try:
+            stamp = _stamp(file)
+            found = self._sha256(file)
+        except OSError as error:
+            self._fault = CorruptedCorpus(f"corrupted corpus: {file} cannot be read: {error.strerror}; {remedy(file)}")
+            return
+        if found is None:
+            return
+        if found != expected:
+            self._fault = CorruptedCorpus(
+                f"corrupted corpus: {file} has changed since it was written: its sha256 is {found[:12]}..., expected "
+                f"{expected[:12]}...; {remedy(file)}"
+            )
+            return
+        with self._lock:
+            self._seen[name] = [*stamp, expected]
+            due = time.monotonic() - self._saved > _SAVE_SECONDS
+        if due:
+            self._remember()
+
+    def _sha256(self, file: pathlib.Path) -> str | None:
+        """In hexadecimal; None when asked to stop on the way."""
+        digest, block = hashlib.sha256(), memoryview(bytearray(_BLOCK))
+        with file.open("rb", buffering=0) as opened:
+            while size := opened.readinto(block):
+                if self._stopped.is_set():
+                    return None
+                digest.update(block[:size])
+                with self._lock:
+                    self.done += size
+        return digest.hexdigest()
+
+    def _remember(self) -> None:
+        """What is verified so far, so that a start that is killed leaves less to the next."""
+        with self._lock:
+            self._saved = time.monotonic()
+            content = {"corpus": str(self._directory.resolve()), "files": dict(self._seen)}
+        with contextlib.suppress(OSError):  # no home directory, or a full one: the next start verifies again
+            self._memory.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(self._memory, content)
+
+
+def verify(directory: pathlib.Path | str) -> tuple[int, int]:
+    """Reads the whole corpus now, with progress on the terminal, whatever is remembered. Returns its (files, bytes).
+
+    Raises UserError at the first file that does not hold what was written.
+    """
+    with Verification(directory, again=True) as verification:
+        progress = Progress("verifying the corpus:", total=round(verification.bytes / 1e6), unit="MB")
+        verification.wait(lambda: progress.update(round(verification.done / 1e6)))
+        progress.close()
+        return len(verification._expected), verification.bytes
+
+
+def _stamp(file: pathlib.Path) -> list[int]:
+    facts = file.stat()
+    return [facts.st_size, facts.st_mtime_ns]
+
+
+def _memory_of(directory: pathlib.Path) -> pathlib.Path:
+    """Where this machine remembers which files of a corpus it has verified."""
+    key = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:20]
+    return files.cache_directory() / "verified" / f"{key}.json"
+
+
+def _recall(path: pathlib.Path) -> dict[str, _Seen]:
+    try:
+        remembered = files.read_object(path).get("files")
+    except UserError:  # not there yet, or damaged: all is verified again
+        return {}
+    return remembered if isinstance(remembered, dict) else {}
+
+
+def _give_way() -> None:
+    """Lowers the priority of this thread, where each has its own (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

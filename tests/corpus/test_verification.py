@@ -1,0 +1,177 @@
+"""Contents of a corpus against its manifest: once on a machine, beside the training, and never a save before the end of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import threading
+
+import pytest
+
+from bert_jax.corpus import files, verification
+from bert_jax.corpus.store import open_corpus
+from bert_jax.corpus.verification import Verification, verify
+from bert_jax.terminal import UserError
+
+DAMAGED = r"corrupted corpus: .*{} has changed since it was written: its sha256 is [0-9a-f]{{12}}\.\.\., expected .*; remove "
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "verified"
+
+
+@pytest.fixture
+def directory(tmp_path, text_file, build):
+    build(tmp_path / "corpus", f"text:{text_file}", shards=2)
+    return tmp_path / "corpus"
+
+
+def flip(directory, name="train.tokens.npy", *, keep_time=False):
+    """Changes one bit of a file, as a disk does (`keep_time`) or a program; returns the file."""
+    path = directory / "shard-00001-of-00002" / name
+    facts, content = path.stat(), bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns + (0 if keep_time else 1)))
+    return path
+
+
+@pytest.mark.parametrize("name", ["train.tokens.npy", "heldout.tokens.npy"])
+def test_a_flipped_bit_is_found_and_the_remedy_works(directory, text_file, build, name):
+    flip(directory, name)
+    open_corpus(directory)
+    with Verification(directory) as running, pytest.raises(UserError, match=DAMAGED.format(name)) as raised:
+        running.wait()
+    assert f"remove {directory / 'shard-00001-of-00002'} and {directory / 'manifest.json'}, and run" in str(raised.value)
+    with pytest.raises(UserError, match=DAMAGED.format(name)):
+        running.check()
+    files.remove_tree(directory / "shard-00001-of-00002")
+    (directory / "manifest.json").unlink()
+    build(directory, f"text:{text_file}", shards=2)
+    assert verify(directory)[0] == 14
+
+
+def test_what_a_machine_has_verified_is_not_read_again_until_its_size_or_time_changes(directory, monkeypatch):
+    with Verification(directory) as first:
+        first.wait()
+    assert first.bytes > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread was started for nothing"))
+        with Verification(directory) as second:
+            second.wait()
+        assert second.bytes == 0
+    path = flip(directory)
+    with Verification(directory) as third, pytest.raises(UserError, match=DAMAGED.format("train.tokens.npy")):
+        third.wait()
+    assert third.bytes == path.stat().st_size
+
+
+def test_verifying_anew_reads_what_is_remembered(directory):
+    verify(directory)
+    flip(directory, keep_time=True)
+    with Verification(directory) as remembered:
+        remembered.wait()
+    with pytest.raises(UserError, match=DAMAGED.format("train.tokens.npy")):
+        verify(directory)
+
+
+def test_a_corpus_whose_manifest_has_changed_is_verified_anew(directory):
+    verify(directory)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["shards"][0]["files"]["train.tokens.npy"]["sha256"] = "0" * 64
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    with Verification(directory) as running, pytest.raises(UserError, match=r"expected 000000000000\.\.\."):
+        running.wait()
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "[" * 100_000, '{"files": 7}', '{"files": {"shard-00000-of-00002/train.tokens.npy": 7}}']
+)
+def test_memory_that_is_missing_damaged_or_cannot_be_written_only_costs_another_reading(directory, cache, content):
+    verify(directory)
+    (record,) = cache.iterdir()
+    if content is None:  # a home that is full or read-only
+        shutil.rmtree(cache)
+        cache.touch()
+    else:
+        record.write_text(content)
+    with Verification(directory) as running:
+        running.wait()
+    assert running.bytes == sum(path.stat().st_size for path in directory.glob("shard-*/*.npy"))
+
+
+class Slow:
+    """`Path.open` whose files wait at every block until `go` is set; `begun` tells that one is being read."""
+
+    def __init__(self, monkeypatch):
+        self.begun, self.go = threading.Event(), threading.Event()
+        digest = verification.Verification._sha256
+
+        def waiting(running, file):
+            self.begun.set()
+            assert self.go.wait(30) or running._stopped.is_set()
+            return digest(running, file)
+
+        monkeypatch.setattr(verification.Verification, "_sha256", waiting)
+
+
+def test_training_goes_on_while_the_files_are_read_and_a_save_waits_for_them(directory, monkeypatch, caplog):
+    slow, beats = Slow(monkeypatch), []
+    caplog.set_level(logging.INFO, "bert_jax")
+    with Verification(directory) as running:
+        assert slow.begun.wait(30)
+        running.check()  # a step: nothing is waited for
+
+        def alive():
+            beats.append(1)
+            slow.go.set()
+
+        running.wait(alive)  # a save
+    assert beats
+    assert "waiting until the corpus is verified: 0 of" in caplog.text
+    assert "the corpus is verified: 14 files" in caplog.text
+
+
+def test_a_step_ends_the_run_once_damage_is_found(directory):
+    flip(directory)
+
+    def steps(running):
+        for _ in range(3000):
+            running.check()
+            running._finished.wait(0.01)
+
+    with Verification(directory) as running, pytest.raises(UserError, match=DAMAGED.format("train.tokens.npy")):
+        steps(running)
+
+
+def test_a_run_that_ends_early_leaves_no_thread_and_the_next_goes_on_from_there(directory, monkeypatch):
+    monkeypatch.setattr(verification, "_BLOCK", 64)
+    hashed, digest = [], verification.Verification._sha256
+
+    def some(running, file):
+        hashed.append(file.name)
+        if len(hashed) == 4:
+            running._stopped.set()
+        return digest(running, file)
+
+    monkeypatch.setattr(verification.Verification, "_sha256", some)
+    with Verification(directory) as running:
+        running._thread.join(30)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("verification")]
+    assert not running._finished.is_set()
+    with Verification(directory) as rest:
+        rest.wait()
+    assert len(hashed) == 4 + 14 - 3
+
+
+def test_a_file_that_cannot_be_read_is_named(directory, monkeypatch):
+    def fail(running, file):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(verification.Verification, "_sha256", fail)
+    with Verification(directory) as running, pytest.raises(UserError, match=r"\.npy cannot be read: Input/output error; remove"):
+        running.wait()
