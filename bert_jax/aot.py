@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+from annotated_types import Interval
 
 from bert_jax import launch
 from bert_jax.config import Experiment
@@ -30,6 +31,8 @@ from bert_jax.costs.report import GIB, Step, comparisons, record, refusal, refus
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.model.settings import REMATERIALISATIONS
+from bert_jax.overrides import flag_for, split_overrides
+from bert_jax.ranges import COUNT, MOST, InRange
 from bert_jax.saved_programs import save_program
 from bert_jax.step_programs import (
     StepProgram,
@@ -44,39 +47,45 @@ from bert_jax.terminal import FlagParser, UserError, nearest, require_stdout, ru
 
 STEPS = ("train", "eval", "finetune")
 
+SLICES, ROWS, PHASE = (InRange(int, interval) for interval in (Interval(ge=1, le=2**16), COUNT, Interval(ge=0, le=MOST)))
+PRICE = InRange(float, Interval(ge=0, le=1e9))
+
 
 def parse(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]], list[tuple[str, str]]]:
     """(options, overrides of --config, overrides of every --against)."""
-    parser = FlagParser(prog="python -m bert_jax.aot", description=__doc__)
-    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file")
-    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
-    parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
-    parser.add_argument("--slices", type=int, help="the same as the prefix of --topology")
-    parser.add_argument("--step", metavar="|".join(STEPS), help="which step (train; finetune where the file is a task's)")
-    parser.add_argument("--phase", type=int, metavar="N", help="this phase alone, from 0 (all, and the sum over the experiment)")
-    parser.add_argument("--model", default="base", help="what finetune starts from: a published size or a directory (base)")
-    parser.add_argument("--against", action="append", default=[], metavar="FILE[:ARG]", help="another experiment beside it")
-    parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of those")
-    parser.add_argument("--rows", type=int, metavar="N", help="counts one pass over N held-out rows, or all epochs of N examples")
-    parser.add_argument("--price", type=float, metavar="P", help="of a chip-hour, in any currency")
-    parser.add_argument("--save", type=pathlib.Path, metavar="DIR", help="keeps the programs for `pretrain --compiled=DIR`")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    parser.add_argument("--no-remedies", action="store_true", help="does not look for what would make it fit")
-    overrides, rest = launch.split_overrides(argv)
-    others, rest = launch.split_overrides(rest, "against")
+    parser = flag_parser()
+    overrides, rest = split_overrides(argv)
+    others, rest = split_overrides(rest, "against")
     options = parser.parse_args(rest)
     for flag, example in (("config", "experiments/pretrain/bert_base.py"), ("topology", "v5e:4x4")):
-        if getattr(options, flag) is None:
+        if not getattr(options, flag):
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
     if options.step and options.step not in STEPS:
         raise UserError(f"--step={options.step} is unknown: {nearest(options.step, STEPS)}")
-    if options.price is not None and options.price < 0:
-        raise UserError(f"--price={options.price} must not be negative")
-    if options.rows is not None and options.rows < 1:
-        raise UserError(f"--rows={options.rows} must be at least 1")
     if others and not options.against:
         raise UserError(f"--against.{others[0][0]} sets a key of --against, which is not given; add --against=FILE")
     return options, overrides, others
+
+
+def flag_parser() -> FlagParser:
+    """The flags of the verb, but for those that set a key of a configuration."""
+    parser = FlagParser(prog="python -m bert_jax.aot", description=__doc__)
+    parser.elsewhere = lambda argument: flag_for(argument, Experiment) or flag_for(argument, FinetuningExperiment)
+    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file")
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
+    parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
+    parser.add_argument("--slices", type=SLICES, metavar="N", help="the same as the prefix of --topology")
+    parser.add_argument("--step", metavar="|".join(STEPS), help="which step (train; finetune where the file is a task's)")
+    parser.add_argument("--phase", type=PHASE, metavar="N", help="this phase alone, from 0 (all, and their sum)")
+    parser.add_argument("--model", default="base", help="what finetune starts from: a published size or a directory (base)")
+    parser.add_argument("--against", action="append", default=[], metavar="FILE[:ARG]", help="another experiment beside it")
+    parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of those")
+    parser.add_argument("--rows", type=ROWS, metavar="N", help="counts a pass over N held-out rows, or all epochs of N examples")
+    parser.add_argument("--price", type=PRICE, metavar="P", help="of a chip-hour, in any currency")
+    parser.add_argument("--save", type=pathlib.Path, metavar="DIR", help="keeps the programs for `pretrain --compiled=DIR`")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument("--no-remedies", action="store_true", help="does not look for what would make it fit")
+    return parser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +160,7 @@ def kind_of(values: Mapping[str, Any]) -> type[Experiment] | type[FinetuningExpe
 
 def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any) -> list[Case]:
     """The steps of one experiment file that are asked for."""
-    values = launch.read_config(given, overrides, lambda config: kind_of(config).defaults())
+    values = launch.read_config(given, overrides, kind_of)
     if kind_of(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
             raise UserError(f"--step={options.step}, but {given} is a task's experiment, with a step of its own; leave it out")

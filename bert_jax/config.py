@@ -7,15 +7,18 @@ it belongs to. A key that no dataclass declares is an error naming the nearest o
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from bert_jax.examples.settings import ExampleConfig
+from annotated_types import Interval
+
+from bert_jax.examples.settings import LONGEST, ExampleConfig, PairConfig
+from bert_jax.keys import did_you_mean
 from bert_jax.model.settings import ModelConfig
+from bert_jax.ranges import MOST, BatchSize, Count, CountOrZero, Name, Rate, Seed, check_value, hints, is_group, kinds_of
 from bert_jax.sharding.mesh import MeshConfig
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Warmup
 
@@ -26,20 +29,7 @@ Section = TypeVar("Section")
 class CorpusConfig:
     """Where the tokenised corpus is; `python -m bert_jax.corpus` makes one."""
 
-    directory: str = "runs/embedded_corpus"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PairConfig:
-    """What examples are in every phase; `ExampleConfig` says what each key does."""
-
-    masked_fraction: float = 0.15
-    mask_probability: float = 0.8
-    random_probability: float = 0.1
-    whole_word: bool = False
-    pairs: str = "original"
-    short_probability: float = 0.1
-    duplicates: int = 0
+    directory: Name = "runs/embedded_corpus"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,16 +37,16 @@ class PhaseConfig:
     """A stretch of training with its own row length, batch and learning rate. Optimizer moments carry over from phase to
     phase."""
 
-    steps: int
-    length: int = 128
-    batch_size: int = 256
+    steps: Count
+    length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
+    batch_size: BatchSize = 256
     """Rows of one update, over all devices."""
-    max_predictions: int = 20
-    packed_examples: int = 1
-    accumulation: int = 1
+    max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
+    packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
+    accumulation: BatchSize = 1
     """Microbatches that one update's rows pass in; the result is the same, the memory that much smaller."""
-    learning_rate: float = 1e-4
-    warmup_steps: int = 0
+    learning_rate: Rate = 1e-4
+    warmup_steps: CountOrZero = 0
     continue_schedule: bool = False
     """True: no new warmup; this phase lies on the decay that the phase before began (the paper's 128-then-512 run is one
     schedule)."""
@@ -66,25 +56,25 @@ class PhaseConfig:
 class EvaluationConfig:
     """How often the held-out split is scored, and on how much of it."""
 
-    every: int = 1_000
-    rows: int = 10_000
+    every: Count = 1_000
+    rows: Count = 10_000
     """At most this many rows, the same ones every time; a smaller split is used whole."""
-    batch_size: int = 256
+    batch_size: BatchSize = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """How often the state is saved, and how many states are kept."""
 
-    every: int = 1_000
-    keep: int = 2
+    every: Count = 1_000
+    keep: Count = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A pretraining run, whole."""
 
-    seed: int = 0
+    seed: Seed = 0
     init_from: str = ""
     """The model whose weights the run begins with: Hugging Face directory, workdir, or name on the hub; empty: random ones."""
     init_new: str = ""
@@ -92,15 +82,15 @@ class Experiment:
     init_drop: str = ""
     """Parts of `init_from` that are left out."""
     corpus: CorpusConfig = CorpusConfig()
-    examples: PairConfig = PairConfig()
+    examples: PairConfig = dataclasses.field(default_factory=PairConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     phases: tuple[PhaseConfig, ...] = ()
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
-    log_every: int = 100
-    abort_after_skipped: int = 10
+    log_every: Count = 100
+    abort_after_skipped: Count = 10
     """So many steps in a row without a finite loss and gradient end the run."""
 
     @classmethod
@@ -110,12 +100,6 @@ class Experiment:
         experiment = section(cls, values, "config")
         experiment.validate()
         return experiment
-
-    @staticmethod
-    def defaults() -> dict[str, Any]:
-        """Every key there is with its default, as nested plain values; one phase stands for all."""
-        phase = {field.name: field.default for field in dataclasses.fields(PhaseConfig)} | {"steps": 1}
-        return dataclasses.asdict(Experiment()) | {"phases": [phase]}
 
     def to_dict(self) -> dict[str, Any]:
         """The inverse of `from_dict`, with every default written out."""
@@ -127,23 +111,10 @@ class Experiment:
             raise UserError("the experiment has no phases, so nothing to train; give config.phases at least one with its steps")
         if (self.init_new or self.init_drop) and not self.init_from:
             raise UserError("config.init_new and config.init_drop are about the model config.init_from, which is empty; name one")
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"config.seed={self.seed} must be in [0, 2**32)")
-        require_at_least(
-            1,
-            {
-                "log_every": self.log_every,
-                "abort_after_skipped": self.abort_after_skipped,
-                "evaluation.every": self.evaluation.every,
-                "evaluation.rows": self.evaluation.rows,
-                "evaluation.batch_size": self.evaluation.batch_size,
-                "checkpoints.every": self.checkpoints.every,
-                "checkpoints.keep": self.checkpoints.keep,
-            },
-        )
+        if (steps := self.phase_starts()[-1]) > MOST:
+            raise UserError(f"config.phases have {steps:,} steps together, which must be at most {MOST:,}; shorten them")
         for i, phase in enumerate(self.phases):
             key = f"config.phases.{i}"
-            require_at_least(1, {f"phases.{i}.{name}": getattr(phase, name) for name in ("steps", "batch_size", "accumulation")})
             if phase.length > self.model.max_position:
                 raise UserError(
                     f"{key}.length={phase.length} is longer than the position table, "
@@ -157,7 +128,10 @@ class Experiment:
                 raise UserError(f"{key}.continue_schedule: the first phase has no schedule before it to continue")
             if not phase.continue_schedule and not 0 <= phase.warmup_steps <= phase.steps:
                 raise UserError(f"{key}.warmup_steps={phase.warmup_steps} must be between 0 and the phase's steps={phase.steps}")
-            self.example_config(i)
+            try:
+                self.example_config(i)
+            except UserError as error:
+                raise UserError(f"{key}: {error}") from None
 
     def example_config(self, phase: int) -> ExampleConfig:
         """What the rows of one phase look like."""
@@ -200,37 +174,22 @@ class Experiment:
         return result
 
 
-def require_at_least(least: int, values: Mapping[str, int]) -> None:
-    """Raises UserError for the first of these configuration keys whose value is less."""
-    for name, value in values.items():
-        if value < least:
-            raise UserError(f"config.{name}={value} must be at least {least}")
-
-
-def section(kind: type[Section], values: Any, where: str) -> Section:
+def section(kind: type[Section], values: Any, where: str, root: Any = None) -> Section:
     """A dataclass from nested plain values; sections and lists of sections are built in turn.
 
-    Raises UserError for a key that it does not have, a value of another type than the default's, and one that is missing.
+    Raises UserError for a key that it does not have, a value of another type or outside the range that its annotation says, and
+    a key that is missing. `root` is the dataclass of the whole experiment, in which an unknown key is looked for.
     """
+    root = root or kind
     if not isinstance(values, Mapping):
         raise UserError(f"{where} must be a group of keys, not {values!r}")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(kind)
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
-            raise UserError(f"there is no {where}.{name}; {nearest(name, fields)}")
-        factory = fields[name].default_factory
-        default = fields[name].default if factory is dataclasses.MISSING else factory()
-        if name == "phases":
-            if not isinstance(value, Sequence) or isinstance(value, str):
-                raise UserError(f"{where}.phases must be a list of phases, not {value!r}")
-            arguments[name] = tuple(section(PhaseConfig, item, f"{where}.phases.{i}") for i, item in enumerate(value))
-        elif dataclasses.is_dataclass(default) and not isinstance(default, type):
-            arguments[name] = section(type(default), value, f"{where}.{name}")
-        else:
-            kinds = _kinds(hints[name], default)
-            arguments[name] = _typed(f"{where}.{name}", value, kinds, default)
+            full = f"{where}.{name}"
+            raise UserError(f"there is no {full}; {did_you_mean(full.partition('.')[2], root, fields)}")
+        arguments[name] = _value(f"{where}.{name}", value, hints(kind)[name], fields[name].default, root)
     missing = [
         name
         for name, field in fields.items()
@@ -241,9 +200,18 @@ def section(kind: type[Section], values: Any, where: str) -> Section:
     return kind(**arguments)
 
 
-def _kinds(hint: Any, default: Any) -> tuple[Any, ...]:
-    """The types that a key takes: those its annotation names, `tuple[float, ...]` for a list."""
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint if default is not None else type(None),)
+def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
+    """`value` as what the annotation `hint` of its field describes."""
+    items = typing.get_args(hint)[:1]
+    if is_group(hint):
+        return section(hint, value, key, root)
+    if items and is_group(items[0]):
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise UserError(f"{key} must be a list of {key.rpartition('.')[2]}, not {value!r}")
+        return tuple(section(items[0], item, f"{key}.{i}", root) for i, item in enumerate(value))
+    made = _typed(key, value, kinds_of(hint), default)
+    check_value(key, made, hint)
+    return made
 
 
 def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
@@ -251,11 +219,13 @@ def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
     for kind in kinds:
         if typing.get_origin(kind) is tuple:
             if isinstance(value, Sequence) and not isinstance(value, str):
-                return tuple(_typed(f"{key}.{i}", item, typing.get_args(kind)[:1], default) for i, item in enumerate(value))
+                inside = kinds_of(typing.get_args(kind)[0])
+                return tuple(_typed(f"{key}.{i}", item, inside, dataclasses.MISSING) for i, item in enumerate(value))
         elif kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+            return float(value) if abs(value) < 10**300 else value  # which no range holds
         elif type(value) is kind:
             return value
     names = {bool: "true or false", float: "a float", int: "an int", str: "a str", type(None): "none"}
     wanted = " or ".join(names.get(kind, "a list") for kind in kinds)
-    raise UserError(f"{key}={value!r} must be {wanted}, like the default {default!r}")
+    like = "" if default is dataclasses.MISSING else f", like the default {default!r}"
+    raise UserError(f"{key}={value!r} must be {wanted}{like}")

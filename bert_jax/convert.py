@@ -49,6 +49,7 @@ from bert_jax.interop.surgery import (
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.settings import ACTIVATIONS, NAMED, PROBLEMS, HeadConfig
+from bert_jax.ranges import SEED, InRange
 from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
 
 FORMATS = ("huggingface", "tf1", "stablehlo")
@@ -315,7 +316,7 @@ def _parser() -> FlagParser:
     parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these out")
     parts.add_argument("--labels", type=_list, metavar="A,B,C", help="of a sequence or token head, by id")
     parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="of a sequence head (default: classification)")
-    parts.add_argument("--seed", type=int, default=0, metavar="N", help="of fresh weights (default: 0)")
+    parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="of fresh weights (default: 0)")
     changes = parser.add_argument_group("changes")
     changes.add_argument("--max-position", type=_count, metavar="N", help="rows of the position table: the longest text")
     changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help="copied: the table over and over (default)")

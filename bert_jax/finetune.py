@@ -351,7 +351,7 @@ def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]
 
 def main() -> int:
     """The verb."""
-    flags = launch.parse_flags("finetune", __doc__, defaults=FinetuningExperiment.defaults())
+    flags = launch.parse_flags("finetune", __doc__, schema=FinetuningExperiment)
     experiment = FinetuningExperiment.from_dict(flags.config)
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}

@@ -5,64 +5,79 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from bert_jax.config import CheckpointConfig, require_at_least, section
-from bert_jax.model.settings import HeadConfig, ModelConfig
+from annotated_types import Interval
+
+from bert_jax.config import CheckpointConfig, section
+from bert_jax.model.settings import (
+    ATTENTIONS,
+    DTYPES,
+    LAYERS,
+    MOST_WIDE,
+    POOLINGS,
+    REMATERIALISATIONS,
+    HeadConfig,
+    ModelConfig,
+)
+from bert_jax.ranges import BatchSize, Count, CountOrZero, Dropout, OneOf, Seed, Share
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.tasks.task import TaskConfig
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import FINETUNING
 
 SELECTIONS = ("best", "last")
+Epochs = Annotated[int, Interval(ge=1, le=1_000_000)]
+AboveZero = Annotated[float, Interval(gt=0, le=1e30)]
+Weight = Annotated[float, Interval(ge=0, le=1e6)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelChanges:
     """Fields of the model that may differ from those of `init_from`: they change how it trains, not what it is."""
 
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    dtype: str = "auto"
+    hidden_dropout: Dropout = 0.1
+    attention_dropout: Dropout = 0.1
+    dtype: Annotated[str, OneOf(("auto", *DTYPES))] = "auto"
     """Matrix products and activations: "float32", "bfloat16", or "auto", which is bfloat16 on TPUs (a product in float32 takes
     six passes of their matrix units, and such a program several times as long to compile) and float32 elsewhere."""
-    rematerialisation: str = "none"
-    scan_unroll: int = 0
-    attention: str = "auto"
-    vocab_multiple: int = 1
+    rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
+    scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
+    attention: Annotated[str, OneOf(ATTENTIONS)] = "auto"
+    vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadChanges:
     """What the task's head reads, and how; the defaults are the paper's. See `HeadConfig`."""
 
-    pooling: str = "pooler"
-    layers: str = "last"
-    lstm: int = 0
-    dropout: float | None = None
+    pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
+    layers: Annotated[str, OneOf(LAYERS)] = "last"
+    lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
+    dropout: Dropout | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """How the task is learned; the defaults are within the paper's grid (appendix A.3)."""
 
-    epochs: int = 3
-    batch_size: int = 32
+    epochs: Epochs = 3
+    batch_size: BatchSize = 32
     """Examples of one update, over all devices."""
-    learning_rate: float = 2e-5
-    warmup_fraction: float = 0.1
+    learning_rate: AboveZero = 2e-5
+    warmup_fraction: Share = 0.1
     """Of all steps (run_classifier.py)."""
-    schedule: str = "original"
+    schedule: Annotated[str, OneOf(tuple(FINETUNING))] = "original"
     """"original" (run_classifier.py), "linear" (transformers'), "slanted_triangular" (ULMFiT) or "constant", after the warmup."""
-    accumulation: int = 1
+    accumulation: BatchSize = 1
     """Microbatches that one update's rows pass in."""
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """arXiv:1512.00567, section 7."""
-    class_weights: tuple[float, ...] = ()
+    class_weights: tuple[Weight, ...] = ()
     """A factor for the loss of each label, in the order of the head's labels; one 0 stands for "balanced": each label counts by
     the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
-    layer_decay: float = 1.0
+    layer_decay: Share = 1.0
     """The learning rate of a layer is this times that of the layer above (ULMFiT; ELECTRA's 0.8 and 0.9)."""
     freeze_encoder: bool = False
     """Trains the head alone; embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
@@ -74,10 +89,10 @@ class TrainingConfig:
 class SelectionConfig:
     """How often the dev set is scored, and which weights are the result."""
 
-    per_epoch: int = 1
-    select: str = "best"
+    per_epoch: Annotated[int, Interval(ge=1, le=1_000_000)] = 1
+    select: Annotated[str, OneOf(SELECTIONS)] = "best"
     """"best": the weights of the best evaluation on dev (arXiv:2002.06305); "last": the last ones."""
-    patience: int = 0
+    patience: CountOrZero = 0
     """Training ends after so many evaluations without a better one (Prechelt 1998, "Early Stopping - But When?"); 0 never."""
 
 
@@ -87,10 +102,10 @@ class DistillationConfig:
 
     teacher: str = ""
     """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name; empty: none."""
-    temperature: float = 2.0
-    soft_weight: float = 0.5
+    temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
+    soft_weight: Share = 0.5
     """The share of the loss that compares with the teacher's answers."""
-    hidden_weight: float = 0.0
+    hidden_weight: Weight = 0.0
     """The weight of the difference between hidden states; both models must be equally wide."""
 
 
@@ -101,11 +116,11 @@ class SweepConfig:
     The paper's grid (appendix A.3) is batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; epochs 2, 3, 4.
     """
 
-    batch_sizes: tuple[int, ...] = ()
-    learning_rates: tuple[float, ...] = ()
-    epochs: tuple[int, ...] = ()
-    seeds: tuple[int, ...] = ()
-    devices_per_run: int = 1
+    batch_sizes: tuple[BatchSize, ...] = ()
+    learning_rates: tuple[AboveZero, ...] = ()
+    epochs: tuple[Epochs, ...] = ()
+    seeds: tuple[Seed, ...] = ()
+    devices_per_run: Annotated[int, Interval(ge=0, le=2**20)] = 1
     """The runs of a sweep go side by side, each on so many devices of one process; several processes (the hosts of a TPU slice)
     share the runs out. 0 for one run after another, each on all devices of all processes: for models that fill them."""
 
@@ -114,7 +129,7 @@ class SweepConfig:
 class FinetuningExperiment:
     """A labelled task, whole."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Decides the order of the examples, dropout, and the new head's weights."""
     init_from: str = ""
     """The model to begin with: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B one that has
@@ -135,8 +150,8 @@ class FinetuningExperiment:
     sweep: SweepConfig = SweepConfig()
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoints: CheckpointConfig = dataclasses.field(default_factory=lambda: CheckpointConfig(every=500))
-    log_every: int = 50
-    abort_after_skipped: int = 10
+    log_every: Count = 50
+    abort_after_skipped: Count = 10
     """So many steps in a row without a finite loss and gradient end the run."""
 
     @classmethod
@@ -147,11 +162,6 @@ class FinetuningExperiment:
         experiment.validate()
         return experiment
 
-    @staticmethod
-    def defaults() -> dict[str, Any]:
-        """Every key there is with its default, as nested plain values."""
-        return dataclasses.asdict(FinetuningExperiment())
-
     def to_dict(self) -> dict[str, Any]:
         """The inverse of `from_dict`, with every default written out."""
         return dataclasses.asdict(self)
@@ -161,42 +171,6 @@ class FinetuningExperiment:
         if not self.init_from:
             raise UserError("config.init_from is empty; name the model to fine-tune (directory, workdir or hub name)")
         t, s, d = self.training, self.selection, self.distillation
-        require_at_least(
-            1,
-            {
-                "log_every": self.log_every,
-                "abort_after_skipped": self.abort_after_skipped,
-                "checkpoints.every": self.checkpoints.every,
-                "checkpoints.keep": self.checkpoints.keep,
-                "training.accumulation": t.accumulation,
-                "selection.per_epoch": s.per_epoch,
-            },
-        )
-        not_negative = {"selection.patience": s.patience, "head.lstm": self.head.lstm}
-        require_at_least(0, not_negative | {"sweep.devices_per_run": self.sweep.devices_per_run})
-        for run in self.runs():
-            require_at_least(1, {"training.batch_size": run.training.batch_size, "training.epochs": run.training.epochs})
-            if not 0 <= run.seed < 2**32:
-                raise UserError(f"config.seed={run.seed} must be in [0, 2**32)")
-            if run.training.learning_rate <= 0:
-                raise UserError(f"config.training.learning_rate={run.training.learning_rate} must be above 0")
-        for name, value, allowed in (("training.schedule", t.schedule, FINETUNING), ("selection.select", s.select, SELECTIONS)):
-            if value not in allowed:
-                raise UserError(f"config.{name}={value!r} is unknown: {nearest(value, allowed)}")
-        for name, share, top in (
-            ("training.warmup_fraction", t.warmup_fraction, 1.0),
-            ("training.label_smoothing", t.label_smoothing, 1.0),
-            ("training.layer_decay", t.layer_decay, 1.0),
-            ("distillation.soft_weight", d.soft_weight, 1.0),
-        ):
-            if not 0.0 <= share <= top:
-                raise UserError(f"config.{name}={share} must be between 0 and {top:g}")
-        if d.temperature <= 0 or d.hidden_weight < 0:
-            raise UserError(
-                f"config.distillation.temperature={d.temperature} must be above 0, and hidden_weight={d.hidden_weight} not below"
-            )
-        if any(weight < 0 for weight in t.class_weights):
-            raise UserError(f"config.training.class_weights={t.class_weights} must not be negative")
         if self.init_random and (self.keep_head or self.init_new):
             raise UserError("config.init_random begins with random weights: keep_head and init_new have no use; leave them out")
         if s.patience and s.select == "last":

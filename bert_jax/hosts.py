@@ -59,8 +59,11 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
         if coordinator is None or count is None or index is None:
             raise UserError(f"{', '.join(missing)} missing: --coordinator=HOST:PORT --processes=N --process=I go together")
         host, _, port = coordinator.rpartition(":")
-        if not host or not port.isdigit():
-            raise UserError(f"--coordinator={coordinator}: wanted HOST:PORT of process 0")
+        if not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+            raise UserError(
+                f"--coordinator={coordinator} must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "
+                f"--coordinator={host or 'localhost'}:{PORT} is one"
+            )
         if not 0 <= index < count:
             raise UserError(f"--process={index} of --processes={count}: processes are numbered from 0 to {count - 1}")
         names = tuple(f"process {i}" for i in range(count))

@@ -1,7 +1,7 @@
 """How a verb that trains begins: flags, the experiment file, logging, the compilation cache, the other processes, the workdir.
 
 def main() -> None:
-    flags = launch.parse_flags("pretrain", __doc__, defaults=Experiment.defaults())
+    flags = launch.parse_flags("pretrain", __doc__, schema=Experiment)
     experiment = Experiment.from_dict(flags.config)
     with launch.begin("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
         ...  # run.workdir, run.is_first, run.preemption, run.watchdog
@@ -9,8 +9,6 @@ def main() -> None:
 
 from __future__ import annotations
 
-import argparse
-import ast
 import contextlib
 import dataclasses
 import importlib.util
@@ -25,16 +23,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
+from annotated_types import Interval
 
 from bert_jax import hosts
 from bert_jax.corpus.files import cache_directory
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.interruptions import HUNG, Preemption, Watchdog
+from bert_jax.overrides import flag_for, override, split_overrides
+from bert_jax.ranges import InRange
 from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
 from bert_jax.shares import Share
-from bert_jax.terminal import REFUSED, UserError, nearest
+from bert_jax.terminal import REFUSED, FlagParser, UserError, nearest
 from bert_jax.workdir import open_workdir
 
+PROCESSES = Interval(ge=1, le=2**16)
+TIME = InRange(float, Interval(gt=0, le=1e9))
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -70,40 +73,23 @@ class Run:
 
 
 def parse_flags(
-    verb: str, description: str | None, argv: Sequence[str] | None = None, defaults: Mapping[str, Any] | None = None
+    verb: str, description: str | None, argv: Sequence[str] | None = None, schema: type | None = None
 ) -> Flags:
     """Reads `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
 
-    `defaults` (nested, plain) holds every key an experiment knows with its default value, so that a key which the file leaves out
-    can be set as well; a key in neither is an error naming the nearest one.
+    `schema`, the dataclass of the experiment, says which keys there are and what type each has; without it the keys are those of
+    the file. Raises UserError for an unknown key, naming the one that was meant.
     """
-    plain = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog=f"python -m bert_jax.{verb}", description=description, formatter_class=plain, allow_abbrev=False)
-    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
-    parser.add_argument("--workdir", metavar="DIR", help="directory of this run; the same one again continues it")
-    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")
-    several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
-    several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
-    several.add_argument("--processes", type=int, metavar="N", help="how many there are")
-    several.add_argument("--process", type=int, metavar="I", help="which one this is, from 0")
-    several.add_argument("--start-timeout", type=float, metavar="SECONDS", default=300.0, help="how long to wait for all (300)")
-    parser.add_argument("--hang-seconds", type=float, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
-    if verb == "pretrain":
-        parser.add_argument("--compiled", type=pathlib.Path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
-        parser.add_argument("--verify", action="store_true", help="read the whole corpus first, though this machine has before")
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    overrides, rest = split_overrides(arguments)
-    values, unknown = parser.parse_known_args(rest)
-    if unknown:
-        names = [option for action in parser._actions for option in action.option_strings]
-        raise UserError(f"unknown argument {unknown[0]}: {nearest(unknown[0].split('=')[0], names)}")
+    parser = flag_parser(verb, description, schema)
+    overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
+    values = parser.parse_args(rest)
     for flag, example in (("config", "experiments/pretrain/quickstart.py"), ("workdir", "runs/mine")):
-        if getattr(values, flag) is None:
+        if not getattr(values, flag):
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
     if "://" in values.workdir:
         raise UserError(f"--workdir={values.workdir} is a URL; mount the bucket (gcsfuse) and give the path of the mount")
     return Flags(
-        read_config(values.config, overrides, defaults or {}),
+        read_config(values.config, overrides, schema),
         pathlib.Path(values.workdir),
         values.coordinator,
         values.processes,
@@ -115,42 +101,37 @@ def parse_flags(
     )
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse whose errors look like every other error of ours."""
+def flag_parser(verb: str, description: str | None, schema: type | None = None) -> FlagParser:
+    """The flags of a verb that trains, but for those that set a key of its configuration."""
+    parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
+    parser.elsewhere = lambda argument: flag_for(argument, schema)
+    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
+    parser.add_argument("--workdir", metavar="DIR", help="directory of this run; the same one again continues it")
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")
+    several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="how many there are")
+    several.add_argument("--process", type=InRange(int, Interval(ge=0, lt=2**16)), metavar="I", help="which one this is, from 0")
+    several.add_argument("--start-timeout", type=TIME, metavar="SECONDS", default=300.0, help="how long to wait for all (300)")
+    parser.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
+    if verb == "pretrain":
+        parser.add_argument("--compiled", type=pathlib.Path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
+        parser.add_argument("--verify", action="store_true", help="read the whole corpus first, though this machine has before")
+    return parser
 
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help")
+
+Schema = type | Callable[[Mapping[str, Any]], type] | None
 
 
-Defaults = Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-
-def read_config(given: str, overrides: Sequence[tuple[str, str]], defaults: Defaults) -> dict[str, Any]:
-    """The configuration of an experiment file `given` as FILE[:ARG], with overrides ("a.b", "1"), as plain dicts; `defaults` as
-    of `parse_flags`, or a function that gives them for what the file returned."""
+def read_config(given: str, overrides: Sequence[tuple[str, str]], schema: Schema) -> dict[str, Any]:
+    """The configuration of an experiment file `given` as FILE[:ARG], with overrides ("a.b", "1"), as plain dicts; `schema` as of
+    `parse_flags`, or a function that gives it for what the file returned."""
     file, argument = _find_config(given)
     config: dict[str, Any] = _plain(_load_config(file, argument))
-    known = defaults(config) if callable(defaults) else defaults
+    known = schema if schema is None or isinstance(schema, type) else schema(config)
     for key, text in overrides:
-        _override(config, known, key, text)
+        override(config, known, key, text)
     return config
-
-
-def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[list[tuple[str, str]], list[str]]:
-    """`--config.a.b=1` and `--config.a.b 1` apart from the other arguments, as pairs ("a.b", "1")."""
-    overrides, rest = [], []
-    waiting = iter(arguments)
-    for argument in waiting:
-        if not argument.startswith(f"--{flag}."):
-            rest.append(argument)
-            continue
-        key, equals, text = argument.removeprefix(f"--{flag}.").partition("=")
-        if not equals:
-            text = next(waiting, "")
-            if not text or text.startswith("--"):
-                raise UserError(f"{argument} has no value; write {argument}=VALUE")
-        overrides.append((key, text))
-    return overrides, rest
 
 
 def _find_config(given: str) -> tuple[pathlib.Path, str | None]:
@@ -200,73 +181,6 @@ def _plain(config: Any) -> Any:
     if hasattr(config, "items"):
         return {key: _plain(value) for key, value in config.items()}
     return [_plain(value) for value in config] if isinstance(config, list | tuple) else config
-
-
-def _override(config: dict[str, Any], defaults: Mapping[str, Any], key: str, text: str) -> None:
-    """Sets the dotted `key` of `config` to `text`, read as the type that the key has; `phases.0.steps` counts into a list."""
-    *groups, name = key.replace("[", ".").replace("]", "").split(".")
-    node, known = config, defaults
-    for depth, group in enumerate(groups):
-        _require_key(node, known, groups[:depth], group, f"--config.{key}={text}")
-        known = _child(known, group)
-        if _child(node, group) is None:
-            node[group] = {}
-        node = _child(node, group)
-    _require_key(node, known, groups, name, f"--config.{key}={text}")
-    default, current = _child(known, name), _child(node, name)
-    if inside := _names(current) | _names(default):
-        raise UserError(f"--config.{key}={text}: {key} is a group; set one of {', '.join(f'{key}.{n}' for n in sorted(inside))}")
-    value = _typed(f"--config.{key}", text, current if default is None else default)
-    node[int(name) if isinstance(node, list) else name] = value
-
-
-def _names(node: Any) -> set[str]:
-    """The keys under a node, "0", "1", ... for a list of groups; none for a value (a list of plain values is one)."""
-    if isinstance(node, list | tuple):
-        return {str(i) for i, item in enumerate(node) if isinstance(item, Mapping)}
-    return set(node) if isinstance(node, Mapping) else set()
-
-
-def _child(node: Any, name: str) -> Any:
-    """What stands under `name`, None if nothing. In a list of groups the last stands for all that follow (defaults name one)."""
-    if isinstance(node, list | tuple):
-        return node[min(int(name), len(node) - 1)] if node and name.isdigit() else None
-    return node.get(name) if isinstance(node, Mapping) else None
-
-
-def _require_key(node: Any, known: Any, above: Sequence[str], name: str, flag: str) -> None:
-    names = _names(node) if isinstance(node, list) else _names(node) | _names(known)
-    if name not in names:
-        place = ".".join(["config", *above])
-        full = (".".join([*above, other]) for other in names)
-        hint = nearest(".".join([*above, name]), full) if names else f"{place} is a single value"
-        raise UserError(f"{flag}: there is no {name!r} in {place}; {hint}")
-
-
-def _typed(flag: str, text: str, example: Any) -> Any:
-    """`text` as a value of the example's type; without an example, as the Python literal it looks like, else as a string."""
-    if text in ("None", "none") and not isinstance(example, str):
-        return None
-    try:
-        if isinstance(example, bool):
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if isinstance(example, int):
-            number = float(text) if "e" in text.lower() else int(text)
-            if number != int(number):
-                raise ValueError
-            return int(number)
-        if isinstance(example, float):
-            return float(text)
-        if isinstance(example, list | tuple):
-            value = ast.literal_eval(text)
-            return list(value) if isinstance(value, list | tuple) else [value]
-    except (ValueError, KeyError, SyntaxError, OverflowError):
-        kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(type(example), "a list as [1, 2]")
-        raise UserError(f"{flag}={text}: wanted {kind} (now {example})") from None
-    if example is None:
-        with contextlib.suppress(ValueError, SyntaxError):
-            return ast.literal_eval(text)
-    return text
 
 
 @contextlib.contextmanager

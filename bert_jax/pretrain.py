@@ -302,7 +302,7 @@ def fingerprint(*splits: Corpus) -> str:
 
 def main() -> int:
     """The verb."""
-    flags = launch.parse_flags("pretrain", __doc__, defaults=Experiment.defaults())
+    flags = launch.parse_flags("pretrain", __doc__, schema=Experiment)
     experiment = Experiment.from_dict(flags.config)
     directory = experiment.corpus.directory
     if flags.verify:

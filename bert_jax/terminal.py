@@ -29,10 +29,12 @@ class UserError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The clause that helps after a misspelt name: `did you mean 'x'?`, or the list of what exists when nothing is near."""
+    """The clause that helps after a misspelt name: `did you mean 'x'?`, or the list of what exists when nothing is near. Dashes
+    before a flag say nothing of its name, and those inside are as good as underscores."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    bare = {other.lstrip("-").replace("_", "-"): other for other in known}
+    close = difflib.get_close_matches(name.lstrip("-").replace("_", "-"), bare, n=1, cutoff=0.55)
+    return f"did you mean {bare[close[0]]!r}?" if close else f"known: {', '.join(known)}"
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -41,6 +43,8 @@ class FlagParser(argparse.ArgumentParser):
 
     def __init__(self, **arguments: Any):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
+        self.elsewhere: Callable[[str], str] = lambda argument: ""
+        """Says of an argument that is no flag what else it may be."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         given = list(sys.argv[1:] if args is None else args)
@@ -50,7 +54,8 @@ class FlagParser(argparse.ArgumentParser):
             raise UserError(f"unexpected {unknown[0]!r}: every argument is a flag, --name=value; see {self.prog} --help")
         if unknown:
             flags = [option for action in self._actions for option in action.option_strings]
-            raise UserError(f"unknown argument {unknown[0]}: {nearest(unknown[0].partition('=')[0], flags)}")
+            hint = self.elsewhere(unknown[0]) or nearest(unknown[0].partition("=")[0], flags)
+            raise UserError(f"unknown argument {unknown[0]}: {hint}")
         return values
 
     def _refuse_contradictions(self, given: Sequence[str]) -> None:

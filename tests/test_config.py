@@ -28,19 +28,14 @@ def test_an_experiment_survives_the_trip_through_json():
     assert Experiment.from_dict(json.loads(json.dumps(experiment.to_dict()))) == experiment
 
 
-def test_defaults_name_every_key_there_is():
-    assert json.loads(json.dumps(Experiment.defaults())).keys() == Experiment.from_dict(SMALL).to_dict().keys()
-    assert Experiment.defaults()["phases"][0].keys() == Experiment.from_dict(SMALL).to_dict()["phases"][0].keys()
-
-
 @pytest.mark.parametrize(
     ("path", "says"),
     [
         ("sed", "there is no config.sed; did you mean 'seed'"),
-        ("model.hiden_size", "there is no config.model.hiden_size; did you mean 'hidden_size'"),
-        ("optimizer.weight_deacy", "did you mean 'weight_decay'"),
-        ("phases.0.lerning_rate", "there is no config.phases.0.lerning_rate; did you mean 'learning_rate'"),
-        ("examples.pair", "did you mean 'pairs'"),
+        ("model.hiden_size", "there is no config.model.hiden_size; did you mean 'model.hidden_size'"),
+        ("optimizer.weight_deacy", "did you mean 'optimizer.weight_decay'"),
+        ("phases.0.lerning_rate", "there is no config.phases.0.lerning_rate; did you mean 'phases.0.learning_rate'"),
+        ("examples.pair", "did you mean 'examples.pairs'"),
     ],
 )
 def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
@@ -52,7 +47,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
     ("path", "value", "says"),
     [
         ("seed", "1", "config.seed='1' must be an int"),
-        ("seed", -1, "seed=-1 must be in"),
+        ("seed", -1, "config.seed=-1 must be at least 0 and at most 4,294,967,295"),
         ("model", 3, "config.model must be a group of keys"),
         ("phases", "many", "must be a list of phases"),
         ("phases", [], "nothing to train"),

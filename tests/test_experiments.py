@@ -22,12 +22,12 @@ FINETUNING = sorted((REPOSITORY / "experiments" / "finetune").glob("*.py"))
 def load_finetuning(name: str) -> FinetuningExperiment:
     flags = ["--workdir=unused", "--config.init_from=model", f"--config={name}"]
     return FinetuningExperiment.from_dict(
-        launch.parse_flags("finetune", "", flags, defaults=FinetuningExperiment.defaults()).config
+        launch.parse_flags("finetune", "", flags, schema=FinetuningExperiment).config
     )
 
 
 def load(name: str) -> Experiment:
-    flags = launch.parse_flags("pretrain", "", [f"--config={name}", "--workdir=unused"], defaults=Experiment.defaults())
+    flags = launch.parse_flags("pretrain", "", [f"--config={name}", "--workdir=unused"], schema=Experiment)
     return Experiment.from_dict(flags.config)
 
 

@@ -34,22 +34,14 @@ def test_an_experiment_survives_the_trip_through_json():
     assert FinetuningExperiment.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
 
-def test_defaults_name_every_key_there_is():
-    defaults, whole = json.loads(json.dumps(FinetuningExperiment.defaults())), experiment().to_dict()
-    assert defaults.keys() == whole.keys()
-    for name, group in whole.items():
-        if isinstance(group, dict):
-            assert defaults[name].keys() == group.keys()
-
-
 @pytest.mark.parametrize(
     ("path", "says"),
     [
         ("sed", "there is no config.sed; did you mean 'seed'"),
-        ("training__lerning_rate", "there is no config.training.lerning_rate; did you mean 'learning_rate'"),
-        ("task__nmae", "did you mean 'name'"),
-        ("sweep__seed", "did you mean 'seeds'"),
-        ("distillation__teecher", "did you mean 'teacher'"),
+        ("training__lerning_rate", "there is no config.training.lerning_rate; did you mean 'training.learning_rate'"),
+        ("task__nmae", "did you mean 'task.name'"),
+        ("sweep__seed", "did you mean 'sweep.seeds'"),
+        ("distillation__teecher", "did you mean 'distillation.teacher'"),
     ],
 )
 def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
@@ -61,28 +53,28 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
     ("changes", "says"),
     [
         ({"init_from": ""}, r"config\.init_from is empty; name the model"),
-        ({"seed": -1}, r"config\.seed=-1 must be in \[0, 2\*\*32\)"),
-        ({"sweep__seeds": [0, 2**32]}, r"config\.seed=4294967296 must be in"),
+        ({"seed": -1}, r"config\.seed=-1 must be at least 0 and at most 4,294,967,295"),
+        ({"sweep__seeds": [0, 2**32]}, r"config\.sweep\.seeds\.1=4294967296 must be at least 0 and at most 4,294,967,295"),
         ({"training__epochs": 0}, r"config\.training\.epochs=0 must be at least 1"),
-        ({"sweep__epochs": [3, 0]}, r"config\.training\.epochs=0 must be at least 1"),
+        ({"sweep__epochs": [3, 0]}, r"config\.sweep\.epochs\.1=0 must be at least 1"),
         ({"training__batch_size": 0}, r"config\.training\.batch_size=0 must be at least 1"),
         ({"training__learning_rate": 0.0}, r"config\.training\.learning_rate=0\.0 must be above 0"),
-        ({"sweep__learning_rates": [2e-5, -1e-5]}, r"learning_rate=-1e-05 must be above 0"),
+        ({"sweep__learning_rates": [2e-5, -1e-5]}, r"config\.sweep\.learning_rates\.1=-1e-05 must be above 0"),
         ({"training__accumulation": 0}, r"config\.training\.accumulation=0 must be at least 1"),
-        ({"training__schedule": "slanted"}, r"training\.schedule='slanted' is unknown: did you mean 'slanted_triangular'"),
-        ({"training__warmup_fraction": 1.5}, r"config\.training\.warmup_fraction=1\.5 must be between 0 and 1"),
-        ({"training__label_smoothing": -0.1}, r"config\.training\.label_smoothing=-0\.1 must be between 0 and 1"),
-        ({"training__layer_decay": 1.2}, r"config\.training\.layer_decay=1\.2 must be between 0 and 1"),
-        ({"training__class_weights": [1.0, -1.0]}, r"config\.training\.class_weights=\(1\.0, -1\.0\) must not be negative"),
+        ({"training__schedule": "slanted"}, r"training\.schedule='slanted' is not one of .*; did you mean 'slanted_triangular'"),
+        ({"training__warmup_fraction": 1.5}, r"config\.training\.warmup_fraction=1\.5 must be at least 0 and at most 1"),
+        ({"training__label_smoothing": -0.1}, r"config\.training\.label_smoothing=-0\.1 must be at least 0 and below 1"),
+        ({"training__layer_decay": 1.2}, r"config\.training\.layer_decay=1\.2 must be at least 0 and at most 1"),
+        ({"training__class_weights": [1.0, -1.0]}, r"config\.training\.class_weights\.1=-1\.0 must be at least 0"),
         ({"training__class_weights": "balanced"}, r"class_weights='balanced' must be a list"),
         ({"training__freeze_encoder": True, "training__gradual_unfreezing": True}, "contradict each other; choose one"),
-        ({"selection__select": "bset"}, r"config\.selection\.select='bset' is unknown: did you mean 'best'"),
+        ({"selection__select": "bset"}, r"config\.selection\.select='bset' is not one of best, last; did you mean 'best'"),
         ({"selection__patience": -1}, r"config\.selection\.patience=-1 must be at least 0"),
         ({"selection__per_epoch": 0}, r"config\.selection\.per_epoch=0 must be at least 1"),
         ({"selection__patience": 2, "selection__select": "last"}, r"patience=2 waits for .*; set selection\.select=best"),
-        ({"distillation__temperature": 0.0}, r"config\.distillation\.temperature=0\.0 must be above 0"),
-        ({"distillation__hidden_weight": -1.0}, r"hidden_weight=-1\.0 not below"),
-        ({"distillation__soft_weight": 1.1}, r"config\.distillation\.soft_weight=1\.1 must be between 0 and 1"),
+        ({"distillation__temperature": 0.0}, r"config\.distillation\.temperature=0\.0 must be at least 0\.01 and at most 1,000"),
+        ({"distillation__hidden_weight": -1.0}, r"config\.distillation\.hidden_weight=-1\.0 must be at least 0"),
+        ({"distillation__soft_weight": 1.1}, r"config\.distillation\.soft_weight=1\.1 must be at least 0 and at most 1"),
         ({"optimizer__name": "adam"}, r"optimizer\.name='adam' is not one of .*; did you mean 'adamw'"),
         ({"optimizer__decay_power": 0.5}, r"decay_power and end_learning_rate are for pretraining; set training\.schedule"),
         ({"sweep__devices_per_run": -1}, r"config\.sweep\.devices_per_run=-1 must be at least 0"),
@@ -149,7 +141,7 @@ def test_products_are_bfloat16_on_a_tpu_and_float32_elsewhere_unless_told_otherw
 
     assert dtypes() == ["float32", "float32", "bfloat16"]
     assert dtypes(model__dtype="float32") == ["float32"] * 3
-    with pytest.raises(UserError, match=r"model\.dtype='half' is not one of float32, bfloat16"):
+    with pytest.raises(UserError, match=r"config\.model\.dtype='half' is not one of auto, float32, bfloat16"):
         dtypes(model__dtype="half")
 
 

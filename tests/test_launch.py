@@ -1,28 +1,47 @@
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pathlib
 import textwrap
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import jax
 import pytest
+from annotated_types import Interval
 
 from bert_jax import launch
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.terminal import UserError
 
-DEFAULTS = {
-    "seed": 0,
-    "name": "",
-    "init_from": None,
-    "clip": 1.0,
-    "packed": False,
-    "optimizer": {"learning_rate": 1e-4, "beta1": 0.9},
-    "betas": [0.9, 0.999],
-    "phases": [{"steps": 0, "warmup": 0}],
-}
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    learning_rate: Annotated[float, Interval(ge=0)] = 1e-4
+    beta1: float = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    steps: int = 0
+    warmup: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """What an experiment of these tests may hold."""
+
+    seed: Annotated[int, Interval(ge=0, le=9)] = 0
+    name: str = ""
+    init_from: str | None = None
+    model: str = "runs/default"
+    clip: float | None = 1.0
+    packed: bool = False
+    optimizer: Optimizer = Optimizer()
+    betas: tuple[float, ...] = (0.9, 0.999)
+    labels: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = ()
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +73,7 @@ def experiment(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def parse(experiment: pathlib.Path, *arguments: str, suffix: str = "") -> launch.Flags:
-    return launch.parse_flags("pretrain", "", [f"--config={experiment}{suffix}", "--workdir=here", *arguments], DEFAULTS)
+    return launch.parse_flags("pretrain", "", [f"--config={experiment}{suffix}", "--workdir=here", *arguments], Schema)
 
 
 def test_the_file_is_read_and_its_argument_passed_on(experiment: pathlib.Path):
@@ -106,21 +125,22 @@ def test_the_last_of_two_overrides_wins_and_a_space_separates_as_well(experiment
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("--config.optimiser.beta1=1", "there is no 'optimiser' in config; did you mean 'optimizer'?"),
+        ("--config.optimiser.beta1=1", "there is no 'optimiser' in config; did you mean 'optimizer.beta1'?"),
         ("--config.optimizer.learning_rat=1", "did you mean 'optimizer.learning_rate'?"),
         ("--config.phases.2.steps=1", "there is no '2' in config.phases"),
         ("--config.phases.0.step=1", "did you mean 'phases.0.steps'?"),
         ("--config.seed.x=1", "config.seed is a single value"),
         ("--config.optimizer=adam", "optimizer is a group; set one of optimizer.beta1, optimizer.learning_rate"),
-        ("--config.seed=1.5", "wanted a whole number (now 0)"),
-        ("--config.seed=one", "wanted a whole number"),
+        ("--config.seed=1.5", "--config.seed=1.5: wanted a whole number, at least 0 and at most 9 (now 1)"),
+        ("--config.packed=2", "wanted true or false (now False)"),
         ("--config.packed=maybe", "wanted true or false"),
         ("--config.optimizer.learning_rate=fast", "wanted a number"),
-        ("--config.betas=[0.9,", "wanted a list as [1, 2]"),
+        ("--config.betas=[0.9,", "wanted a list as [1, 2] (now (0.9, 0.999))"),
         ("--config.seed", "has no value"),
         ("--wrkdir=x", "unknown argument --wrkdir=x: did you mean '--workdir'?"),
-        ("--processes=two", "invalid int value"),
-        ("--workdir=gs://bucket/run", "mount the bucket (gcsfuse)"),
+        ("--processes=two", "--processes=two must be a whole number, at least 1"),
+        ("--processes=0", "--processes=0 must be at least 1 and at most 65,536"),
+        ("--workdir=there", "--workdir=here and --workdir=there contradict each other; give one of them"),
     ],
 )
 def test_a_mistaken_argument_is_named_with_the_remedy(experiment: pathlib.Path, argument: str, message: str):
@@ -132,6 +152,10 @@ def test_a_mistaken_argument_is_named_with_the_remedy(experiment: pathlib.Path, 
 def test_a_missing_flag_is_asked_for_with_an_example(experiment: pathlib.Path):
     with pytest.raises(UserError, match="--workdir is missing, for example --workdir=runs/mine"):
         launch.parse_flags("pretrain", "", [f"--config={experiment}"])
+    with pytest.raises(UserError, match="--workdir is missing, for example"):
+        launch.parse_flags("pretrain", "", [f"--config={experiment}", "--workdir="])
+    with pytest.raises(UserError, match=r"--workdir=gs://bucket/run is a URL; mount the bucket \(gcsfuse\)"):
+        launch.parse_flags("pretrain", "", [f"--config={experiment}", "--workdir=gs://bucket/run"])
     with pytest.raises(UserError, match="--config is missing"):
         launch.parse_flags("pretrain", "", ["--workdir=x"])
 

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.config import Experiment
 from bert_jax.finetuning_config import FinetuningExperiment
-from bert_jax.launch import split_overrides
+from bert_jax.overrides import split_overrides
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import check_batch_size
 from bert_jax.step_memory import evaluation_demand, finetuning_demand, pretraining_demand, scoring_demand, state_demand

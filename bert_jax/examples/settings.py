@@ -4,43 +4,59 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval
 
-from bert_jax.terminal import UserError, nearest
+from bert_jax.ranges import OneOf, Share, check_ranges
+from bert_jax.terminal import UserError
 
 PAIRS = ("original", "paper", "none")
-_LONGEST = 2**15 - 1  # lengths and columns are held in 16 bits
-_MOST_PACKED = 64
+LONGEST = 2**15 - 1
+"""Lengths and columns are held in 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExampleConfig:
-    """Everything that decides how documents become rows. Names and defaults follow the original's create_pretraining_data.py."""
+class PairConfig:
+    """What examples are, whatever their length. Names and defaults follow the original's create_pretraining_data.py."""
 
-    length: int  # L, with [CLS] and [SEP]
-    max_predictions: int  # M, a row
-    masked_fraction: float = 0.15  # of an example's tokens, special ones counted (as the original counts)
-    mask_probability: float = 0.8  # a chosen token becomes [MASK] ...
-    random_probability: float = 0.1  # ... or a random token; else it is kept
-    whole_word: bool = False  # choose words, not pieces
-    pairs: str = "original"  # original: the released code, random next above 50 %; paper: 50 % exactly; none: one segment, no NSP
-    short_probability: float = 0.1  # documents with a random shorter target length (short_seq_prob)
-    packed_examples: int = 1  # P, examples a row at most
-    duplicates: int = 0  # 0: new pairs and masks every epoch; k: k fixed versions in turn (dupe_factor)
+    masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
+    """Of an example's tokens, special ones counted (as the original counts)."""
+    mask_probability: Share = 0.8
+    """A chosen token becomes [MASK] with this probability ..."""
+    random_probability: Share = 0.1
+    """... or a random token with this one; else it is kept."""
+    whole_word: bool = False
+    """Whether words are chosen, not pieces."""
+    pairs: Annotated[str, OneOf(PAIRS)] = "original"
+    """"original": the released code, random next above 50 %; "paper": 50 % exactly; "none": one segment, no NSP."""
+    short_probability: Share = 0.1
+    """Documents with a random shorter target length (short_seq_prob)."""
+    duplicates: Annotated[int, Interval(ge=0, le=10_000)] = 0
+    """0: new pairs and masks every epoch; k: k fixed versions in turn (dupe_factor)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleConfig(PairConfig):
+    """Everything that decides how documents become rows."""
+
+    length: Annotated[int, Interval(ge=3, le=LONGEST)]
+    """L, with [CLS] and [SEP]."""
+    max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)]
+    """M, a row."""
+    packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
+    """P, examples a row at most."""
 
     def __post_init__(self) -> None:
-        if self.pairs not in PAIRS:
-            raise UserError(f"pairs={self.pairs!r} is not a way to make pairs; {nearest(str(self.pairs), PAIRS)}")
+        check_ranges(self, "examples")
         shortest = self.special_tokens + (1 if self.pairs == "none" else 2)
-        _check_range("length", self.length, shortest, _LONGEST, f"{self.special_tokens} of them are special tokens")
-        _check_range("max_predictions", self.max_predictions, 1, self.max_tokens, f"length={self.length} leaves that many places")
-        _check_range("packed_examples", self.packed_examples, 1, _MOST_PACKED)
-        _check_range("duplicates", self.duplicates, 0, 10_000)
-        for name in ("masked_fraction", "mask_probability", "random_probability", "short_probability"):
-            _check_range(name, getattr(self, name), 0.0, 1.0)
-        if self.masked_fraction == 0:
-            raise UserError("masked_fraction=0 leaves nothing to predict; the original uses 0.15")
+        if self.length < shortest:
+            raise UserError(f"length={self.length} must be at least {shortest}, {self.special_tokens} of them special tokens")
+        if self.max_predictions > self.max_tokens:
+            raise UserError(
+                f"max_predictions={self.max_predictions} must be at most {self.max_tokens}, the places in {self.length}"
+            )
         if self.mask_probability + self.random_probability > 1 + 1e-9:
             raise UserError(
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
@@ -82,8 +98,3 @@ def _most_predictions(config: ExampleConfig) -> int:
     for _ in range(config.packed_examples - 1):
         most = np.array([np.max(count[: n + 1] + most[n::-1]) for n in lengths])
     return int(most[-1])
-
-
-def _check_range(name: str, value: float, lowest: float, highest: float, why: str = "") -> None:
-    if not lowest <= value <= highest:
-        raise UserError(f"{name}={value} is not between {lowest} and {highest}" + (f": {why}" if why else ""))

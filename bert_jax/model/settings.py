@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Annotated
 
+from annotated_types import Interval
+
+from bert_jax.ranges import Dropout, Epsilon, OneOf, check_ranges
 from bert_jax.terminal import UserError, nearest
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 DTYPES = ("float32", "bfloat16")
 REMATERIALISATIONS = ("none", "dots", "full")
 ATTENTIONS = ("auto", "fused", "plain")
+
+MOST_WIDE = 2**16
+"""Far beyond what any machine holds, and far below where a size in bytes leaves 64 bits."""
+Width = Annotated[int, Interval(ge=1, le=MOST_WIDE)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,73 +32,46 @@ class ModelConfig:
     Raises UserError on values that cannot be a BERT.
     """
 
-    vocab_size: int = 30_522
-    hidden_size: int = 768
-    num_layers: int = 12
-    num_heads: int = 12
-    intermediate_size: int = 3_072
-    max_position: int = 512
-    type_vocab_size: int = 2
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    activation: str = "gelu"
+    vocab_size: Annotated[int, Interval(ge=1, le=2**24)] = 30_522
+    hidden_size: Width = 768
+    num_layers: Annotated[int, Interval(ge=1, le=10_000)] = 12
+    num_heads: Width = 12
+    intermediate_size: Annotated[int, Interval(ge=1, le=2**20)] = 3_072
+    max_position: Annotated[int, Interval(ge=1, le=2**20)] = 512
+    type_vocab_size: Width = 2
+    hidden_dropout: Dropout = 0.1
+    attention_dropout: Dropout = 0.1
+    activation: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"
     """"gelu" (erf), "gelu_tanh" (the approximation), or "relu"."""
-    layer_norm_epsilon: float = 1e-12
+    layer_norm_epsilon: Epsilon = 1e-12
     tied_decoder: bool = True
     """Whether the MLM head's decoder is the word-embedding table, as in the original, or a table of its own."""
-    initializer_range: float = 0.02
+    initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
     """Standard deviation of the truncated normal (cut at two deviations, not rescaled) that fills every kernel and embedding."""
 
-    vocab_multiple: int = 1
+    vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
     """The word-embedding table is padded to a multiple of this (128 suits a TPU's lanes). Padded rows never win and are not
     exported."""
-    dtype: str = "float32"
+    dtype: Annotated[str, OneOf(DTYPES)] = "float32"
     """Matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several times faster.
     Parameters, softmax, LayerNorm statistics and logits stay float32."""
-    rematerialisation: str = "none"
+    rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
     """What the backward pass recomputes: "none"; "dots" keeps matrix products and recomputes the rest; "full" keeps only
     layer inputs."""
-    scan_unroll: int = 0
+    scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
     """Layers per trip of the loop over layers. 0 unrolls all of them: faster to run, slower to compile (1 compiles one layer)."""
-    attention: str = "auto"
+    attention: Annotated[str, OneOf(ATTENTIONS)] = "auto"
     """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA's;
     "auto": fused where it can run and was timed (TPU). On a TPU dropout masks differ between the two, their rate does not."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_layers",
-            "num_heads",
-            "intermediate_size",
-            "max_position",
-            "type_vocab_size",
-            "vocab_multiple",
-        ):
-            if getattr(self, name) < 1:
-                raise UserError(f"model.{name}={getattr(self, name)} must be at least 1")
+        check_ranges(self, "model")
         if self.hidden_size % self.num_heads:
             divisors = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
             raise UserError(
                 f"model.hidden_size={self.hidden_size} does not divide into model.num_heads={self.num_heads}; "
                 f"nearest number of heads that does: {min(divisors, key=lambda h: abs(h - self.num_heads))}"
             )
-        for name, allowed in (
-            ("activation", ACTIVATIONS),
-            ("dtype", DTYPES),
-            ("rematerialisation", REMATERIALISATIONS),
-            ("attention", ATTENTIONS),
-        ):
-            if getattr(self, name) not in allowed:
-                raise UserError(
-                    f"model.{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}; "
-                    f"{nearest(str(getattr(self, name)), allowed)}"
-                )
-        for name in ("hidden_dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise UserError(f"model.{name}={getattr(self, name)} must be in [0, 1)")
-        if self.scan_unroll < 0:
-            raise UserError(f"model.scan_unroll={self.scan_unroll} must be 0 (unroll all layers) or more")
 
     @property
     def head_width(self) -> int:
@@ -122,29 +103,27 @@ class HeadConfig:
     Raises UserError on a kind, a problem, labels and inputs that do not go together.
     """
 
-    kind: str
+    kind: Annotated[str, OneOf(HEADS)]
     """"sequence" (one answer for a text or a pair, from its [CLS]), "token" (one for every token), "span" (the first and last
     token of an answer), "choice" (a score for each of several candidates), or "mention" (which of two names a pronoun means)."""
     labels: tuple[str, ...] = ()
     """The names of the outputs of a sequence, token or mention head, by id; a regression has one."""
-    problem: str = "classification"
+    problem: Annotated[str, OneOf(PROBLEMS)] = "classification"
     """What a sequence head's outputs are: "classification" (one label of several), "multi_label" (any number), "regression"."""
-    dropout: float | None = None
+    dropout: Dropout | None = None
     """Dropout before the layer; None is the model's `hidden_dropout`, and for a span head no dropout."""
-    pooling: str = "pooler"
+    pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     """How a sequence head reads a text: "pooler", the trained layer on its [CLS], or "concat", the [CLS], the mean and the
     maximum of its tokens side by side (ULMFiT, arXiv:1801.06146, section 3.3)."""
-    layers: str = "last"
+    layers: Annotated[str, OneOf(LAYERS)] = "last"
     """Whose hidden states are read: those of the "last", the "second_to_last" or no layer ("embeddings"), the sum of the last
     four or of all layers, the last four side by side ("last_four_concat"), or a trained average of the last four
     ("last_four_mix") or of embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
-    lstm: int = 0
+    lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """Width of each direction of a two-layer bidirectional LSTM between the encoder and a token head; 0 is none."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (("kind", HEADS), ("problem", PROBLEMS), ("pooling", POOLINGS), ("layers", LAYERS)):
-            if getattr(self, name) not in allowed:
-                raise UserError(f"head.{name}={getattr(self, name)!r} is unknown: {nearest(str(getattr(self, name)), allowed)}")
+        check_ranges(self, "head")
         if self.kind in NAMED and not self.labels:
             raise UserError(f"a {self.kind} head needs labels; name at least one")
         if self.kind not in NAMED and self.labels:
@@ -159,10 +138,6 @@ class HeadConfig:
                 "head.layers='last_four_concat' is four times as wide as what the pooler reads; set head.layers='last_four_sum'"
                 + (" or head.pooling='concat'" if self.kind == "sequence" else "")
             )
-        if self.lstm < 0:
-            raise UserError(f"head.lstm={self.lstm} must be 0 (no LSTM) or more")
-        if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
-            raise UserError(f"head.dropout={self.dropout} must be in [0, 1)")
 
     @property
     def num_outputs(self) -> int:

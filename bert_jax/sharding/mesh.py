@@ -6,18 +6,21 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
+from annotated_types import Interval
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
-from bert_jax.terminal import UserError, nearest
+from bert_jax.ranges import OneOf, check_ranges
+from bert_jax.terminal import UserError
 
 AXES = ("data", "fsdp", "tensor")
 ACROSS_SLICES = ("auto", "data", "fsdp")
 REDUCE_DTYPES = ("float32", "bfloat16")
+Along = Annotated[int, Interval(ge=-1, le=2**20)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,30 +36,27 @@ class MeshConfig:
     and never crosses.
     """
 
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
+    data: Along = -1
+    fsdp: Along = 1
+    tensor: Along = 1
     spread_state: bool = True
     """Whether every device of `data` keeps and updates a part of parameters and optimizer (ZeRO, arXiv:1910.02054), which are
     gathered for each step, or all of them. Fine-tuning repeats them, and so does a mesh with both fsdp and tensor above 1."""
-    reduce_dtype: str = "float32"
+    reduce_dtype: Annotated[str, OneOf(REDUCE_DTYPES)] = "float32"
     """In which gradients of kernels and tables travel between the devices of `data` and add up: "float32" or "bfloat16", which
     is half the traffic. For pretraining."""
-    across_slices: str = "auto"
+    across_slices: Annotated[str, OneOf(ACROSS_SLICES)] = "auto"
     """Which axis crosses the network between slices: "auto" gives `data` as many of them as it divides into, and the rest to
     `fsdp`; "data" or "fsdp" takes all. Means nothing on one slice."""
 
     def __post_init__(self) -> None:
+        check_ranges(self, "mesh")
         for axis in AXES:
             size = getattr(self, axis)
-            if size < 1 and size != -1:
+            if size == 0:
                 raise UserError(f"mesh.{axis}={size} must be at least 1, or -1 for all devices that are left")
         if sum(getattr(self, axis) == -1 for axis in AXES) > 1:
             raise UserError("only one of mesh.data, mesh.fsdp and mesh.tensor can be -1")
-        if self.reduce_dtype not in REDUCE_DTYPES:
-            raise UserError(f"mesh.reduce_dtype={self.reduce_dtype!r} is unknown: {nearest(self.reduce_dtype, REDUCE_DTYPES)}")
-        if self.across_slices not in ACROSS_SLICES:
-            raise UserError(f"mesh.across_slices={self.across_slices!r} is unknown: {nearest(self.across_slices, ACROSS_SLICES)}")
 
 
 def mesh_shape(config: MeshConfig, devices: int) -> tuple[int, int, int]:

@@ -17,8 +17,11 @@ import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
+from annotated_types import Interval
+
+from bert_jax.ranges import Name, OneOf, check_ranges
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.own_rows import Row, read_own_rows, short, suffix
 from bert_jax.tasks.squad import AnswerPlaces, read_squad
@@ -40,32 +43,31 @@ class OwnDataConfig:
     test: str | None = None  # may lack the columns of labels and answers
     delimiter: str | None = None  # None: by the suffix, comma for .csv, TAB for .tsv and .txt; JSON lines for .jsonl
     quotes: bool | None = None  # fields in double quotes; None: in .csv files
-    columns: tuple[str, ...] = ()  # names of the columns of a file whose first row does not name them
+    columns: tuple[Name, ...] = ()  # names of the columns of a file whose first row does not name them
     id: str | None = None  # None: the number of the row from 0
-    problem: str = "classification"  # one of PROBLEMS, for texts
-    text: str = "text"
+    problem: Annotated[str, OneOf(PROBLEMS)] = "classification"  # of texts
+    text: Name = "text"
     text_b: str | None = None
-    label: str = "label"
-    words: str = "words"
-    labels: str = "labels"
+    label: Name = "label"
+    words: Name = "words"
+    labels: Name = "labels"
     document: str | None = None  # None: every sentence is a document of its own
-    question: str = "question"
-    context: str = "context"
-    answers: str = "answers"  # texts, or {"text": ..., "answer_start": ...}; empty: the question has no answer
+    question: Name = "question"
+    context: Name = "context"
+    answers: Name = "answers"  # texts, or {"text": ..., "answer_start": ...}; empty: the question has no answer
     answer_start: str | None = None  # None: the first place where the answer stands, unless `answers` say
-    prompt: str = "prompt"
-    choices: tuple[str, ...] = ("choices",)  # one column that holds a list, or a column for each
-    first_choice: int = 0  # the label of the first choice
-    separator: str = " "  # of a list in a cell
-    label_names: tuple[str, ...] = ()  # by id; (): all that the training file holds, sorted
+    prompt: Name = "prompt"
+    choices: tuple[Name, ...] = ("choices",)  # one column that holds a list, or a column for each
+    first_choice: Annotated[int, Interval(ge=0, le=1_000)] = 0  # the label of the first choice
+    separator: Name = " "  # of a list in a cell
+    label_names: tuple[Name, ...] = ()  # by id; (): all that the training file holds, sorted
 
     def __post_init__(self) -> None:
-        if self.problem not in PROBLEMS:
-            raise UserError(f"problem={self.problem!r} is none; {nearest(self.problem, PROBLEMS)}")
-        if not self.separator or (self.delimiter is not None and len(self.delimiter) != 1):
-            raise UserError(f"separator={self.separator!r} must not be empty, and delimiter={self.delimiter!r} one character")
+        check_ranges(self, "task.own")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise UserError(f"task.own.delimiter={self.delimiter!r} must be one character, for example ';'")
         if len(set(self.label_names)) < len(self.label_names):
-            raise UserError(f"label_names={self.label_names} names a label twice; name each once")
+            raise UserError(f"task.own.label_names={self.label_names} names a label twice; name each once")
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,19 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from annotated_types import Interval
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
+from bert_jax.examples.settings import LONGEST
 from bert_jax.model.settings import HeadConfig
+from bert_jax.ranges import CountOrZero, Name, OneOf
 from bert_jax.tasks.entity_scores import SCHEMES
 from bert_jax.tasks.own_data import OwnDataConfig
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError
 
 CONTEXTS = ("sentence", "document")
 
@@ -25,35 +28,26 @@ CONTEXTS = ("sentence", "document")
 class TaskConfig:
     """Which task, where its files are, and how its texts become rows."""
 
-    name: str = "glue/mrpc"
+    name: Name = "glue/mrpc"
     """"glue/NAME", "sick/entailment", "sick/relatedness", "swag", "codah", "conll2003", "wnut17", "pos", "gap", "squad/v1.1",
     "squad/v2.0", or of one's own "own/sequence", "own/token", "own/span", "own/choice"."""
     data_dir: str = ""
     """The directory of the official files; empty: from the catalogue of tfds, which needs the network."""
-    length: int = 128
+    length: Annotated[int, Interval(ge=8, le=LONGEST)] = 128
     """Tokens of a sequence with [CLS] and [SEP]; a longer one is cut, a longer context read in windows."""
-    train_rows: int = 0
+    train_rows: CountOrZero = 0
     """The first so many training examples; 0 takes all."""
-    context: str = "sentence"
+    context: Annotated[str, OneOf(CONTEXTS)] = "sentence"
     """Token tasks: "sentence" reads a sentence alone, "document" with what stands around it (paper section 5.3)."""
-    scheme: str = ""
+    scheme: Annotated[str, OneOf(("", *SCHEMES))] = ""
     """Token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty leaves them as they are."""
-    doc_stride: int = 128
+    doc_stride: Annotated[int, Interval(ge=1, le=LONGEST)] = 128
     """Tokens between two windows over a context."""
-    max_question: int = 64
-    max_answer: int = 30
+    max_question: Annotated[int, Interval(ge=1, le=LONGEST)] = 64
+    max_answer: Annotated[int, Interval(ge=1, le=LONGEST)] = 30
     """Tokens of a question that are read, and of an answer."""
-    n_best: int = 20
+    n_best: Annotated[int, Interval(ge=1, le=1_000)] = 20
     own: OwnDataConfig = dataclasses.field(default_factory=OwnDataConfig)
-
-    def __post_init__(self) -> None:
-        least_values = {"length": 8, "train_rows": 0, "doc_stride": 1, "max_question": 1, "max_answer": 1, "n_best": 1}
-        for name, least in least_values.items():
-            if getattr(self, name) < least:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least {least}")
-        for name, allowed in (("context", CONTEXTS), ("scheme", ("", *SCHEMES))):
-            if getattr(self, name) not in allowed:
-                raise UserError(f"config.task.{name}={getattr(self, name)!r} is unknown: {nearest(getattr(self, name), allowed)}")
 
 
 class Task(Protocol):

@@ -6,13 +6,14 @@ Parameters of all layers are stacked along a leading axis, so whatever a paper s
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from annotated_types import Interval
 
-from bert_jax.terminal import UserError, nearest
+from bert_jax.ranges import Epsilon, OneOf, Rate, check_ranges
 
 Array = jax.Array
 Params = Any
@@ -24,29 +25,22 @@ NAMES = ("bert_adam", "adamw", "lamb")
 class OptimizerConfig:
     """Defaults are the original's (google-research/bert `optimization.py`); the paper states only the betas and the decay."""
 
-    name: str = "bert_adam"
+    name: Annotated[str, OneOf(NAMES)] = "bert_adam"
     """"bert_adam": the original, no bias correction. "adamw": with bias correction, which steadies
     fine-tuning on few examples (arXiv:2006.05987). "lamb": arXiv:1904.00962."""
-    b1: float = 0.9
-    b2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
+    b1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
+    epsilon: Epsilon = 1e-6
+    weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
     """Decoupled, and not on biases and LayerNorm."""
-    clip_norm: float = 1.0
+    clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
     """Global gradient norm; 0 does not clip."""
-    decay_power: float = 1.0
+    decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
     """1 decays the rate linearly; LAMB's large-batch recipe uses 0.5."""
-    end_learning_rate: float = 0.0
+    end_learning_rate: Rate = 0.0
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise UserError(f"optimizer.name={self.name!r} is not one of {', '.join(NAMES)}; {nearest(self.name, NAMES)}")
-        for name in ("b1", "b2"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise UserError(f"optimizer.{name}={getattr(self, name)} must be in [0, 1)")
-        for name in ("epsilon", "weight_decay", "clip_norm", "decay_power", "end_learning_rate"):
-            if getattr(self, name) < 0.0:
-                raise UserError(f"optimizer.{name}={getattr(self, name)} must not be negative")
+        check_ranges(self, "optimizer")
 
 
 def decayed(params: Params) -> Params:

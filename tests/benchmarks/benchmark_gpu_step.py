@@ -222,7 +222,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     phase = {"length": setting.length, "batch_size": setting.rows, "max_predictions": PREDICTIONS[setting.length]}
     flags = [f"--config=experiments/pretrain/{file}", "--workdir=unused", "--config.optimizer.name=adamw"]
     flags += [*(f"--config.phases.0.{key}={value}" for key, value in phase.items()), *overrides]
-    experiment = Experiment.from_dict(launch.parse_flags("benchmark", __doc__, flags, Experiment.defaults()).config)
+    experiment = Experiment.from_dict(launch.parse_flags("benchmark", __doc__, flags, Experiment).config)
     matmul = largest_rate(product(SIDE[options.device]), SIDE[options.device])
 
     mesh = make_mesh(experiment.mesh, [device])

@@ -105,7 +105,7 @@ def main() -> None:
 def experiment_of(settings: dict[str, Any], overrides: Sequence[str]) -> Experiment:
     """The quickstart with `settings` and then the flags `overrides`."""
     flags = [f"--config={QUICKSTART}", "--workdir=unused", *(f"--config.{key}={value}" for key, value in settings.items())]
-    return Experiment.from_dict(launch.parse_flags("benchmark", __doc__, [*flags, *overrides], Experiment.defaults()).config)
+    return Experiment.from_dict(launch.parse_flags("benchmark", __doc__, [*flags, *overrides], Experiment).config)
 
 
 def batches_of(experiment: Experiment) -> list[Batch]:

@@ -107,7 +107,7 @@ def our_step(
     own = [f"--config=experiments/pretrain/bert_{model}.py", "--workdir=unused"]
     phase = {"batch_size": rows * compiler.topology.chips, "length": length, "max_predictions": predictions}
     own += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
-    flags = launch.parse_flags("benchmark", __doc__, [*own, *overrides], Experiment.defaults())
+    flags = launch.parse_flags("benchmark", __doc__, [*own, *overrides], Experiment)
     return step_programs.pretraining_step(Experiment.from_dict(flags.config), 0, compiler.devices)
 
 

@@ -83,7 +83,7 @@ def test_a_run_under_way_compiles_what_was_not_saved_and_a_start_refuses(
 def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configuration(tmp_path: pathlib.Path):
     """In processes of their own with one device: the first phase is saved; the second is not, and is compiled with a warning."""
     file = write_experiment(tmp_path / "experiment.py", build_corpus(tmp_path / "corpus"))
-    experiment = Experiment.from_dict(launch.read_config(str(file), (), Experiment.defaults()))
+    experiment = Experiment.from_dict(launch.read_config(str(file), (), Experiment))
     devices = jax.devices()[:1]
     step = pretraining_step(experiment, 0, devices)
     save_program(tmp_path / "saved", step.lowered, step.lowered.compile(), devices)

@@ -32,7 +32,7 @@ def compiled(topology: str) -> tuple[str, Estimate]:
     pytest.importorskip("libtpu")
     compiler = Compiler(parse_topology(topology))
     overrides = [(f"model.{key}", value) for key, value in TINY.items()]
-    experiment = Experiment.from_dict(launch.read_config(str(QUICKSTART), overrides, Experiment.defaults()))
+    experiment = Experiment.from_dict(launch.read_config(str(QUICKSTART), overrides, Experiment))
     lowered = pretraining_step(experiment, 0, compiler.devices).lowered
     with silence():
         text = str(lowered.compile().as_text())

@@ -209,7 +209,7 @@ def wanted(*flags: str) -> list[Case]:
         ([f"--config={BASE}"], "--topology is missing, for example --topology=v5e:4x4"),
         (["--topology=v5e:4x4"], "--config is missing"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--step=trian"], "--step=trian is unknown: did you mean 'train'"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--price=-1"], "--price=-1.0 must not be negative"),
+        ([f"--config={BASE}", "--topology=v5e:4x4", "--price=-1"], "--price=-1 must be at least 0"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--against.seed=1"], "--against.seed sets a key of --against"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--phase=7"], "has the phases 0 to 1"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--step=finetune"], "--step=finetune, but .* pretrains"),

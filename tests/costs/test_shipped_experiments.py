@@ -48,7 +48,7 @@ ON_CPU = [(config, hardware) for config, hardware in SHIPPED if "CPU" in hardwar
 
 def load(config: str) -> Experiment | FinetuningExperiment:
     kind = FinetuningExperiment if "/finetune/" in config else Experiment
-    values = launch.read_config(config, [("init_from", "model")] if kind is FinetuningExperiment else [], kind.defaults())
+    values = launch.read_config(config, [("init_from", "model")] if kind is FinetuningExperiment else [], kind)
     return kind.from_dict(values)
 
 

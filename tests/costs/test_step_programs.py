@@ -23,7 +23,7 @@ SMALL = ModelConfig(
 def step(config: str, *overrides: tuple[str, str], devices: int = 8) -> StepProgram:
     """The step of a shipped experiment on the small model."""
     given = [("init_from", "model"), ("model.scan_unroll", "1"), *overrides]
-    values = launch.read_config(f"experiments/finetune/{config}", given, FinetuningExperiment.defaults())
+    values = launch.read_config(f"experiments/finetune/{config}", given, FinetuningExperiment)
     return finetuning_step(FinetuningExperiment.from_dict(values), SMALL, jax.devices()[:devices])
 
 

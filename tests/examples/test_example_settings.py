@@ -12,11 +12,11 @@ from bert_jax.terminal import UserError
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": 4}, r"length=4 is not between 5 and .*3 of them are special"),
-        ({"length": 100_000}, r"length=100000 is not between"),
-        ({"max_predictions": 0}, r"max_predictions=0 is not between 1 and 125"),
-        ({"max_predictions": 126}, r"max_predictions=126 .*length=128"),
-        ({"masked_fraction": 1.5}, r"masked_fraction=1.5 is not between"),
+        ({"length": 4}, r"length=4 must be at least 5, 3 of them special tokens"),
+        ({"length": 100_000}, r"length=100000 must be at least 3 and at most 32,767"),
+        ({"max_predictions": 0}, r"max_predictions=0 must be at least 1"),
+        ({"max_predictions": 126}, r"max_predictions=126 must be at most 125"),
+        ({"masked_fraction": 1.5}, r"masked_fraction=1.5 must be above 0 and at most 1"),
         ({"masked_fraction": 0.0}, r"masked_fraction=0"),
         ({"mask_probability": 0.9, "random_probability": 0.2}, r"sum to more than 1"),
         ({"short_probability": -0.1}, r"short_probability=-0.1"),

@@ -157,7 +157,7 @@ def test_a_mesh_that_does_not_divide_over_slices_is_an_error_that_says_what_does
 
 
 def test_an_unknown_axis_for_slices_is_an_error():
-    with pytest.raises(UserError, match=r"mesh\.across_slices='tensor' is unknown: known: auto, data, fsdp"):
+    with pytest.raises(UserError, match=r"mesh\.across_slices='tensor' is not one of auto, data, fsdp"):
         MeshConfig(across_slices="tensor")
 
 

@@ -60,7 +60,7 @@ def test_minus_one_takes_the_devices_that_are_left(config: MeshConfig, devices: 
         ({"tensor": 16}, "needs a multiple of 16 devices, and there are 8"),
         ({"fsdp": -1}, "only one of mesh.data, mesh.fsdp and mesh.tensor can be -1"),
         ({"fsdp": 0}, "mesh.fsdp=0 must be at least 1, or -1"),
-        ({"data": -2}, "mesh.data=-2 must be at least 1, or -1"),
+        ({"data": -2}, "mesh.data=-2 must be at least -1"),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_an_error(fields: dict[str, int], message: str):

@@ -196,7 +196,7 @@ def test_what_is_not_given_is_asked_for(tmp_path: pathlib.Path):
         load_own_data(OwnDataConfig(train=str(tmp_path / "none.csv")), "sequence")
     with pytest.raises(UserError, match="kind='tokens' is no kind of head; did you mean 'token'"):
         read_own_data(OwnDataConfig(), "tokens", "train")
-    with pytest.raises(UserError, match="problem='regresion' is none; did you mean 'regression'"):
+    with pytest.raises(UserError, match=r"own.problem='regresion' is not one of .*; did you mean 'regression'"):
         OwnDataConfig(problem="regresion")
     with pytest.raises(UserError, match="names a label twice"):
         OwnDataConfig(label_names=("a", "a"))
