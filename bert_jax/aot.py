@@ -22,7 +22,8 @@ import jax
 from annotated_types import Interval
 
 from bert_jax import launch
-from bert_jax.config import Experiment
+from bert_jax.config import CorpusConfig, Experiment, section
+from bert_jax.corpus.store import open_corpus
 from bert_jax.costs.calibration import calibrate
 from bert_jax.costs.compiling import Compiler, DoesNotFit
 from bert_jax.costs.fit import Size, Trial, first_that_fits, is_refusal, largest_batch
@@ -30,7 +31,9 @@ from bert_jax.costs.memory import local_bytes, memory_of
 from bert_jax.costs.report import GIB, Step, comparisons, record, refusal, refused, text, totals, totals_text
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.settings import REMATERIALISATIONS
+from bert_jax.open_settings import settled
 from bert_jax.overrides import flag_for, split_overrides
 from bert_jax.ranges import COUNT, MOST, InRange
 from bert_jax.saved_programs import save_program
@@ -77,7 +80,7 @@ def flag_parser() -> FlagParser:
     parser.add_argument("--slices", type=SLICES, metavar="N", help="the same as the prefix of --topology")
     parser.add_argument("--step", metavar="|".join(STEPS), help="which step (train; finetune where the file is a task's)")
     parser.add_argument("--phase", type=PHASE, metavar="N", help="this phase alone, from 0 (all, and their sum)")
-    parser.add_argument("--model", default="base", help="what finetune starts from: a published size or a directory (base)")
+    parser.add_argument("--model", help="what finetune starts from: a size or a directory (init_from, else base)")
     parser.add_argument("--against", action="append", default=[], metavar="FILE[:ARG]", help="another experiment beside it")
     parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of those")
     parser.add_argument("--rows", type=ROWS, metavar="N", help="counts a pass over N held-out rows, or all epochs of N examples")
@@ -158,9 +161,9 @@ def kind_of(values: Mapping[str, Any]) -> type[Experiment] | type[FinetuningExpe
     return FinetuningExperiment if "task" in values else Experiment
 
 
-def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any) -> list[Case]:
-    """The steps of one experiment file that are asked for."""
-    values = launch.read_config(given, overrides, kind_of)
+def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any, flag: str = "config") -> list[Case]:
+    """The steps of one experiment file that are asked for with `--config` or another `flag`."""
+    values = launch.read_config(given, overrides, kind_of, flag)
     if kind_of(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
             raise UserError(f"--step={options.step}, but {given} is a task's experiment, with a step of its own; leave it out")
@@ -168,19 +171,32 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any) -> lis
             raise UserError(f"--phase={options.phase}, but {given} is a task's experiment, which has no phases; leave it out")
         require_saveable(given, "finetune", options)
         experiment = FinetuningExperiment.from_dict(values | {"init_from": values.get("init_from") or "any"})
-        return [Case(given, experiment, "finetune", 0, options.model, options.rows)]
+        here = pathlib.Path(experiment.init_from).is_dir()
+        model = options.model or (str(find_model_directory(experiment.init_from)) if here else "base")
+        return [Case(given, experiment, "finetune", 0, model, options.rows)]
     if options.step == "finetune":
         raise UserError(f"--step=finetune, but {given} pretrains; give an experiment of experiments/finetune/")
     kind = options.step or "train"
     require_saveable(given, kind, options)
     if options.rows is not None and kind == "train":
         raise UserError(f"--rows={options.rows}, but {given} says itself how many steps pretraining takes; leave it out")
+    values, notes = settled(
+        values, {key for key, _ in overrides}, vocabulary_size=vocabulary_size(values), download=False
+    )
+    for note in notes:
+        say(note)
     pretraining = Experiment.from_dict(values)
     phases = range(len(pretraining.phases))
     if options.phase is not None and options.phase not in phases:
         raise UserError(f"--phase={options.phase}: {given} has the phases 0 to {len(phases) - 1}")
     chosen = phases if options.phase is None else [options.phase]
     return [Case(given, pretraining, kind, phase, options.model, options.rows) for phase in chosen]
+
+
+def vocabulary_size(values: Mapping[str, Any]) -> int | None:
+    """Of the experiment's corpus, None where that is not on this machine."""
+    corpus = section(CorpusConfig, values.get("corpus", {}), "config.corpus")
+    return open_corpus(corpus.directory).vocabulary.size if pathlib.Path(corpus.directory).is_dir() else None
 
 
 def require_saveable(given: str, kind: str, options: Any) -> None:
@@ -285,7 +301,7 @@ def main() -> int:
     require_stdout("open it, or send it to a file with >FILE")
     launch.quiet_libraries()
     topology = parse_topology(options.topology, options.slices)
-    wanted = [cases(options.config, overrides, options)] + [cases(given, others, options) for given in options.against]
+    wanted = [cases(options.config, overrides, options)] + [cases(given, others, options, "against") for given in options.against]
     compiler = Compiler(topology)
     found = [[examine(case, compiler, options) for case in one] for one in wanted]
     if options.json:

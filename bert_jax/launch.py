@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import logging
 import os
 import pathlib
@@ -25,20 +24,19 @@ from typing import Any, NoReturn
 import jax
 from annotated_types import Interval
 
-from bert_jax import hosts
+from bert_jax import experiment_files, hosts
 from bert_jax.corpus.files import cache_directory
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.interruptions import HUNG, Preemption, Watchdog
-from bert_jax.overrides import flag_for, override, split_overrides
+from bert_jax.overrides import UNSET, flag_for, override, split_overrides
 from bert_jax.ranges import InRange
 from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
 from bert_jax.shares import Share
-from bert_jax.terminal import REFUSED, FlagParser, UserError, nearest
+from bert_jax.terminal import REFUSED, FlagParser, UserError
 from bert_jax.workdir import open_workdir
 
 PROCESSES = Interval(ge=1, le=2**16)
 TIME = InRange(float, Interval(gt=0, le=1e9))
-CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +44,8 @@ class Flags:
     """A command line; `config` is what the experiment file returned, as plain dicts, with the overrides applied."""
 
     config: dict[str, Any]
+    given: frozenset[str]
+    """The dotted keys that the command line itself sets."""
     workdir: pathlib.Path
     coordinator: str | None = None
     processes: int | None = None
@@ -90,6 +90,7 @@ def parse_flags(
         raise UserError(f"--workdir={values.workdir} is a URL; mount the bucket (gcsfuse) and give the path of the mount")
     return Flags(
         read_config(values.config, overrides, schema),
+        frozenset(key for key, text in overrides if text != UNSET),
         pathlib.Path(values.workdir),
         values.coordinator,
         values.processes,
@@ -123,64 +124,14 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
 Schema = type | Callable[[Mapping[str, Any]], type] | None
 
 
-def read_config(given: str, overrides: Sequence[tuple[str, str]], schema: Schema) -> dict[str, Any]:
-    """The configuration of an experiment file `given` as FILE[:ARG], with overrides ("a.b", "1"), as plain dicts; `schema` as of
-    `parse_flags`, or a function that gives it for what the file returned."""
-    file, argument = _find_config(given)
-    config: dict[str, Any] = _plain(_load_config(file, argument))
+def read_config(given: str, overrides: Sequence[tuple[str, str]], schema: Schema, flag: str = "config") -> dict[str, Any]:
+    """The configuration of an experiment file that `--config` (or another `flag`) names as FILE[:ARG], with overrides ("a", "1"),
+    as plain dicts; `schema` as of `parse_flags`, or a function that gives it for what the file returned."""
+    config = experiment_files.load(given, f"--{flag}")
     known = schema if schema is None or isinstance(schema, type) else schema(config)
     for key, text in overrides:
-        override(config, known, key, text)
+        override(config, known, key, text, flag)
     return config
-
-
-def _find_config(given: str) -> tuple[pathlib.Path, str | None]:
-    """FILE[:ARG] apart; a relative FILE is looked for here, then in the checkout; the nearest is named if missing."""
-    name, colon, argument = given.partition(":")
-    for path in (pathlib.Path(name), CHECKOUT / name):
-        if path.is_file():
-            return path.resolve(), argument if colon else None
-    files = (CHECKOUT / "experiments").rglob("[!_]*.py")
-    known = [file.relative_to(CHECKOUT).as_posix() for file in files]
-    by_stem = {pathlib.PurePath(file).stem: file for file in known}
-    stem = pathlib.PurePath(name).stem
-    hint = f"did you mean {by_stem[stem]!r}?" if stem in by_stem else nearest(name, known)
-    raise UserError(f"--config={given}: there is no file {name}; {hint}")
-
-
-def _load_config(file: pathlib.Path, argument: str | None) -> Any:
-    """What `get_config()` of the experiment file returns, or `get_config(argument)`."""
-    specification = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
-    if specification is None or specification.loader is None:
-        raise UserError(f"--config={file} is not a Python file; an experiment file is one with a function get_config()")
-    module = importlib.util.module_from_spec(specification)
-    try:
-        specification.loader.exec_module(module)
-    except SyntaxError as error:
-        raise UserError(f"--config={file}, line {error.lineno}: {error.msg}") from error
-    get_config = getattr(module, "get_config", None)
-    if not callable(get_config):
-        raise UserError(f"--config={file} has no function get_config(); see experiments/pretrain/quickstart.py for one that has")
-    takes = get_config.__code__.co_argcount if hasattr(get_config, "__code__") else 0
-    if argument is not None and not takes:
-        raise UserError(f"--config={file}:{argument}: its get_config takes no argument; leave `:{argument}` out")
-    if argument is None and takes > len(get_config.__defaults__ or ()):
-        raise UserError(f"--config={file} needs an argument, --config={file}:ARG; its docstring says which")
-    if argument is None:
-        return get_config()
-    try:
-        return get_config(argument)
-    except (LookupError, ValueError) as error:
-        raise UserError(
-            f"--config={file}:{argument}: its get_config has no use for {argument!r} ({error!r}); see its docstring"
-        ) from error
-
-
-def _plain(config: Any) -> Any:
-    """A ConfigDict (anything with items) as plain dicts, lists and values: the only kind of tree that the rest sees."""
-    if hasattr(config, "items"):
-        return {key: _plain(value) for key, value in config.items()}
-    return [_plain(value) for value in config] if isinstance(config, list | tuple) else config
 
 
 @contextlib.contextmanager

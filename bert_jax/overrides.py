@@ -34,13 +34,13 @@ def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[lis
     return overrides, rest
 
 
-def override(config: dict[str, Any], schema: Any, key: str, text: str) -> None:
+def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str = "config") -> None:
     """Sets the dotted `key` of `config` (nested plain values) to `text`, read as the type that `schema` gives the key.
 
     `phases.0.steps` counts into a list. `null` takes back what the experiment file says: the value is None where the key may be
     that, and its default otherwise. `schema` is a settings dataclass; None takes the types of the values that are there.
     """
-    flag = f"--config.{key}={text}"
+    flag = f"--{flag}.{key}={text}"
     *groups, name = key.split(".")
     node: Any = config
     hint = schema

@@ -28,7 +28,7 @@ from bert_jax.batches.heldout import heldout_batches
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.batches.source import BatchSource
 from bert_jax.checkpoints.manager import Checkpoints
-from bert_jax.config import Experiment
+from bert_jax.config import CorpusConfig, Experiment, section
 from bert_jax.corpus.store import Corpus, open_splits
 from bert_jax.corpus.verification import Verification, verify
 from bert_jax.examples import plan
@@ -41,6 +41,7 @@ from bert_jax.metrics.writer import RESULTS, write_json
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
 from bert_jax.model.settings import ModelConfig
+from bert_jax.open_settings import settled
 from bert_jax.pretraining_log import PICTURE, draw, log_evaluation, log_phase, log_start, log_training, metrics_writer
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
@@ -282,10 +283,15 @@ def results(
 def check_corpus(experiment: Experiment, train: Corpus, heldout: Corpus) -> None:
     """Raises UserError unless the corpus has as many words as the model, and examples can be made from both of its splits."""
     size, asked = train.vocabulary.size, experiment.model.vocab_size
+    if size != asked and experiment.init_from:
+        raise UserError(
+            f"config.init_from={experiment.init_from} has a vocabulary of {asked:,} entries, and that of the corpus "
+            f"{train.directory} has {size:,}; build the corpus with --vocab={experiment.init_from}"
+        )
     if size != asked:
         raise UserError(
             f"config.model.vocab_size={asked:,}, but the vocabulary of the corpus {train.directory} has {size:,} entries; "
-            f"set --config.model.vocab_size={size}, or build the corpus with the model's vocabulary"
+            f"leave model.vocab_size out: it is {size} then; or build the corpus with the model's vocabulary"
         )
     for split in (train, heldout):
         plan.check_corpus(split, experiment.example_config(0))
@@ -303,11 +309,12 @@ def fingerprint(*splits: Corpus) -> str:
 def main() -> int:
     """The verb."""
     flags = launch.parse_flags("pretrain", __doc__, schema=Experiment)
-    experiment = Experiment.from_dict(flags.config)
-    directory = experiment.corpus.directory
+    directory = section(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory
     if flags.verify:
         verify(directory)
     train, heldout = open_splits(directory)
+    values, notes = settled(flags.config, flags.given, vocabulary_size=train.vocabulary.size, workdir=flags.workdir)
+    experiment = Experiment.from_dict(values)
     check_corpus(experiment, train, heldout)
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout)}
     with (
@@ -315,6 +322,8 @@ def main() -> int:
         Checkpoints(run.workdir / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints,
         Verification(directory) as verification,
     ):
+        for note in notes:
+            log.info("%s", note)
         return pretrain(experiment, run, checkpoints, train, heldout, verification)
 
 

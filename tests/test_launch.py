@@ -11,7 +11,7 @@ import jax
 import pytest
 from annotated_types import Interval
 
-from bert_jax import launch
+from bert_jax import experiment_files, launch
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.terminal import UserError
 
@@ -164,14 +164,14 @@ def test_a_missing_file_names_the_nearest_experiment(tmp_path: pathlib.Path, mon
     (tmp_path / "experiments" / "pretrain").mkdir(parents=True)
     (tmp_path / "experiments" / "pretrain" / "bert_base.py").write_text("")
     (tmp_path / "experiments" / "pretrain" / "quickstart.py").write_text("")
-    monkeypatch.setattr(launch, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(experiment_files, "CHECKOUT", tmp_path)
     for given in ("experiments/pretrain/bert_bas.py", "bert_base.py", "bert_base"):
         with pytest.raises(UserError, match=r"did you mean 'experiments/pretrain/bert_base\.py'\?"):
             launch.parse_flags("pretrain", "", [f"--config={given}", "--workdir=x"])
 
 
 def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(launch, "CHECKOUT", experiment.parent)
+    monkeypatch.setattr(experiment_files, "CHECKOUT", experiment.parent)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert launch.parse_flags("pretrain", "", ["--config=experiment.py", "--workdir=x"]).config["seed"] == 1
@@ -184,7 +184,12 @@ def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: 
         ("def get_config(:", "", "line 1: "),
         ("def get_config(): return {}", ":base", "takes no argument; leave `:base` out"),
         ("def get_config(size): return {'tiny': {}}[size]", ":base", r"no use for 'base' \(KeyError\('base'\)\); see its"),
-        ("def get_config(task): return {}", "", "needs an argument"),
+        ("def get_config(task): return {}", "", r"needs an argument, --config=\S+broken\.py:ARG; its docstring says which"),
+        ('"""broken.py:mrpc for MRPC"""\ndef get_config(task): return {}', "", r"broken\.py:ARG; \S+broken\.py:mrpc is one"),
+        ("import sys\nsys.exit(0)", "", r"ended the program \(sys\.exit\(0\)\) instead of returning its settings"),
+        ("def get_config(): raise SystemExit", "", r"ended the program \(sys\.exit\(None\)\)"),
+        ("def get_config(size): raise SystemExit(3)", ":a", r"ended the program \(sys\.exit\(3\)\)"),
+        ("def get_config(): return 3", "", "its get_config returns 3, and a ConfigDict or dict is wanted"),
     ],
 )
 def test_a_file_that_is_no_experiment_says_what_is_wrong(tmp_path: pathlib.Path, text: str, suffix: str, message: str):
@@ -192,6 +197,20 @@ def test_a_file_that_is_no_experiment_says_what_is_wrong(tmp_path: pathlib.Path,
     file.write_text(text)
     with pytest.raises(UserError, match=message):
         parse(file, suffix=suffix)
+
+
+def test_a_file_that_raises_is_shown_with_its_own_lines_of_the_traceback_alone(tmp_path: pathlib.Path):
+    file = tmp_path / "broken.py"
+    file.write_text("def width():\n    return 1 / 0\n\ndef get_config():\n    return {'name': width()}\n")
+    with pytest.raises(UserError) as error:
+        parse(file)
+    first, *lines = str(error.value).splitlines()
+    assert first == f"--config={file} raises ZeroDivisionError; mend the file, here:"
+    assert [line.strip() for line in lines if line.startswith("  File")] == [
+        f'File "{file}", line 5, in get_config',
+        f'File "{file}", line 2, in width',
+    ]
+    assert lines[-1] == "ZeroDivisionError: division by zero"
 
 
 def test_begin_prepares_a_run_and_leaves_nothing_behind(
