@@ -8,9 +8,12 @@ import re
 import shlex
 import sys
 
+from annotated_types import Interval
+
 from bert_jax.corpus import files, sources, training
 from bert_jax.corpus.build import BuildConfig, build_corpus, settle_tokenizer
 from bert_jax.corpus.cleaning import RULES, CleaningConfig
+from bert_jax.corpus.hub import find_vocabulary
 from bert_jax.corpus.layouts import LAYOUTS
 from bert_jax.corpus.report import format_report
 from bert_jax.corpus.shard import TextConfig
@@ -18,11 +21,18 @@ from bert_jax.corpus.store import TOKENIZER, open_splits
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.verification import verify
 from bert_jax.corpus.workers import available_cores
+from bert_jax.ranges import MOST, InRange
 from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
 
 _RECIPE_FILE = ".vocabulary.json"  # how the vocabulary was made, so that a later run with other flags is not answered with it
+
+_MOST_SHARDS = 99_999  # their names have five digits
+_SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
+_PIECES, _MEGABYTES = Interval(ge=1, le=10_000_000), Interval(ge=1, le=100_000_000)
+_CHARACTERS = Interval(ge=1, le=MOST)
+_FRACTION = Interval(ge=0, lt=1)
 
 _EXAMPLES = """examples:
   python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --output=corpora/embedded
@@ -70,18 +80,22 @@ def _parser() -> FlagParser:
         help="where prepared data sets are (default: that of tfds; for embedded, the cache directory)",
     )
     vocabulary = parser.add_argument_group("vocabulary")
-    vocabulary.add_argument("--vocab", metavar="PATH", help="a vocab.txt, a spiece.model, or a directory with one of them")
+    vocabulary.add_argument(
+        "--vocab",
+        metavar="MODEL",
+        help="a vocab.txt, a spiece.model, a model (a directory, a workdir, OWNER/NAME on the hub), or a corpus",
+    )
     vocabulary.add_argument("--train-vocab", choices=list(_TRAINERS), help="make a new vocabulary from the sources instead")
     vocabulary.add_argument(
         "--vocab-size",
-        type=_count,
+        type=InRange(int, _PIECES),
         default=30522,
         metavar="N",
         help="pieces of a new vocabulary, the special ones included (default: 30522, the original's)",
     )
     vocabulary.add_argument(
         "--vocab-megabytes",
-        type=_count,
+        type=InRange(int, _MEGABYTES),
         default=200,
         metavar="N",
         help="text a new vocabulary is made from, taken evenly over the sources (default: 200)",
@@ -97,7 +111,7 @@ def _parser() -> FlagParser:
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     vocabulary.add_argument(
         "--max-word-characters",
-        type=_count,
+        type=InRange(int, _CHARACTERS),
         metavar="N",
         help="longer words are unknown (default: 200 as the original; transformers has 100)",
     )
@@ -107,14 +121,14 @@ def _parser() -> FlagParser:
     )
     cleaning.add_argument(
         "--max-sentence-characters",
-        type=_count,
+        type=InRange(int, _CHARACTERS),
         default=CleaningConfig.max_sentence_characters,
         metavar="N",
         help="(default: %(default)s)",
     )
     cleaning.add_argument(
         "--min-document-characters",
-        type=_count,
+        type=InRange(int, _CHARACTERS),
         default=CleaningConfig.min_document_characters,
         metavar="N",
         help="(default: %(default)s)",
@@ -123,14 +137,14 @@ def _parser() -> FlagParser:
     output.add_argument("--output", type=_path, metavar="DIR", help="the corpus directory")
     output.add_argument(
         "--heldout-fraction",
-        type=_fraction,
+        type=InRange(float, _FRACTION),
         default=0.01,
         metavar="F",
         help="documents kept for evaluation, chosen by their content (default: 0.01)",
     )
     output.add_argument(
         "--shards",
-        type=_count,
+        type=InRange(int, _SHARDS),
         metavar="N",
         help="pieces that are written, and done again after a stop, on their own (default: by the amount of text)",
     )
@@ -142,7 +156,11 @@ def _parser() -> FlagParser:
         help="build only this host's part, I from 0; the last host to finish completes the corpus",
     )
     output.add_argument(
-        "--workers", type=_count, default=available_cores(), metavar="N", help="processes (default: all cores, here %(default)s)"
+        "--workers",
+        type=InRange(int, _WORKERS),
+        default=available_cores(),
+        metavar="N",
+        help="processes (default: all cores, here %(default)s)",
     )
     output.add_argument(
         "--verify",
@@ -159,27 +177,12 @@ def _path(text: str) -> pathlib.Path:
     return pathlib.Path(text)
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction from 0 to below 1")
-    return value
-
-
 def _host(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not match or int(match[1]) >= int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I from 0 to N-1, for example 0/8")
-    return int(match[1]), int(match[2])
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    host, hosts = (int(match[1]), int(match[2])) if match else (0, 0)
+    if host >= hosts or hosts > _MOST_SHARDS:
+        raise argparse.ArgumentTypeError(f"={text} must be I/N with N at most {_MOST_SHARDS:,} and I from 0 to N-1, as 0/8")
+    return host, hosts
 
 
 def main() -> None:
@@ -237,7 +240,9 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     if flags.vocab is not None:
         if flags.vocab_only:
             raise UserError("--vocab-only makes a new vocabulary: give --train-vocab instead of --vocab")
-        return load_tokenizer(flags.vocab, lowercase=flags.lowercase, max_word_characters=flags.max_word_characters)
+        return load_tokenizer(
+            find_vocabulary(flags.vocab), lowercase=flags.lowercase, max_word_characters=flags.max_word_characters
+        )
     if flags.shard != (0, 1):
         raise UserError(
             f"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab={flags.output / TOKENIZER}"

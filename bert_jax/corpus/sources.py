@@ -110,6 +110,12 @@ def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
         pattern = str(pathlib.Path(source.name).expanduser())
         matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
         paths = sorted(path for path in matches if pathlib.Path(path).is_file())
+        if not paths and matches:
+            inside = pathlib.Path(matches[0])
+            raise UserError(
+                f"--source={source}: {inside} is a directory; write '{source.kind}:{inside / '*'}' for the files in it, or "
+                f"'{source.kind}:{inside / '**'}' for those in its folders too"
+            )
         if not paths:
             raise UserError(
                 f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern, ** matches folders"

@@ -71,6 +71,11 @@ def read_description(path: pathlib.Path) -> Description:
         ) from error
 
 
+def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Those from which pieces are read, the preferred first."""
+    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE) if (directory / name).is_file()]
+
+
 def _read_files(path: pathlib.Path) -> Description:
     if not path.is_dir():
         if not path.is_file():
@@ -82,9 +87,9 @@ def _read_files(path: pathlib.Path) -> Description:
         if path.suffix == ".json":
             return _described(path, None, _read_json(path), {}, {}, {})
         return Description(path=path, pieces=tuple(_read_vocabulary(path)))
-    found = [path / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE) if (path / name).is_file()]
+    found = vocabulary_files(path)
     if not found:
-        raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]} nor {JSON_FILE}")
+        raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]} nor {JSON_FILE}; {ANOTHER}")
     config, names, later = (
         _object(path / name) if (path / name).is_file() else {} for name in (CONFIG_FILE, MAP_FILE, ADDED_FILE)
     )

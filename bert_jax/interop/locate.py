@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 
+from bert_jax.corpus.hub import HUB_FILES, is_hub_name, on_the_hub
 from bert_jax.interop.directory import aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
 from bert_jax.terminal import UserError
 
 CONFIG = "config.json"
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_FILES = ("*.json", "vocab.txt", "*.model")
-"""What is fetched beside the weights; the weights in PyTorch's form only where there is no safetensors."""
-
-HUB_SECONDS = 5.0
-"""How long the hub may be silent: a firewall that drops packets without a word is the rule on a cluster's inner machines."""
 
 
 def find_model_directory(path: str | os.PathLike) -> pathlib.Path:
@@ -30,7 +24,7 @@ def find_model_directory(path: str | os.PathLike) -> pathlib.Path:
             if (directory / CONFIG).is_file() and weights_file(directory):
                 return directory
     if not path.exists():
-        if HUB_NAME.fullmatch(name) and not name.startswith((".", "-")):
+        if is_hub_name(name):
             return from_hub(name)
         raise UserError(
             f"there is no {path}; name a directory that holds {CONFIG} and {WEIGHTS}, a workdir, "
@@ -54,44 +48,11 @@ def from_hub(name: str) -> pathlib.Path:
 
     Raises UserError where there is no such directory, no such model, or no network.
     """
-    import httpx2  # huggingface_hub's, some of whose errors it passes on
-    import huggingface_hub  # 0.3 s that no local model should pay
-    from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
-
-    silence: Exception | None = None
-    try:
-        huggingface_hub.HfApi().model_info(name, timeout=HUB_SECONDS)
-    except httpx2.TimeoutException as error:  # the download below would wait for ever; what is in the cache needs no hub
-        silence = error
-    except (httpx2.HTTPError, OSError, ValueError):  # the download below meets it again, and looks into the cache first
-        pass
-
-    def fetch(*weights: str) -> pathlib.Path:
-        patterns = [*HUB_FILES, *weights]
-        return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, local_files_only=bool(silence)))
-
-    try:
-        directory = fetch(WEIGHTS, "model-*.safetensors")
+    with on_the_hub(name) as fetch:
+        directory = fetch(*HUB_FILES, WEIGHTS, "model-*.safetensors")
         if weights_file(directory) not in (directory / WEIGHTS, directory / SAFETENSORS_INDEX):
-            directory = fetch(PYTORCH, "pytorch_model-*.bin")
-    except RepositoryNotFoundError as error:
-        raise UserError(
-            f"there is no directory {name}, and the hub has no such model to show; check the name (a private or gated model "
-            "needs a login: hf auth login)"
-        ) from error
-    except (httpx2.HTTPError, EntryNotFoundError, OSError, ValueError) as error:
-        raise UserError(
-            f"there is no directory {name}, and the hub did not give a model of that name: {_cause(silence or error)}; check the "
-            "network, or name a directory"
-        ) from error
+            directory = fetch(*HUB_FILES, PYTORCH, "pytorch_model-*.bin")
     absent = [file for file, there in ((CONFIG, (directory / CONFIG).is_file()), (WEIGHTS, weights_file(directory))) if not there]
     if absent:
         raise UserError(f"the hub's {name} is not a model that is read here: {' and '.join(absent)} missing; choose another")
     return directory
-
-
-def _cause(error: BaseException) -> str:
-    """The first line of what went wrong first: the layers above only say that something did."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
-from bert_jax.corpus.__main__ import main
+from bert_jax.corpus.__main__ import _parser, main
 from bert_jax.corpus.cleaning import RULES
+from bert_jax.corpus.hub import find_vocabulary
 from bert_jax.corpus.layouts import LAYOUTS
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import load_tokenizer
@@ -83,9 +84,10 @@ def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, tex
         (["embedded"], "unexpected 'embedded': every argument is a flag"),
         (["--layout=sentence"], "invalid choice"),
         (["--keep=markup-line"], "--keep=markup-line: no such rule; did you mean 'markup-lines'"),
-        (["--heldout-fraction=1"], "'1' is not a fraction from 0 to below 1"),
-        (["--shards=0"], "'0' is not a whole number of at least 1"),
-        (["--shard=2/2"], "'2/2' is not I/N"),
+        (["--heldout-fraction=1"], "--heldout-fraction=1 must be at least 0 and below 1"),
+        (["--shards=0"], "--shards=0 must be at least 1 and at most 99,999"),
+        (["--shard=2/2"], "--shard=2/2 must be I/N"),
+        (["--shard=0/1000000"], "--shard=0/1000000 must be I/N with N at most 99,999"),
         (["--lowercase", "--cased"], "--lowercase and --cased contradict each other"),
         (["--vocab-only"], "--vocab-only makes a new vocabulary"),
         (["--train-vocab=wordpiece"], "say either --vocab=PATH .* or --train-vocab"),
@@ -95,6 +97,49 @@ def test_wrong_flags_are_told_what_would_be_right(tmp_path, text_file, tiny_voca
     with pytest.raises(UserError, match=message):
         verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags)
     assert not (tmp_path / "corpus").exists()
+
+
+NUMBERS = ("vocab-size", "vocab-megabytes", "max-word-characters", "max-sentence-characters", "min-document-characters")
+
+
+@pytest.mark.parametrize("flag", [*NUMBERS, "shards", "workers", "heldout-fraction"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "10000000000000", "", "9" * 5000])
+def test_every_number_has_a_range(tmp_path, flag, value):
+    with pytest.raises(UserError, match=rf"--{flag}={value[:20]}.* must be"):
+        _parser().parse_args(["--source=embedded", f"--output={tmp_path}", f"--{flag}={value}"])
+    if flag != "heldout-fraction":
+        with pytest.raises(UserError, match=rf"--{flag}=0 must be at least 1"):
+            _parser().parse_args([f"--{flag}=0"])
+
+
+@pytest.mark.parametrize("flag", ["output", "verify"])
+def test_an_empty_directory_name_is_refused(flag):
+    with pytest.raises(UserError, match=f"--{flag}= names no directory"):
+        _parser().parse_args([f"--{flag}="])
+
+
+def test_what_is_to_be_read_and_where_it_goes_must_be_said(verb):
+    with pytest.raises(UserError, match="--source is missing, for example --source=text:"):
+        verb("--output=x", "--vocab=y")
+    with pytest.raises(UserError, match="--output is missing, for example --output="):
+        verb("--source=embedded", "--vocab=y")
+
+
+@pytest.mark.parametrize("place", [".", "model", "tokenizer"])
+def test_a_vocabulary_may_be_that_of_a_model_of_a_workdir_or_of_a_corpus(tmp_path, tiny, place):
+    tiny.save(tmp_path / "given" / place)
+    assert load_tokenizer(find_vocabulary(str(tmp_path / "given"))).vocabulary == tiny.vocabulary
+
+
+def test_a_place_without_a_vocabulary_says_what_it_is_instead(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="is a workdir without an exported model yet; name the corpus that it trains on"):
+        find_vocabulary(str(tmp_path))
+    with pytest.raises(UserError, match="the name of the vocabulary is empty"):
+        find_vocabulary("")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"holds neither vocab.txt nor spiece.model nor tokenizer.json; copy the one"):
+        load_tokenizer(find_vocabulary(str(tmp_path / "empty")))
 
 
 def test_a_bucket_is_no_place_for_a_corpus(text_file, tiny_vocabulary, verb):

@@ -45,6 +45,7 @@ def test_a_source_that_is_none_is_refused_with_what_was_meant(text, message):
 
 def test_a_pattern_without_files_is_an_error_that_names_it(tmp_path):
     (tmp_path / "folder.txt").mkdir()
+    (tmp_path / "folder.txt").rename(tmp_path / "folder")
     with pytest.raises(UserError, match=r"no file matches .*/\*\.txt"):
         find_items([Source("text", f"{tmp_path}/*.txt")], ReadOptions())
 
@@ -106,3 +107,15 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(pathlib.Path, "open", refuse)
     with pytest.raises(UserError, match=r"a\.txt cannot be read: Permission denied"):
         find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions())
+
+
+@pytest.mark.parametrize("pattern", ["books", "b*", "books/"])
+def test_a_directory_is_told_what_to_write_for_the_files_in_it(tmp_path, pattern):
+    (tmp_path / "books" / "old").mkdir(parents=True)
+    with pytest.raises(
+        UserError, match=r"books is a directory; write 'text:.*books/\*' for the files in it, or 'text:.*books/\*\*'"
+    ):
+        find_items([Source("text", f"{tmp_path}/{pattern}")], ReadOptions())
+    (tmp_path / "books" / "old" / "a.txt").write_text("One.")
+    (item,) = find_items([Source("text", f"{tmp_path}/books/**")], ReadOptions())
+    assert item.path.endswith("a.txt")

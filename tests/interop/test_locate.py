@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.terminal import UserError
 
@@ -25,9 +26,10 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ASK = """
 import sys
+from bert_jax.corpus import hub
 from bert_jax.interop import locate
 from bert_jax.terminal import run_verb
-locate.HUB_SECONDS = float(sys.argv[2])
+hub.HUB_SECONDS = float(sys.argv[2])
 run_verb(lambda: print("FOUND", locate.find_model_directory(sys.argv[1])))
 """
 
@@ -237,3 +239,12 @@ def test_a_file_that_the_hub_will_not_give_is_a_sentence(hub, tmp_path):
     assert re.search(r"no directory lab/whole, and the hub did not give .*403", sentence)
     hub.broken.clear()
     assert ask("lab/whole", hub.address, tmp_path / "home")[0] == 0
+
+
+def test_a_vocabulary_of_the_hub_comes_without_the_weights(hub, tmp_path, monkeypatch):
+    code = "import sys; from bert_jax.corpus.hub import find_vocabulary; print('FOUND', find_vocabulary(sys.argv[1]))"
+    monkeypatch.setattr(sys.modules[__name__], "ASK", code)
+    status, output = ask("lab/whole", hub.address, tmp_path / "home")
+    assert status == 0, output
+    assert load_tokenizer(found(output)).size > 0
+    assert not [path for path in hub.asked if "safetensors" in path or ".bin" in path]
