@@ -113,6 +113,11 @@ class Experiment:
             raise UserError("config.init_new and config.init_drop are about the model config.init_from, which is empty; name one")
         if (steps := self.phase_starts()[-1]) > MOST:
             raise UserError(f"config.phases have {steps:,} steps together, which must be at most {MOST:,}; shorten them")
+        if self.examples.pairs != "none" and self.model.type_vocab_size < 2:
+            raise UserError(
+                f"config.model.type_vocab_size={self.model.type_vocab_size} has no type for the second text of a pair; "
+                "set it to 2, or config.examples.pairs=none"
+            )
         for i, phase in enumerate(self.phases):
             key = f"config.phases.{i}"
             if phase.length > self.model.max_position:

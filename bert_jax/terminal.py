@@ -37,6 +37,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {bare[close[0]]!r}?" if close else f"known: {', '.join(known)}"
 
 
+def looked_for(path: str | os.PathLike) -> str:
+    """A path that is not there, as a message names it: a relative one with the directory that it was looked for in."""
+    return os.fspath(path) if os.path.isabs(path) else f"{os.fspath(path)} (looked for in {os.getcwd()})"  # noqa: PTH109, PTH117
+
+
 class FlagParser(argparse.ArgumentParser):
     """argparse whose mistakes are `UserError`s, which names the nearest flag instead of an unknown one, and which refuses a flag
     that is given twice with different values."""

@@ -116,9 +116,11 @@ def _require_same(
     if refused:
         width = max(len(key) for key, _, _ in refused)
         table = "\n".join(f"  {key:<{width}}  there {old}, asked for {new}" for key, old, new in refused)
+        more = any(key.split(".")[-1] in ("steps", "epochs") for key, _, _ in refused)
+        further = f"; to train its model further, name another --workdir and --config.init_from={directory}" if more else ""
         raise UserError(
             f"--workdir={directory} holds a run with another configuration:\n{table}\n"
-            "name another --workdir for the new configuration, or repeat the old values to continue that run"
+            f"name another --workdir for the new configuration, or repeat the old values to continue that run{further}"
         )
 
 

@@ -61,6 +61,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("examples.whole_word", 1, "must be true or false"),
         ("mesh.data", 0, "mesh.data=0"),
         ("log_every", 0, "log_every=0"),
+        ("model.type_vocab_size", 1, "has no type for the second text of a pair; set it to 2, or config.examples.pairs=none"),
     ],
 )
 def test_an_impossible_value_is_an_error_naming_key_value_and_limit(path, value, says):

@@ -13,10 +13,18 @@ from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.model.settings import published_sizes
 from bert_jax.sharding.mesh import MeshConfig, mesh_shape
+from bert_jax.terminal import UserError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted((REPOSITORY / "experiments" / "pretrain").glob("*.py"))
 FINETUNING = sorted((REPOSITORY / "experiments" / "finetune").glob("*.py"))
+
+
+def documented(file: pathlib.Path) -> str:
+    """FILE[:ARG] as the docstring's command has it."""
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    found = re.search(rf"--config=experiments/\w+/{file.name}(:\S+)?", text)
+    return str(file) + (found[1] or "" if found else "")
 
 
 def load_finetuning(name: str) -> FinetuningExperiment:
@@ -33,7 +41,7 @@ def load(name: str) -> Experiment:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_experiment_loads_and_validates(file):
-    assert load(str(file)).phase_starts()[-1] > 0
+    assert load(documented(file)).phase_starts()[-1] > 0
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -100,7 +108,13 @@ def test_every_finetuning_experiment_loads_and_says_how_to_run_it_and_what_to_ex
     assert re.search("chip|laptop", text)
     assert "xpect" in text
     assert len(file.read_text().splitlines()) < 50
-    assert load_finetuning(str(file)).runs()
+    assert load_finetuning(documented(file)).runs()
+
+
+@pytest.mark.parametrize("file", ["glue", "squad", "distil", "grid", "ner", "sick", "ulmfit"])
+def test_an_experiment_for_several_tasks_asks_which(file: str):
+    with pytest.raises(UserError, match=rf"needs an argument, --config=\S+/{file}\.py:ARG; \S+/{file}\.py:\S+ is one$"):
+        load_finetuning(f"experiments/finetune/{file}.py")
 
 
 def test_the_grid_is_the_papers():

@@ -70,6 +70,7 @@ def test_another_configuration_is_refused_with_both_values(tmp_path: pathlib.Pat
         pass
     assert "  phases.1.steps  there 5, asked for 7\n  seed            there 0, asked for 3\n" in str(error.value)
     assert "name another --workdir" in str(error.value)
+    assert str(error.value).endswith(f"to train its model further, name another --workdir and --config.init_from={tmp_path}")
     assert (tmp_path / "config.json").read_text() == before
 
 

@@ -18,7 +18,7 @@ from bert_jax.corpus import files
 from bert_jax.corpus.integrity import MANIFEST, check_manifest, check_sizes, corpus_tokenizer, read_arrays, read_token_counts
 from bert_jax.corpus.shard import SPLITS, shard_name
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, looked_for, nearest
 
 FORMAT = 1
 SETTINGS, TOKENIZER = "settings.json", "tokenizer"
@@ -151,7 +151,8 @@ def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
 def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
     """The manifest of a finished corpus, checked. Raises UserError saying what is in its place."""
     if not directory.is_dir():
-        raise UserError(f"corpus {directory} does not exist; build one with python -m bert_jax.corpus --output={directory} ...")
+        remedy = f"build one with python -m bert_jax.corpus --output={directory} ..."
+        raise UserError(f"corpus {looked_for(directory)} does not exist; {remedy}")
     if not (directory / MANIFEST).is_file():
         if not (directory / SETTINGS).is_file():
             raise UserError(f"{directory} is not a corpus (it has no {MANIFEST}); build one with python -m bert_jax.corpus")

@@ -54,7 +54,10 @@ def check_ids(config: ModelConfig, **ids: np.ndarray | Array) -> None:
     """
     limits = {
         "input_ids": (config.vocab_size, "the text was tokenised with another vocabulary than the model's"),
-        "token_type_ids": (config.type_vocab_size, "the model was made with fewer token types"),
+        "token_type_ids": (
+            config.type_vocab_size,
+            "the model was made with fewer token types; python -m bert_jax.convert --token-types=2 adds them",
+        ),
         "position_ids": (
             config.max_position,
             "the row is longer than the position table: shorten it, or raise model.max_position",

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, looked_for, nearest
 
 Say = Callable[[str], object]
 """Takes one sentence about a file that could be read, but not all of it as it stands."""
@@ -51,7 +51,7 @@ def read_text(path: pathlib.Path) -> str:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}; give the path of a text file") from error
+        raise UserError(f"{looked_for(path)} cannot be read: {error.strerror or error}; give the path of a text file") from error
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

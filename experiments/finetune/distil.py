@@ -13,7 +13,7 @@ Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: betw
 from ml_collections import ConfigDict
 
 
-def get_config(task: str = "glue/mrpc") -> ConfigDict:
+def get_config(task: str) -> ConfigDict:
     return ConfigDict(
         {
             "task": {"name": task, "length": 128},

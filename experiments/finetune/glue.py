@@ -14,7 +14,7 @@ Hardware: v5e:1x1, one chip of any TPU or GPU; for small models a laptop. Expect
 from ml_collections import ConfigDict
 
 
-def get_config(task: str = "mrpc") -> ConfigDict:
+def get_config(task: str) -> ConfigDict:
     return ConfigDict(
         {
             "task": {"name": f"glue/{task}", "length": 128},

@@ -13,7 +13,7 @@ the best on dev.
 from ml_collections import ConfigDict
 
 
-def get_config(task: str = "glue/mrpc") -> ConfigDict:
+def get_config(task: str) -> ConfigDict:
     return ConfigDict(
         {
             "task": {"name": task, "length": 128},

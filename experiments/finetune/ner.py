@@ -12,7 +12,7 @@ Hardware: v5e:1x1, one chip of any TPU or GPU. Expected on dev with cased BERT-B
 from ml_collections import ConfigDict
 
 
-def get_config(task: str = "conll2003") -> ConfigDict:
+def get_config(task: str) -> ConfigDict:
     return ConfigDict(
         {
             "task": {"name": task, "length": 128, "context": "document" if task == "conll2003" else "sentence"},

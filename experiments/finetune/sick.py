@@ -12,7 +12,7 @@ label is NEUTRAL.
 from ml_collections import ConfigDict
 
 
-def get_config(question: str = "entailment") -> ConfigDict:
+def get_config(question: str) -> ConfigDict:
     return ConfigDict(
         {
             "task": {"name": f"sick/{question}", "length": 64},

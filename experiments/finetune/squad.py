@@ -14,7 +14,7 @@ README).
 from ml_collections import ConfigDict
 
 
-def get_config(version: str = "v1.1") -> ConfigDict:
+def get_config(version: str) -> ConfigDict:
     return ConfigDict(
         {
             "task": {"name": f"squad/{version}", "length": 384, "doc_stride": 128, "max_question": 64, "max_answer": 30},

@@ -13,7 +13,7 @@ to be compared with.
 from ml_collections import ConfigDict
 
 
-def get_config(task: str = "glue/sst2") -> ConfigDict:
+def get_config(task: str) -> ConfigDict:
     return ConfigDict(
         {
             "task": {"name": task, "length": 128},

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from bert_jax.model.settings import published
 
 
-def get_config(size: str = "tiny") -> ConfigDict:
+def get_config(size: str) -> ConfigDict:
     return ConfigDict(
         {
             "corpus": {"directory": "runs/wikipedia_corpus"},

@@ -22,6 +22,8 @@ from bert_jax.step_programs import costliest_run
 from bert_jax.terminal import UserError
 from tests.costs.test_estimate import A, program
 
+GRID = "experiments/finetune/grid.py:glue/rte"
+
 
 @pytest.mark.parametrize("most", [0, 1, 6, 10, 11, 254])
 @pytest.mark.parametrize("known", [True, False])
@@ -174,7 +176,7 @@ def lower(case: aot.Case, devices: Any) -> Any:
             ["training.accumulation=4", "model.rematerialisation=full", "training.batch_size=80, 10 rows a chip, the most"],
         ),
         (
-            ["--config=experiments/finetune/grid.py", "--config.sweep.batch_sizes=[256,16]", "--config.sweep.devices_per_run=8"],
+            [f"--config={GRID}", "--config.sweep.batch_sizes=[256,16]", "--config.sweep.devices_per_run=8"],
             ["training.accumulation=4", "model.rematerialisation=full", "sweep.batch_sizes=[16,80], 10 rows a chip, the most"],
         ),
     ],

@@ -18,6 +18,7 @@ from bert_jax.terminal import UserError
 from tests.costs.test_estimate import A, estimated, program, work
 
 BASE = "experiments/pretrain/bert_base.py"
+MRPC = "--config=experiments/finetune/glue.py:mrpc"
 
 
 def one(
@@ -146,10 +147,10 @@ def test_rows_give_the_steps_of_a_pass():
     evaluation = (f"--config={BASE}", "--phase=0", "--step=eval")
     assert steps_of(256, *evaluation) == (None, "")
     assert steps_of(256, *evaluation, "--rows=10000") == (40, "1 pass, 10,000 rows")
-    task = "--config=experiments/finetune/glue.py:mrpc"
+    task = MRPC
     assert steps_of(32, task)[0] is None
     assert steps_of(32, task, "--rows=3668", "--config.training.epochs=2") == (2 * 115, "2 epochs, 3,668 examples")
-    grid = ("--config=experiments/finetune/grid.py", "--config.sweep.epochs=[2,4]", "--config.sweep.batch_sizes=[16,32]")
+    grid = ("--config=experiments/finetune/grid.py:rte", "--config.sweep.epochs=[2,4]", "--config.sweep.batch_sizes=[16,32]")
     assert steps_of(32, *grid, "--rows=3668")[0] == 4 * 115
     assert steps_of(16, f"--config={BASE}", "--phase=0") == (900_000, "experiment")
 
@@ -216,10 +217,10 @@ def wanted(*flags: str) -> list[Case]:
         ([f"--config={BASE}", "--topology=v5e:4x4", "--step=eval", "--rows=0"], "--rows=0 must be at least 1"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--rows=9"], "--rows=9, but .* says itself how many steps"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--step=eval", "--save=x"], "--save=x keeps .* nothing loads the eval step"),
-        (["--config=experiments/finetune/glue.py", "--topology=v5e:1x1", "--save=x"], "nothing loads the finetune step of"),
-        (["--config=experiments/finetune/glue.py", "--topology=v5e:1x1", "--phase=0"], "--phase=0, but .* which has no phases"),
-        (["--config=experiments/finetune/glue.py", "--topology=v5e:1x1", "--step=eval"], "is a task's experiment"),
-        (["--config=experiments/finetune/glue.py", "--topology=v5e:1x1", "--config.phases.0.length=8"], "there is no 'phases'"),
+        ([MRPC, "--topology=v5e:1x1", "--save=x"], "nothing loads the finetune step of"),
+        ([MRPC, "--topology=v5e:1x1", "--phase=0"], "--phase=0, but .* which has no phases"),
+        ([MRPC, "--topology=v5e:1x1", "--step=eval"], "is a task's experiment"),
+        ([MRPC, "--topology=v5e:1x1", "--config.phases.0.length=8"], "there is no 'phases'"),
     ],
 )
 def test_a_wrong_flag_is_an_error_that_names_it(flags: list[str], says: str):

@@ -37,7 +37,8 @@ def named(file: pathlib.Path) -> list[tuple[str, str]]:
     text = ast.get_docstring(ast.parse(file.read_text())) or ""
     path = file.relative_to(REPOSITORY).as_posix()
     if found := NAMED.search(text):
-        return [(path, found[1])]
+        argument = re.search(rf"--config={path}(:\S+)", text)
+        return [(path + (argument[1] if argument else ""), found[1])]
     return [(f"{path}:{size}", hardware) for size, hardware in OF_SIZE.findall(text)]
 
 

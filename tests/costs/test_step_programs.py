@@ -32,7 +32,7 @@ def shapes(program: StepProgram) -> dict[str, tuple[int, ...]]:
 
 
 def test_of_a_sweep_the_run_with_most_rows_is_taken_on_the_devices_of_one_run():
-    alone, pair = step("grid.py"), step("grid.py", ("sweep.devices_per_run", "2"))
+    alone, pair = step("grid.py:glue/rte"), step("grid.py:glue/rte", ("sweep.devices_per_run", "2"))
     assert (alone.mesh.size, alone.rows, pair.mesh.size, pair.rows) == (1, 32, 2, 32)
     assert step("glue.py:mrpc").mesh.size == 8
 

@@ -67,8 +67,8 @@ def test_a_label_unknown_to_training_is_an_error_with_its_place(tmp_path: pathli
         load_own_data(OwnDataConfig(train=train, dev=dev), "sequence")
     data = load_own_data(OwnDataConfig(train=train, dev=dev, label_names=("yes", "no", "maybe")), "sequence")
     assert (data.labels, len(data.train), len(data.dev), data.test) == (("yes", "no", "maybe"), 2, 2, [])
-    with pytest.raises(UserError, match=r"train\.tsv, line 3: the label 'no' is not known; known: yes"):
-        load_own_data(OwnDataConfig(train=train, label_names=("yes",)), "sequence")
+    with pytest.raises(UserError, match=r"train\.tsv, line 3: the label 'no' is not known; known: yes, maybe"):
+        load_own_data(OwnDataConfig(train=train, label_names=("yes", "maybe")), "sequence")
     with pytest.raises(UserError, match="the labels are not known: set train"):
         load_own_data(OwnDataConfig(dev=dev), "sequence")
 
@@ -89,12 +89,20 @@ def test_a_missing_column_is_told_with_the_nearest_one(tmp_path: pathlib.Path):
         read_own_data(OwnDataConfig(train=path), "sequence", "train")
 
 
+@pytest.mark.parametrize("label", ["1e300", "-1e7", "nan", "inf"])
+def test_a_value_that_no_float32_can_be_trained_on_is_refused(tmp_path: pathlib.Path, label: str):
+    path = tmp_path / "train.csv"
+    path.write_text(f"text,label\ngood,1\nbad,{label}\n")
+    with pytest.raises(UserError, match=rf"train\.csv, line 3: label is '{label}', not a number from -1e\+06 to 1e\+06; mend"):
+        load_own_data(OwnDataConfig(train=str(path), problem="regression"), "sequence")
+
+
 def test_regression_and_several_labels(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.jsonl", {"text": "a", "label": 2}, {"text": "b", "label": "-0.5"})
     data = load_own_data(OwnDataConfig(train=path, problem="regression"), "sequence")
     assert ([e.label for e in data.train], data.labels) == ([2.0, -0.5], ())
     path = put(tmp_path / "b.jsonl", {"text": "a", "label": "inf"})
-    with pytest.raises(UserError, match="line 1: label is inf, not a finite number"):
+    with pytest.raises(UserError, match=r"line 1: label is 'inf', not a number from -1e\+06"):
         load_own_data(OwnDataConfig(train=path, problem="regression"), "sequence")
     path = put(tmp_path / "c.csv", "text,label", "a,sad|old", "b,", "c,old")
     data = load_own_data(OwnDataConfig(train=path, problem="multi_label", separator="|"), "sequence")
@@ -198,6 +206,8 @@ def test_what_is_not_given_is_asked_for(tmp_path: pathlib.Path):
         read_own_data(OwnDataConfig(), "tokens", "train")
     with pytest.raises(UserError, match=r"own.problem='regresion' is not one of .*; did you mean 'regression'"):
         OwnDataConfig(problem="regresion")
+    with pytest.raises(UserError, match=r"label_names=\[pos\] is one label, .*; name two or more as \[a,b\], or none"):
+        OwnDataConfig(label_names=("pos",))
     with pytest.raises(UserError, match="names a label twice"):
         OwnDataConfig(label_names=("a", "a"))
     (tmp_path / "torn.csv.gz").write_bytes(gzip.compress(b"text,label\n")[:-3])
