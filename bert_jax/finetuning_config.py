@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from bert_jax.config import CheckpointConfig, section
-from bert_jax.keys import renamed
 from bert_jax.model.settings import (
     ATTENTIONS,
     DTYPES,
@@ -159,7 +158,7 @@ class FinetuningExperiment:
     def from_dict(cls, values: Mapping[str, Any]) -> FinetuningExperiment:
         """The experiment that nested plain values describe. Raises UserError for unknown keys, wrong types and impossible
         values."""
-        experiment = section(cls, renamed(values), "config")
+        experiment = section(cls, values, "config")
         experiment.validate()
         return experiment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.ranges import hints, is_group
@@ -32,8 +32,8 @@ ALIASES = {
     "hidden_size": ("width", "d_model", "dim", "hidden_dim", "embed_dim"),
     "intermediate_size": ("ffn_dim", "d_ff", "feed_forward_size"),
     "max_position": ("max_position_embeddings", "max_positions"),
-    "stride": ("doc_stride",),
-    "max_answer_tokens": ("max_answer", "max_answer_length"),
+    "doc_stride": ("stride",),
+    "max_answer": ("max_answer_tokens", "max_answer_length"),
     "max_question": ("max_query_length",),
     "max_predictions": ("max_predictions_per_seq",),
     "masked_fraction": ("mlm_probability", "masked_lm_prob", "mask_prob"),
@@ -47,21 +47,6 @@ ALIASES = {
     "data_dir": ("data", "dataset", "data_path"),
 }
 """What others call a key: the last part of ours (or more of it, where that is several keys') and the names of other codebases."""
-
-
-FORMER = {"task.doc_stride": "task.stride", "task.max_answer": "task.max_answer_tokens"}
-"""Keys that had other names once: experiment files and workdirs of that time are read as if they had the new ones."""
-
-
-def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings with the names of `FORMER` brought up to date."""
-    made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
-    for former, name in FORMER.items():
-        group, _, old = former.rpartition(".")
-        node = made.get(group)
-        if isinstance(node, dict) and old in node:
-            node.setdefault(name.rpartition(".")[2], node.pop(old))
-    return made
 
 
 def leaves(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,6 @@ from bert_jax import experiment_files, hosts
 from bert_jax.corpus.files import cache_directory
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.interruptions import HUNG, Preemption, Watchdog
-from bert_jax.keys import FORMER, renamed
 from bert_jax.overrides import UNSET, flag_for, override, split_overrides
 from bert_jax.ranges import InRange
 from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
@@ -128,10 +127,10 @@ Schema = type | Callable[[Mapping[str, Any]], type] | None
 def read_config(given: str, overrides: Sequence[tuple[str, str]], schema: Schema, flag: str = "config") -> dict[str, Any]:
     """The configuration of an experiment file that `--config` (or another `flag`) names as FILE[:ARG], with overrides ("a", "1"),
     as plain dicts; `schema` as of `parse_flags`, or a function that gives it for what the file returned."""
-    config = renamed(experiment_files.load(given, f"--{flag}"))
+    config = experiment_files.load(given, f"--{flag}")
     known = schema if schema is None or isinstance(schema, type) else schema(config)
     for key, text in overrides:
-        override(config, known, FORMER.get(key, key), text, flag)
+        override(config, known, key, text, flag)
     return config
 
 

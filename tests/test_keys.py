@@ -9,7 +9,7 @@ import pytest
 from bert_jax import launch, predict
 from bert_jax.config import Experiment
 from bert_jax.finetuning_config import FinetuningExperiment
-from bert_jax.keys import ALIASES, FORMER, leaves, meant
+from bert_jax.keys import ALIASES, leaves, meant
 from bert_jax.terminal import FlagParser, UserError, nearest
 
 BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
@@ -31,7 +31,7 @@ BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
         ("model.dropout", BOTH_DROPOUTS, BOTH_DROPOUTS),
         ("model.n_heads", [], ["model.num_heads"]),
         ("sweep.seed", ["sweep.seeds"], ["seed"]),
-        ("task.max_answer_length", ["task.max_answer_tokens"], []),
+        ("task.stride", ["task.doc_stride"], []),
         ("optimiser", ["optimizer"], ["optimizer"]),
         ("colour", [], []),
         ("top_k", [], []),
@@ -95,14 +95,3 @@ def test_the_value_of_the_experiment_is_the_one_that_is_now(tmp_path: pathlib.Pa
     assert read(("task.own.label_names", "pos, neg"))["task"]["own"]["label_names"] == ["pos", "neg"]
     assert read(("task.own.label_names", "['a,b','c']"))["task"]["own"]["label_names"] == ["a,b", "c"]
     assert read(("sweep.seeds", "[]"))["sweep"]["seeds"] == []
-
-
-def test_a_former_name_of_a_key_is_read_as_its_new_one(tmp_path: pathlib.Path):
-    file = tmp_path / "old.py"
-    file.write_text("def get_config(): return {'init_from': 'model', 'task': {'doc_stride': 64, 'max_answer': 9}}")
-    values = launch.read_config(str(file), [("task.doc_stride", "32")], FinetuningExperiment)
-    task = FinetuningExperiment.from_dict(values).task
-    assert (task.stride, task.max_answer_tokens) == (32, 9)
-    stored = {"init_from": "model", "task": {"name": "squad/v1.1", "doc_stride": 64}}
-    assert FinetuningExperiment.from_dict(stored).task.stride == 64
-    assert all(name in dict(leaves(FinetuningExperiment)) for name in FORMER.values())

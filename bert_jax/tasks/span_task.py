@@ -167,7 +167,7 @@ class SpanTask:
             tokenizer.encode(question),
             context_ids,
             length=self.config.length,
-            stride=self.config.stride,
+            stride=self.config.doc_stride,
             max_question=self.config.max_question,
             cls_id=tokenizer.cls_id,
             sep_id=tokenizer.sep_id,
@@ -191,7 +191,7 @@ class SpanTask:
                 reading.offsets,
                 n_best=self.config.n_best,
                 candidates=self.config.n_best,
-                max_answer_tokens=self.config.max_answer_tokens,
+                max_answer_tokens=self.config.max_answer,
                 may_be_unanswerable=self.may_be_unanswerable,
             )
 

@@ -41,10 +41,10 @@ class TaskConfig:
     """Token tasks: "sentence" reads a sentence alone, "document" with what stands around it (paper section 5.3)."""
     scheme: Annotated[str, OneOf(("", *SCHEMES))] = ""
     """Token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty leaves them as they are."""
-    stride: Annotated[int, Interval(ge=1, le=LONGEST)] = 128
+    doc_stride: Annotated[int, Interval(ge=1, le=LONGEST)] = 128
     """Tokens between two windows over a context."""
     max_question: Annotated[int, Interval(ge=1, le=LONGEST)] = 64
-    max_answer_tokens: Annotated[int, Interval(ge=1, le=LONGEST)] = 30
+    max_answer: Annotated[int, Interval(ge=1, le=LONGEST)] = 30
     """Tokens of a question that are read, and of an answer."""
     n_best: Annotated[int, Interval(ge=1, le=1_000)] = 20
     own: OwnDataConfig = dataclasses.field(default_factory=OwnDataConfig)

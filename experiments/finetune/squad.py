@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 def get_config(version: str) -> ConfigDict:
     return ConfigDict(
         {
-            "task": {"name": f"squad/{version}", "length": 384, "stride": 128, "max_question": 64, "max_answer_tokens": 30},
+            "task": {"name": f"squad/{version}", "length": 384, "doc_stride": 128, "max_question": 64, "max_answer": 30},
             "training": {"batch_size": 12, "learning_rate": 3e-5, "epochs": 2},
         }
     )

@@ -97,7 +97,7 @@ def test_every_answer_of_real_files_is_exactly_some_tokens_but_those_inside_a_wo
 def test_logits_that_say_the_answers_recover_them_from_the_windows_of_real_files(version, uncased, shared_data, tmp_path):
     notes: list[str] = []
     data_dir = str(shared_data / "squad")
-    config = TaskConfig(name=f"squad/{version}", data_dir=data_dir, length=192, stride=64, max_answer_tokens=100, train_rows=500)
+    config = TaskConfig(name=f"squad/{version}", data_dir=data_dir, length=192, doc_stride=64, max_answer=100, train_rows=500)
     task = load(config, notes.append)
     for split in task.splits:
         units = task.units(split, uncased)
@@ -133,7 +133,7 @@ def test_answers_in_any_script_are_recovered_exactly_through_windows(kind, tmp_p
         if context[start:end].strip():
             questions.append(("who is it", context, [(context[start:end], start)]))
     notes: list[str] = []
-    task = squad_task(tmp_path, questions, questions, notes.append, length=60, stride=12, max_answer_tokens=60)
+    task = squad_task(tmp_path, questions, questions, notes.append, length=60, doc_stride=12, max_answer=60)
     units = task.units("dev", tokenizer)
     assert len(units) > 2 * len(questions) > 250
     predictions, _ = written(task, tmp_path, "dev", right(units))
@@ -144,7 +144,7 @@ def test_answers_in_any_script_are_recovered_exactly_through_windows(kind, tmp_p
 
 def test_a_window_without_all_of_the_answer_is_to_point_at_cls(tokenizer, tmp_path):
     context = "a b c d e f g h"
-    task = squad_task(tmp_path, [("who", context, [("d e", 6)])], [("who", context, [("d e", 6)])], length=8, stride=1)
+    task = squad_task(tmp_path, [("who", context, [("d e", 6)])], [("who", context, [("d e", 6)])], length=8, doc_stride=1)
     units = task.units("train", tokenizer)
     shown = [tokenizer.decode(unit.ids[0]) for unit in units]
     assert shown == [f"[CLS] who [SEP] {context[i : i + 7]} [SEP]" for i in (0, 2, 4, 6, 8)]
@@ -156,7 +156,7 @@ def test_a_window_without_all_of_the_answer_is_to_point_at_cls(tokenizer, tmp_pa
 def test_questions_and_answers_have_no_more_tokens_than_is_said(tokenizer, tmp_path):
     questions: list[Question] = [("who who who ?", "a b c d", [("b c d", 2)])]
     for most, answer in ((3, "b c d"), (2, "b c")):
-        task = squad_task(tmp_path, questions, questions, max_question=2, max_answer_tokens=most)
+        task = squad_task(tmp_path, questions, questions, max_question=2, max_answer=most)
         (unit,) = task.units("dev", tokenizer)
         assert tokenizer.decode(unit.ids[0]) == "[CLS] who who [SEP] a b c d [SEP]"
         (logits,) = right([unit])
@@ -188,7 +188,7 @@ def test_scores_are_the_official_ones_of_the_file_that_is_written(tokenizer, tmp
     draw = np.random.default_rng(0)
     questions: list[Question] = [("who", " ".join(draw.choice(list(LETTERS), 40)), None) for _ in range(30)]
     questions = [(q, text, [(text[2 * i : 2 * i + 5], 2 * i)] * 2) for i, (q, text, _) in enumerate(questions)]
-    task = squad_task(tmp_path, questions, questions, length=20, stride=5)
+    task = squad_task(tmp_path, questions, questions, length=20, doc_stride=5)
     units = task.units("dev", tokenizer)
     logits = [values * draw.integers(0, 2) + draw.normal(size=values.shape).astype(np.float32) for values in right(units)]
     predictions, best = written(task, tmp_path, "dev", logits)
