@@ -12,15 +12,23 @@ import importlib
 import multiprocessing
 import os
 import pathlib
+import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["bert_jax.finetune", "bert_jax.predict", "bert_jax.pretrain"])
+VERBS = {"corpus": "corpus.__main__"} | {
+    name: name for name in ("pretrain", "finetune", "predict", "convert", "aot", "tasks.glue_submission")
+}
+"""The module of each verb, in `bert_jax`."""
+SERVER.set_forkserver_preload([f"bert_jax.{module}" for module in VERBS.values()])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +75,38 @@ class Signal:
 
 
 @dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What a process finds where it begins."""
+
+    directory: pathlib.Path | None = None
+    """The current directory; that of the tests if None."""
+    stdin: bytes = b""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Variables beside those of the tests."""
+    file_size: int | None = None
+    """No file grows beyond so many bytes, as on a full disk."""
+    closed: tuple[int, ...] = ()
+    """File descriptors, as after `>&-` in a shell."""
+
+    def enter(self) -> None:
+        """Puts this process there."""
+        if self.directory:
+            os.chdir(self.directory)
+        os.environ.update(self.environment)
+        with tempfile.TemporaryFile() as file:
+            file.write(self.stdin)
+            file.seek(0)
+            os.dup2(file.fileno(), 0)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  # forkserver has put another in its place
+        for descriptor in self.closed:
+            os.close(descriptor)
+            setattr(sys, ("stdin", "stdout", "stderr")[descriptor], None)  # as Python begins where one is closed
+        if self.file_size is not None:
+            jax.config.update("jax_enable_compilation_cache", False)  # half a program would be kept for other processes
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.file_size, resource.RLIM_INFINITY))
+
+
+@dataclasses.dataclass(frozen=True)
 class Done:
     """How a command line ended: its exit status, or minus the signal that ended it, and everything it said."""
 
@@ -80,6 +120,7 @@ def run(
     devices: int = 1,
     at: Signal | None = None,
     slow: str = "",
+    around: Surroundings = Surroundings(),
     timeout: float = 600,
 ) -> list[Done]:
     """Does `commands` in one process on so many devices; what they compile is kept in `directory` for the runs that follow.
@@ -89,7 +130,7 @@ def run(
     directory.mkdir(parents=True, exist_ok=True)
     outputs = [directory / f"output-{time.monotonic_ns()}-{i}.txt" for i in range(len(commands))]
     names = [str(path) for path in outputs]
-    child = SERVER.Process(target=_child, args=(str(directory), [list(c) for c in commands], names, devices, at, slow))
+    child = SERVER.Process(target=_child, args=(str(directory), [list(c) for c in commands], names, devices, at, slow, around))
     child.start()
     child.join(timeout)
     if child.is_alive():
@@ -111,10 +152,9 @@ def _child(
     devices: int,
     at: Signal | None,
     slow: str,
+    around: Surroundings,
 ) -> None:
     """In the new process: the verbs, with everything they say in `outputs` and their statuses beside."""
-    import jax
-
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(pathlib.Path(directory) / "compiled")
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
@@ -131,9 +171,11 @@ def _child(
             sys.stderr.flush()
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
+        around.enter()
         status = _do(verb, arguments)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream:
+                stream.flush()
         pathlib.Path(output).with_suffix(".status").write_text(str(status))
 
 
@@ -150,7 +192,7 @@ def _slow_down(name: str) -> None:
 
 def _do(verb: str, arguments: list[str]) -> int:
     """The exit status that `python -m bert_jax.VERB` would have."""
-    module = importlib.import_module(f"bert_jax.{verb}")
+    module = importlib.import_module(f"bert_jax.{VERBS[verb]}")
     sys.argv = [verb, *arguments]
     try:
         module.run_verb(module.main)

@@ -1,0 +1,94 @@
+"""What the cases find: a corpus, models with every head, tables, a finished run. No verb may change any of it."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import shutil
+import string
+from collections.abc import Mapping
+
+from bert_jax.model.settings import HeadConfig
+from tests.end_to_end import forked
+from tests.end_to_end.runs import VOCABULARY, write_experiment, write_text
+from tests.end_to_end.toy_tasks import WRITERS, own_texts, write_model
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+ONE_LAYER = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_position": 64}
+HEADS = {
+    "classifier": HeadConfig(kind="sequence", labels=("good", "poor")),
+    "tagger": HeadConfig(kind="token", labels=("B-PER", "O")),
+    "reader": HeadConfig(kind="span"),
+    "chooser": HeadConfig(kind="choice"),
+    "resolver": HeadConfig(kind="mention", labels=("A", "B", "neither")),
+}
+OFFICIAL = {
+    "sst2": "glue/sst2",
+    "swag": "swag",
+    "gap": "gap",
+    "conll": "conll2003",
+    "squad1": "squad/v1.1",
+    "squad2": "squad/v2.0",
+}
+"""The tasks whose official files are there."""
+FINETUNE = (
+    "--config=$repository/experiments/finetune/own_text.py --workdir=run --config.init_from=$model "
+    "--config.task.own.train=$train --config.task.own.dev=$dev --config.task.length=16 --config.training.batch_size=16 "
+    "--config.training.epochs=1 --config.model.scan_unroll=1"
+)
+"""A fine-tuning run that would do."""
+
+
+def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Everything, in `root`, by name."""
+    scratch = root / "scratch"
+    places = {
+        "repository": REPOSITORY,
+        "vocabulary": VOCABULARY,
+        "text": root / "text.txt",
+        "corpus": root / "corpus",
+        "experiment": root / "experiment.py",
+        "tf1": REPOSITORY / "tests" / "golden" / "tf1" / "bert",
+        "model": root / "model",
+        "run": root / "run",
+        "tables": root / "tables",
+        "noise": root / "noise.bin",
+        "train": root / "tables" / "train.csv",
+        "dev": root / "tables" / "dev.csv",
+        **{name: root / name for name in (*HEADS, *OFFICIAL)},
+    }
+    write_text(places["text"])
+    places["noise"].write_bytes(random.Random(0).randbytes(3_000))
+    write_model(places["model"], **ONE_LAYER)
+    for name, head in HEADS.items():
+        write_model(places[name], head=head, **ONE_LAYER)
+    places["tables"].mkdir()
+    own_texts(places["tables"])
+    for name, task in OFFICIAL.items():
+        WRITERS[task](places[name])
+    commands = [
+        "corpus --source=text:$text --vocab=$vocabulary --lowercase --output=$corpus --heldout-fraction=0.2 --shards=2 "
+        "--workers=1",
+        "finetune " + FINETUNE.replace("=run", "=$run"),
+    ]
+    for done in forked.run(scratch, *([string.Template(word).substitute(places) for word in line.split()] for line in commands)):
+        assert done.status == 0, done.output
+    write_experiment(places["experiment"], places["corpus"])
+    shutil.rmtree(scratch)
+    return places
+
+
+def contents(directory: pathlib.Path) -> dict[str, bytes | None]:
+    """Every file below `directory` with its bytes; of a directory, None."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in sorted(directory.rglob("*"))
+        if not path.is_fifo()
+    }
+
+
+def states(places: Mapping[str, pathlib.Path]) -> dict[str, tuple[int, int]]:
+    """Every file of the places with what changes whenever its bytes are written: its size and the time of its last change."""
+    root = places["text"].parent
+    found = ((path, path.stat()) for path in root.rglob("*"))
+    return {str(path): (state.st_size, state.st_ctime_ns) for path, state in found}

@@ -1,0 +1,34 @@
+"""The bad inputs of each verb. A new one is a line in the table of its verb."""
+
+from __future__ import annotations
+
+from tests.bad_inputs.tables import (
+    aot,
+    convert,
+    corpus,
+    finetune,
+    finetune_data,
+    finetune_keys,
+    predict,
+    predict_models,
+    pretrain,
+    pretrain_keys,
+    submission,
+)
+
+TABLES = [
+    module.TABLE
+    for module in (
+        corpus,
+        pretrain,
+        pretrain_keys,
+        finetune,
+        finetune_data,
+        finetune_keys,
+        predict,
+        predict_models,
+        convert,
+        aot,
+        submission,
+    )
+]

@@ -1,0 +1,110 @@
+"""Bad inputs of `aot` that are found before the TPU compiler is asked."""
+
+from __future__ import annotations
+
+from tests.bad_inputs.case import Case, Table
+
+CASES = [
+    Case(
+        "no experiment", says="--config is missing, for example --config=experiments/pretrain/bert_base.py", without=("--config",)
+    ),
+    Case("no topology", says="--topology is missing, for example --topology=v5e:4x4", without=("--topology",)),
+    Case("an unknown flag", "--topolgy=v5e:4x4", "unknown argument --topolgy=v5e:4x4: did you mean '--topology'?"),
+    Case(
+        "an experiment that is not there",
+        "--config=bert_bse.py",
+        "--config=bert_bse.py: there is no file ... did you mean 'experiments/pretrain/bert_base.py'?",
+    ),
+    Case(
+        "another experiment that is not there",
+        "--against=/nope",
+        "--against=/nope: there is no file /nope ... the experiments are bert_base, bert_large, bert_miniature, distil,",
+    ),
+    Case(
+        "a key that is none",
+        "--config.model.hiden_size=8",
+        "--config.model.hiden_size=8: there is no 'hiden_size' in config.model; did you mean 'model.hidden_size'?",
+    ),
+    Case(
+        "a key of another experiment that is not given",
+        "--against.seed=1",
+        "--against.seed sets a key of --against, which is not given; add --against=FILE",
+    ),
+    Case(
+        "a topology without a shape",
+        "--topology=v5e",
+        "--topology=v5e is not GENERATION:SHAPE, as v5e:4x4, ... there are v4, v5e, v5p, v6e, v7x, for example v4:2x2x4,",
+    ),
+    Case(
+        "a number for a topology",
+        "--topology=v5e-16",
+        "--topology=v5e-16 gives a number, not a shape ... v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16",
+    ),
+    Case(
+        "a shape that is none",
+        "--topology=v5e:3x5",
+        "--topology=v5e:3x5: v5e has no slice 3x5; nearest: v5e:4x4 (16 chips); v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16,",
+    ),
+    Case(
+        "a generation that is none",
+        "--topology=v9x:4x4",
+        "--topology=v9x:4x4: there is no TPU 'v9x' ... there are v4, v5e, v5p, v6e, v7x, for example v4:2x2x4, v5e:4x4,",
+    ),
+    Case("no slices", "--slices=0", "--slices=0 must be at least 1 and at most 65,536"),
+    Case(
+        "slices told twice",
+        "--topology=4xv5e:4x4 --slices=2",
+        "--topology=4xv5e:4x4 has 4 slices and --slices=2 says otherwise; give one of them",
+    ),
+    Case("a step that is none", "--step=trian", "--step=trian is unknown: did you mean 'train'?"),
+    Case(
+        "the step of another verb",
+        "--step=finetune",
+        "--step=finetune, but $experiment pretrains; give an experiment of experiments/finetune/",
+    ),
+    Case("a phase that is not there", "--phase=7", "--phase=7: $experiment has the phases 0 to 1"),
+    Case(
+        "a phase of a task",
+        "--config=$repository/experiments/finetune/squad.py:v1.1 --phase=0",
+        "--phase=0, but $repository/experiments/finetune/squad.py:v1.1 is a task's experiment, which has no phases; leave it out",
+    ),
+    Case(
+        "a step of a task",
+        "--config=$repository/experiments/finetune/squad.py:v1.1 --step=eval",
+        "--step=eval, but $repository/experiments/finetune/squad.py:v1.1 is a task's experiment, ... leave it out",
+    ),
+    Case("no rows", "--rows=0", "--rows=0 must be at least 1"),
+    Case(
+        "rows of pretraining",
+        "--rows=100",
+        "--rows=100, but $experiment says itself how many steps pretraining takes; leave it out",
+    ),
+    Case("a price below nothing", "--price=-1", "--price=-1 must be at least 0 and at most 1e+09"),
+    Case(
+        "a price that is not a number",
+        "--price=nan",
+        "--price=nan must be a finite number, at least 0 and at most 1e+09",
+    ),
+    Case(
+        "a price without end",
+        "--price=inf",
+        "--price=inf must be a finite number, at least 0 and at most 1e+09",
+    ),
+    Case("a word for a price", "--price=cheap", "--price=cheap must be a number, at least 0 and at most 1e+09"),
+    Case(
+        "programs that nothing loads",
+        "--step=eval --save=programs",
+        "--save=programs keeps training steps for `pretrain --compiled`, and nothing loads the ... leave it out",
+    ),
+    Case(
+        "rows longer than the position table",
+        "--config.phases.0.length=65",
+        "config.phases.0.length=65 is longer than the position table, ... shorten the rows, or raise model.max_position",
+    ),
+    Case(
+        "an empty experiment",
+        "--config=",
+        "--config is missing, for example --config=experiments/pretrain/bert_base.py",
+    ),
+]
+TABLE = Table("aot", "--config=$experiment --topology=v5e:4x4", CASES)

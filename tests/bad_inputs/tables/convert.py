@@ -1,0 +1,251 @@
+"""Bad inputs of `convert`."""
+
+from __future__ import annotations
+
+from tests.bad_inputs.case import Case, Table
+from tests.bad_inputs.damage import cut, keys, remove
+
+DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
+
+CASES = [
+    # ---------------------------------------------------------------------------------------------------- the command line
+    Case("nothing to read", says="the following arguments are required: --from", without=("--from",)),
+    Case("nowhere to write", says="the following arguments are required: --to", without=("--to",)),
+    Case("an unknown flag", "--form=tf1", "unknown argument --form=tf1: did you mean '--format'?"),
+    Case("a format that is none", "--format=hugingface", "--format=hugingface is unknown: did you mean 'huggingface'?"),
+    Case("a number type that is none", "--dtype=float64", "--dtype=float64 is unknown: did you mean 'float16'?"),
+    Case(
+        "a dropped part that is none",
+        "--drop=nsp",
+        "a model has no part 'nsp': known: choice_head, ... parts are pooler, mlm_head, nsp_head, sequence_head,",
+    ),
+    Case(
+        "a new part that is none",
+        "--new=pooled",
+        "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, sequence_head,",
+    ),
+    Case("a new head without labels", "--new=sequence_head", "a new sequence_head needs its labels; name them"),
+    Case(
+        "two new heads",
+        "--new=sequence_head,token_head --labels=a,b",
+        "a model has one labelled head, but sequence_head and token_head are asked for; choose one",
+    ),
+    Case("an empty label", "--new=sequence_head --labels=a,,b", "argument --labels: 'a,,b' is not a list such as a,b,c"),
+    Case("a label twice", "--new=sequence_head --labels=a,a", "--labels=a,a names one label twice; each output needs its own"),
+    Case("labels for spans", "--new=span_head --labels=a", "a span head has no labels, but was given 1; leave them out"),
+    Case(
+        "labels without a head",
+        "--labels=a,b",
+        "--labels and --problem are for a labelled head, and the model has none; --new=sequence_head makes one",
+    ),
+    Case(
+        "labels of another number",
+        "--from=$classifier --labels=a,b,c",
+        "3 labels for the 2 outputs of the sequence_head; name as many",
+    ),
+    Case(
+        "a problem that is none",
+        "--from=$classifier --problem=guess",
+        "--problem=guess is unknown: known: classification, multi_label, regression",
+    ),
+    Case(
+        "a pooler that is still read",
+        "--drop=pooler",
+        "nsp_head would read the pooler, which is not there; --drop=nsp_head or --new=pooler",
+    ),
+    Case("no positions", "--max-position=0", "argument --max-position: '0' is not a whole number of at least 1"),
+    Case("negative positions", "--max-position=-3", "argument --max-position: '-3' is not a whole number of at least 1"),
+    Case("no token types", "--token-types=0", "argument --token-types: '0' is not a whole number of at least 1"),
+    Case("more layers than there are", "--layers=3", "--layers=3 is more than the model's 1; layers can only be left out"),
+    Case(
+        "layers told twice",
+        "--layers=1 --keep-layers=0",
+        "--layers keeps the first ones and --keep-layers a list; give one of them",
+    ),
+    Case("a layer that is not there", "--keep-layers=0,2", "there is no layer 2 to keep: the model's 1 layers are 0 to 0"),
+    Case("layers that are no numbers", "--keep-layers=a", "argument --keep-layers: 'a' is not a list of layers such as 0,2,4"),
+    Case(
+        "new positions that are not asked for",
+        "--new-positions=random",
+        "--new-positions says how the table grows, and needs --max-position=N",
+    ),
+    Case(
+        "new positions of no kind",
+        "--max-position=70 --new-positions=randum",
+        "--new-positions=randum is unknown: did you mean 'random'?",
+    ),
+    Case("a length for weights", "--length=8", "--length is for --format=stablehlo, not for huggingface; leave it out"),
+    Case(
+        "a number type for the original",
+        "--format=tf1 --dtype=float16",
+        "--dtype is for --format=huggingface, not for tf1; leave it out",
+    ),
+    Case(
+        "a function that is none",
+        "--format=stablehlo --function=guess",
+        "--function=guess is unknown: known: encode, labels, pretraining",
+    ),
+    Case(
+        "a platform that is none",
+        "--format=stablehlo --platforms=cpu,abacus",
+        "there is no platform 'abacus': known: cpu, cuda, rocm, tpu",
+    ),
+    Case("lower-cased and cased", "--lowercase --cased", "--lowercase and --cased contradict each other; give one of them"),
+    Case("a seed that is none", "--seed=one", "--seed=one must be a whole number, at least 0 and at most 4,294,967,295"),
+    # --------------------------------------------------------------------------------------------------------- what it reads
+    Case(
+        "a model that is not there",
+        "--from=nothing",
+        "there is no nothing ... name a directory that holds config.json and model.safetensors, a",
+    ),
+    Case("an empty model", "--from=", ". is not a model directory: config.json and model.safetensors missing"),
+    Case("a directory that is no model", "--from=.", ". is not a model directory: config.json and model.safetensors missing"),
+    Case(
+        "a model whose weights are cut short",
+        "--from=model",
+        "model/model.safetensors (24,864 bytes) is damaged or incomplete (Error while ... copy or export the model again",
+        copies={"model": "model"},
+        spoil=cut("model/model.safetensors", 100),
+    ),
+    Case(
+        "a model whose configuration is damaged",
+        "--from=model",
+        "model/config.json cannot be read as JSON (Unterminated string starting at: line 24 column ... copy the model again",
+        copies={"model": "model"},
+        spoil=cut("model/config.json", 20),
+    ),
+    Case(
+        "tokens that are not there",
+        "--add-tokens=nowhere.txt",
+        "nowhere.txt cannot be read as UTF-8 text ([Errno 2] No such file or directory: ... give a file with one token a line",
+    ),
+    Case(
+        "tokens of bytes that are no text",
+        "--add-tokens=$noise",
+        "$noise cannot be read as UTF-8 text ('utf-8' codec can't decode byte 0xcd in ... give a file with one token a line",
+    ),
+    Case(
+        "a vocabulary that is not there",
+        "--replace-vocab=nowhere.txt",
+        "vocabulary nowhere.txt does not exist; give a vocab.txt, a spiece.model, or a directory with one of them",
+    ),
+    Case("a vocabulary of noise", "--replace-vocab=$noise", "vocabulary $noise is not UTF-8 at byte 0; convert it with iconv"),
+    Case(
+        "an empty vocabulary",
+        "--replace-vocab=vocab.txt",
+        "vocabulary vocab.txt is empty ... copy the one that the model was trained with, or make one: python -m",
+        files={"vocab.txt": ""},
+    ),
+    Case(
+        "a vocabulary that does not show its casing",
+        "--replace-vocab=vocab.txt",
+        "vocab.txt: 0 of its 1 pieces have capitals, which does not show its casing; say --lowercase or --cased",
+        files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\n"},
+    ),
+    Case(
+        "an average of models that differ",
+        "--average=$classifier",
+        "$model and $classifier cannot be averaged: parts is pooler, mlm_head, nsp_head and ... name models of one shape",
+    ),
+    Case(
+        "an average with a model that is not there",
+        "--average=nowhere",
+        "there is no nowhere ... name a directory that holds config.json and model.safetensors, a",
+    ),
+    Case(
+        "a checkpoint of the original that is cut short",
+        "--from=tf1",
+        "tf1/model.ckpt-1000.data-00000-of-00001 has 119,488 bytes of at least 119,588: it is ... copy the checkpoint again",
+        copies={"tf1": "tf1"},
+        spoil=cut(DATA, 100),
+    ),
+    Case(
+        "a checkpoint of the original whose index is cut short",
+        "--from=tf1",
+        "tf1/model.ckpt-1000.index is no index of a TensorFlow checkpoint, or is damaged (its last ... copy it again",
+        copies={"tf1": "tf1"},
+        spoil=cut("tf1/model.ckpt-1000.index", 10),
+    ),
+    Case(
+        "a checkpoint of the original without its vocabulary",
+        "--from=tf1",
+        "tf1 holds neither vocab.txt nor spiece.model nor tokenizer.json",
+        copies={"tf1": "tf1"},
+        spoil=remove("tf1/vocab.txt"),
+    ),
+    Case(
+        "a checkpoint of the original without its configuration",
+        "--from=tf1/model.ckpt-1000",
+        "tf1/bert_config.json is missing; copy there the one that the model was trained with",
+        copies={"tf1": "tf1"},
+        spoil=remove("tf1/bert_config.json"),
+    ),
+    Case(
+        "a checkpoint of the original with another configuration",
+        "--from=tf1",
+        "tf1/model.ckpt-1000 does not hold the BERT that its bert_config.json describes: no place in this model for:",
+        copies={"tf1": "tf1"},
+        spoil=keys("tf1/bert_config.json", num_hidden_layers=1),
+    ),
+    Case("an activation that is none", "--from=$tf1 --activation=gelo", "--activation=gelo is unknown: did you mean 'gelu'?"),
+    Case(
+        "an activation for a model that says it itself",
+        "--activation=gelu",
+        "--activation=gelu is for checkpoints of the original; $model says it itself",
+    ),
+    # ------------------------------------------------------------------------------------------------------- what it writes
+    Case(
+        "a place where it reads",
+        "--from=model --to=model",
+        "--to=model is where model is read from; name another directory",
+        copies={"model": "model"},
+    ),
+    Case(
+        "a foreign directory",
+        "--to=thesis",
+        "thesis holds files that bert_jax did not export, so it is not overwritten; name another directory",
+        files={"thesis/chapter.tex": "years"},
+    ),
+    Case(
+        "a foreign directory for the original",
+        "--from=$tf1 --to=thesis --format=tf1",
+        "thesis holds files that bert_jax did not export, so it is not overwritten; name another directory",
+        files={"thesis/chapter.tex": "years"},
+    ),
+    Case(
+        "a foreign directory for programs",
+        "--to=thesis --format=stablehlo --platforms=cpu",
+        "thesis holds files that bert_jax did not export, so it is not overwritten; name another directory",
+        files={"thesis/chapter.tex": "years"},
+    ),
+    Case(
+        "a place under a file",
+        "--to=file/m",
+        "cannot write a model to $here/file/m: Not a directory; choose a writable directory",
+        files={"file": ""},
+    ),
+    Case(
+        "a place that is a file",
+        "--to=file",
+        "file holds files that bert_jax did not export, so it is not overwritten; name another directory",
+        files={"file": ""},
+    ),
+    Case(
+        "an epsilon that the original has not",
+        "--format=tf1",
+        "m: layer_norm_epsilon=1e-06 cannot be represented: the original's is 1e-12 always; choose another format",
+    ),
+    Case(
+        "a head that the original has not",
+        "--from=$tagger --format=tf1",
+        "m: layer_norm_epsilon=1e-06 cannot be represented: the original's is 1e-12 always; choose another format",
+    ),
+    Case(
+        "a head that the original has not seen trained",
+        "--from=$tf1 --drop=nsp_head --new=nsp_head --format=tf1",
+        "a checkpoint of the original cannot say that nsp_head was never trained; --drop=nsp_head",
+    ),
+]
+
+
+TABLE = Table("convert", "--from=$model --to=m", CASES)

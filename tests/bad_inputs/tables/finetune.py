@@ -1,0 +1,135 @@
+"""Bad inputs of `finetune`: the command line, the model to begin with, a run that is there."""
+
+from __future__ import annotations
+
+from tests.bad_inputs.case import STARTED, Case, Table
+from tests.bad_inputs.damage import cut, keys, remove, replace
+from tests.bad_inputs.places import FINETUNE
+
+GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
+TRAIN = "--config.task.own.train=train.csv"
+LINES = "--config.task.own.train=train.jsonl"
+OFFICIAL = "--config.task.data_dir=data"
+
+
+def train(text: str | bytes) -> dict[str, str | bytes]:
+    """A training file."""
+    return {"train.csv": text}
+
+
+CASES = [
+    # ---------------------------------------------------------------------------------------------------- the command line
+    Case(
+        "no experiment",
+        says="--config is missing, for example --config=experiments/pretrain/quickstart.py",
+        without=("--config",),
+    ),
+    Case("no workdir", says="--workdir is missing, for example --workdir=runs/mine", without=("--workdir",)),
+    Case("an unknown flag", "--wordir=x", "unknown argument --wordir=x: did you mean '--workdir'?"),
+    Case(
+        "no model",
+        says="config.init_from is empty; name the model to fine-tune (directory, workdir or hub name)",
+        without=("--config.init_from",),
+    ),
+    Case(
+        "an argument that its experiment has no use for",
+        "--config=$repository/experiments/finetune/squad.py:v3",
+        "config.task.name='squad/v3' is no task; did you mean 'squad/v2.0'?",
+    ),
+    Case(
+        "a glue task that is none",
+        "--config=$repository/experiments/finetune/glue.py:mrcp",
+        "config.task.name='glue/mrcp' is no task; did you mean 'glue/mrpc'?",
+    ),
+    # ------------------------------------------------------------------------------------------------ the model to begin with
+    Case(
+        "a model that is not there",
+        "--config.init_from=no_such_model",
+        "there is no no_such_model ... name a directory that holds config.json and model.safetensors, a",
+    ),
+    Case(
+        "a model without weights",
+        "--config.init_from=model",
+        "model is not a model directory: model.safetensors missing",
+        copies={"model": "model"},
+        spoil=remove("model/model.safetensors"),
+    ),
+    Case(
+        "a model whose weights are cut short",
+        "--config.init_from=model",
+        "model/model.safetensors (24,864 bytes) is damaged or incomplete (Error while ... copy or export the model again",
+        copies={"model": "model"},
+        spoil=cut("model/model.safetensors", 100),
+        leaves=STARTED,
+    ),
+    Case(
+        "a model whose configuration is damaged",
+        "--config.init_from=model",
+        "model/config.json cannot be read as JSON (Unterminated string starting at: line 24 column ... copy the model again",
+        copies={"model": "model"},
+        spoil=cut("model/config.json", 20),
+        leaves=STARTED,
+    ),
+    Case(
+        "a model without a pooler",
+        "--config.init_from=$tagger",
+        "config.init_from=$tagger has no pooler, which a ... to begin it with random weights, say --config.init_new=pooler",
+        leaves=STARTED,
+    ),
+    Case(
+        "a kept head with other labels",
+        "--config.init_from=model --config.keep_head=true",
+        "config.keep_head goes on with the head of model, but that has a ... leave keep_head out to begin with a new one",
+        copies={"model": "classifier"},
+        spoil=keys("model/config.json", id2label={"0": "no", "1": "yes"}, label2id=None),
+        leaves=STARTED,
+    ),
+    Case(
+        "a checkpoint of the original",
+        "--config.init_from=$tf1",
+        "$tf1 is a TensorFlow checkpoint; convert it first: python -m bert_jax.convert --from=$tf1 --to=DIR",
+    ),
+    Case(
+        "a workdir without a model yet",
+        "--config.init_from=other",
+        "other is a workdir without an exported model yet; continue its run with the command that started it",
+        files={"other/config.json": "{}", "other/checkpoints/0": ""},
+    ),
+    # ------------------------------------------------------------------------------------------------------- a run that is there
+    Case(
+        "another configuration",
+        "--workdir=run --config.training.label_smoothing=0.1 --config.seed=4",
+        "--workdir=run holds a run with another configuration: ... name another --workdir for the new configuration, or repeat",
+        copies={"run": "run"},
+    ),
+    Case(
+        "changed data under the same name",
+        f"--workdir=run {TRAIN}",
+        "--workdir=run holds a run with another configuration: ... name another --workdir for the new configuration, or repeat",
+        copies={"run": "run", "train.csv": "train"},
+        spoil=replace("train.csv", "poor", "good"),
+    ),
+    Case(
+        "another model under the same name",
+        "--workdir=run --config.init_from=$classifier",
+        "--workdir=run holds a run with another configuration: ... name another --workdir for the new configuration, or repeat",
+        copies={"run": "run"},
+    ),
+    Case(
+        "a workdir of other files",
+        "--workdir=.",
+        "--workdir=. holds files that are not of a run (thesis.txt); name a new or empty directory",
+        files={"thesis.txt": "years of work"},
+        leaves=STARTED,
+    ),
+    Case(
+        "a workdir whose configuration is damaged",
+        "--workdir=run",
+        "run/config.json cannot be read as JSON (Unterminated string starting ... name another --workdir, or remove this one",
+        copies={"run": "run"},
+        spoil=cut("run/config.json", 20),
+    ),
+]
+
+
+TABLE = Table("finetune", FINETUNE, CASES)

@@ -1,0 +1,345 @@
+"""Bad inputs of `finetune`: labelled data."""
+
+from __future__ import annotations
+
+from tests.bad_inputs.case import STARTED, Case, Table
+from tests.bad_inputs.damage import add_line, cut, remove, replace, without_last_column
+from tests.bad_inputs.places import FINETUNE
+
+GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
+TRAIN = "--config.task.own.train=train.csv"
+LINES = "--config.task.own.train=train.jsonl"
+OFFICIAL = "--config.task.data_dir=data"
+
+
+def train(text: str | bytes) -> dict[str, str | bytes]:
+    """A training file."""
+    return {"train.csv": text}
+
+
+CASES = [
+    # --------------------------------------------------------------------------------------------------------- one's own data
+    Case(
+        "no such column",
+        TRAIN,
+        "train.csv, line 1: no column 'label'; did you mean 'lable'?",
+        files=train("text,lable\nit was fine,good\n"),
+    ),
+    Case(
+        "a label that training has not",
+        f"{TRAIN} --config.task.own.dev=dev.csv",
+        "dev.csv, line 4: the label 'strange' is not known; known: good, poor; mend it, or add it to label_names",
+        files={"train.csv": GOOD, "dev.csv": f"{GOOD}it was odd,strange\n"},
+    ),
+    Case(
+        "a label outside those named",
+        f"{TRAIN} --config.task.own.label_names=\"['good', 'bad']\"",
+        "train.csv, line 3: the label 'poor' is not known; known: good, bad; mend it, or add it to label_names",
+        files=train(GOOD),
+    ),
+    Case(
+        "a list with a single word without quotes",
+        "--config.task.own.label_names=[pos]",
+        "task.own.label_names=[pos] is one label, and ... name two or more as [a,b], or none for those of",
+    ),
+    Case(
+        "one label only",
+        f"{TRAIN} --config.task.own.dev=",
+        "every example of train.csv has the label 'good'; give examples of two or more",
+        files=train("text,label\nit was fine,good\nso it was,good\n"),
+    ),
+    Case(
+        "quotes that do not match",
+        TRAIN,
+        "train.csv, line 4: the quotes of this row do not match (unexpected end of data); double a quote inside quotes",
+        files=train(f'{GOOD}"it was ""fine,good\nit was bad,poor\n'),
+    ),
+    Case(
+        "a row that is too short",
+        TRAIN,
+        "train.csv, line 4: 1 columns, not the 2 of text, label; mend the line, or remove it",
+        files=train(f"{GOOD}it was fine\n"),
+    ),
+    Case(
+        "a row that is too long",
+        TRAIN,
+        "train.csv, line 4: 3 columns, not the 2 of text, label; mend the line, or remove it",
+        files=train(f"{GOOD}it was fine,good,better\n"),
+    ),
+    Case(
+        "a text that is empty",
+        TRAIN,
+        'train.csv, line 5: text is " ", not a text; mend the row, or remove it',
+        files=train(f"{GOOD}\n ,good\n"),
+    ),
+    Case(
+        "a label that is empty",
+        TRAIN,
+        'train.csv, line 4: label is "", not a text; mend the row, or remove it',
+        files=train(f"{GOOD}it was,\n"),
+    ),
+    Case("no rows", TRAIN, "train.csv has no rows; give a file with one example a row", files=train("text,label\n")),
+    Case("nothing at all", TRAIN, "train.csv is empty; fetch it again, or give another file", files=train("")),
+    Case(
+        "no such file",
+        TRAIN,
+        "train.csv (looked for in $here) cannot be read: No such file or directory; give the path of a text",
+    ),
+    Case(
+        "a directory for a table",
+        "--config.task.own.train=$tables",
+        "$tables ends in '', which tells no format; name it with one of .csv, .tsv, .txt, .jsonl, .ndjson, or set delimiter",
+    ),
+    Case(
+        "bytes that are no text",
+        TRAIN,
+        "train.csv, line 4: byte 48 of the file (0xe9) is not UTF-8; convert it (iconv -f LATIN1 -t UTF-8)",
+        files=train(GOOD.encode() + b"caf\xe9,good\n"),
+    ),
+    Case(
+        "a table in UTF-16",
+        TRAIN,
+        "train.csv, line 1: byte 1 of the file (0xff) is not UTF-8: it begins as ... convert it (iconv -f UTF-16 -t UTF-8)",
+        files=train(GOOD.encode("utf-16")),
+    ),
+    Case(
+        "a NUL in a table",
+        TRAIN,
+        "train.csv, line 4: character 46 of the file is NUL, which no text holds; is it UTF-16 (iconv -f UTF-16LE -t UTF-8)?",
+        files=train(f"{GOOD}a\0b,good\n"),
+    ),
+    Case(
+        "noise for a table",
+        "--config.task.own.train=$noise",
+        "$noise ends in '.bin', which tells no format; name it with one of .csv, .tsv, .txt, .jsonl, .ndjson, or set delimiter",
+    ),
+    Case(
+        "a gzip that is none",
+        "--config.task.own.train=train.csv.gz",
+        "train.csv.gz is not a whole gzip file (Not a gzipped file (b'te')); fetch it again",
+        files={"train.csv.gz": GOOD},
+    ),
+    Case(
+        "a number that is none",
+        f"{TRAIN} --config.task.own.problem=regression",
+        "train.csv, line 3: label is 'low', not a number from -1e+06 to 1e+06; mend the row, or remove it",
+        files=train("text,label\nit was fine,4.5\nit was bad,low\n"),
+    ),
+    Case(
+        "an infinite number",
+        f"{TRAIN} --config.task.own.problem=regression",
+        "train.csv, line 3: label is 'inf', not a number from -1e+06 to 1e+06; mend the row, or remove it",
+        files=train("text,label\nit was fine,4.5\nit was bad,inf\n"),
+    ),
+    Case(
+        "a number that is not one",
+        f"{TRAIN} --config.task.own.problem=regression",
+        "train.csv, line 3: label is 'nan', not a number from -1e+06 to 1e+06; mend the row, or remove it",
+        files=train("text,label\nit was fine,4.5\nit was bad,nan\n"),
+    ),
+    Case(
+        "a suffix that says nothing",
+        "--config.task.own.train=train.docx",
+        "train.docx ends in '.docx', which tells no format ... name it with one of .csv, .tsv, .txt, .jsonl, .ndjson, or set",
+        files={"train.docx": GOOD},
+    ),
+    Case(
+        "JSON that is none",
+        LINES,
+        "train.jsonl, line 2: not JSON (Expecting value: line 1 column 10 (char 9)): '{\"text\": '; a line holds one object",
+        files={"train.jsonl": '{"text": "it was fine", "label": "good"}\n{"text": \n'},
+    ),
+    Case(
+        "JSON that nests without end",
+        LINES,
+        "train.jsonl, line 1: not JSON (brackets are nested too deep): ... a line holds one object",
+        files={"train.jsonl": "[" * 100_000 + "\n"},
+    ),
+    Case(
+        "JSON that is no object",
+        LINES,
+        "train.jsonl, line 1: [1, 2] is not an object; a line holds one object with the columns as its fields",
+        files={"train.jsonl": "[1, 2]\n"},
+    ),
+    Case(
+        "half a surrogate pair",
+        LINES,
+        "train.jsonl, line 1: 'text' holds half a surrogate pair, which is no character; mend the row, or remove it",
+        files={"train.jsonl": '{"text": "\\ud800", "label": "good"}\n'},
+    ),
+    Case(
+        "fewer tags than words",
+        f"{LINES} --config.task.name=own/token",
+        "train.jsonl, line 1: 2 words but 1 labels; each word needs one label",
+        files={"train.jsonl": '{"words": ["it", "was"], "labels": ["O"]}\n'},
+    ),
+    Case(
+        "a choice that is not there",
+        f"{LINES} --config.task.name=own/choice",
+        "train.jsonl, line 1: label is '2', not one of 0, 1 (first_choice=0); mend the row, or remove it",
+        files={"train.jsonl": '{"prompt": "it", "choices": ["was", "is"], "label": 2}\n'},
+    ),
+    Case(
+        "a single choice",
+        f"{LINES} --config.task.name=own/choice",
+        "train.jsonl, line 1: choices gives 1 choices; a question needs two or more",
+        files={"train.jsonl": '{"prompt": "it", "choices": ["was"], "label": 0}\n'},
+    ),
+    Case(
+        "an answer without a text",
+        f"{LINES} --config.task.name=own/span",
+        "train.jsonl, line 1: answers holds null at 7, not a text and where it begins; mend the row, or remove it",
+        files={"train.jsonl": '{"question": "who", "context": "it was ada", "answers": [{"answer_start": 7}]}\n'},
+    ),
+    Case(
+        "an answer outside its context",
+        f"{LINES} --config.task.name=own/span",
+        "$dev, line 1: no column 'context'; did you mean 'text'?",
+        files={"train.jsonl": '{"question": "who", "context": "it was ada", "answers": [{"text": "bob", "answer_start": 7}]}\n'},
+    ),
+    Case(
+        "a question twice",
+        f"{LINES} --config.task.name=own/span --config.task.own.dev=train.jsonl --config.task.own.id=id",
+        "train.jsonl: the id 'a' is that of 2 questions; each needs its own",
+        files={"train.jsonl": '{"id": "a", "question": "who", "context": "it was ada", "answers": ["ada"]}\n' * 2},
+    ),
+    Case(
+        "no dev set",
+        "--config.task.own.dev=",
+        "own/sequence has no examples of its dev split; give them with config.task.own.dev",
+    ),
+    Case(
+        "no training set", "--config.task.own.train=", "the labels are not known: set train to the training file, or label_names"
+    ),
+    Case(
+        "an unknown problem",
+        "--config.task.own.problem=regresion",
+        "config.task.own.problem='regresion' is not one of classification, regression, multi_label; did you",
+    ),
+    Case(
+        "a delimiter of two characters",
+        "--config.task.own.delimiter=::",
+        "task.own.delimiter='::' must be one character, for example ';'",
+    ),
+    Case(
+        "a label named twice",
+        "--config.task.own.label_names=\"['good', 'good']\"",
+        "label_names=('good', 'good') names a label twice; name each once",
+    ),
+    Case(
+        "columns of another number",
+        f"{TRAIN} --config.task.own.columns=\"['text', 'label', 'id']\"",
+        "train.csv, line 1: 2 columns, not the 3 of text, label, id; mend the line, or remove it",
+        files=train(GOOD),
+    ),
+    # --------------------------------------------------------------------------------------------------------- official files
+    *(
+        Case(f"no directory of {task}", f"--config.task.name={task} --config.task.data_dir=nowhere", "nowhere ... ; give ")
+        for task in ("glue/sst2", "sick/relatedness", "swag", "codah", "conll2003", "pos", "gap", "squad/v1.1")
+    ),
+    Case(
+        "no directory of a task that the catalogue has not",
+        "--config.task.name=swag",
+        "swag is not in the catalogue of tfds; set config.task.data_dir to the directory of its official files",
+    ),
+    Case(
+        "a label that the task has not",
+        f"--config.task.name=glue/sst2 {OFFICIAL}",
+        "data/SST-2/train.tsv, line 98: label is '2', not one of 0, 1; mend the row, or remove it",
+        copies={"data": "sst2"},
+        spoil=add_line("data/SST-2/train.tsv", "it was odd\t2"),
+    ),
+    Case(
+        "no such column of an official file",
+        f"--config.task.name=glue/sst2 {OFFICIAL}",
+        "data/SST-2/dev.tsv, line 1: no column 'sentence'; did you mean 'sentences'?",
+        copies={"data": "sst2"},
+        spoil=replace("data/SST-2/dev.tsv", "sentence\t", "sentences\t"),
+    ),
+    Case(
+        "an offset outside the text",
+        f"--config.task.name=gap {OFFICIAL}",
+        "data/gap-development.tsv, line 2: Pronoun is 'she', but '' stands at ... offsets count the characters of Text from 0",
+        copies={"data": "gap"},
+        spoil=replace("data/gap-development.tsv", "\tshe\t", "\tshe\t9"),
+    ),
+    Case(
+        "a pronoun of no gender",
+        f"--config.task.name=gap {OFFICIAL}",
+        "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, GAP is scored by gender",
+        copies={"data": "gap"},
+        spoil=add_line("data/gap-development.tsv", "x\tit saw ada and bob\tit\t0\tada\t7\tTRUE\tbob\t15\tFALSE\t-"),
+    ),
+    Case(
+        "a dev set without labels",
+        f"--config.task.name=swag {OFFICIAL}",
+        "no example of swag, dev, has a label to score it by; give the file with labels",
+        copies={"data": "swag"},
+        spoil=without_last_column("data/val.csv"),
+        leaves=STARTED,
+    ),
+    Case(
+        "a training set without labels",
+        f"--config.task.name=swag {OFFICIAL}",
+        "no example of swag to train on has a label; give the file with labels",
+        copies={"data": "swag"},
+        spoil=without_last_column("data/train.csv"),
+        leaves=STARTED,
+    ),
+    Case(
+        "a tag that is none",
+        f"--config.task.name=conll2003 {OFFICIAL}",
+        "data/train.txt, line 9 has the label 'PLACE', no tag of an entity such as O or ... mend the file, or give the right one",
+        copies={"data": "conll"},
+        spoil=replace("data/train.txt", "B-LOC", "PLACE"),
+    ),
+    Case(
+        "a line cut short",
+        f"--config.task.name=conll2003 {OFFICIAL}",
+        "data/train.txt, line 5: 2 columns where other lines have 4; mend the line",
+        copies={"data": "conll"},
+        spoil=replace("data/train.txt", " B-NP O", ""),
+    ),
+    Case(
+        "no dev file",
+        f"--config.task.name=conll2003 {OFFICIAL}",
+        "config.task.data_dir=data has no valid.txt or eng.testa, the dev split of conll2003; give another",
+        copies={"data": "conll"},
+        spoil=remove("data/valid.txt"),
+    ),
+    Case(
+        "half a file",
+        f"--config.task.name=squad/v1.1 {OFFICIAL}",
+        "data/train-v1.1.json is not JSON (Expecting ',' delimiter: line 1 column 14661 (char 14660)); fetch it again",
+        copies={"data": "squad1"},
+        spoil=cut("data/train-v1.1.json", 9),
+    ),
+    Case(
+        "another version",
+        f"--config.task.name=squad/v2.0 {OFFICIAL}",
+        'data/train-v2.0.json, data[0].paragraphs[0].qas[0].is_impossible: "yes" is not true or false; give a file of SQuAD',
+        copies={"data": "squad2"},
+        spoil=replace("data/train-v2.0.json", '"is_impossible": true', '"is_impossible": "yes"'),
+    ),
+    Case(
+        "a file that is a list",
+        f"--config.task.name=squad/v1.1 {OFFICIAL}",
+        "data/train-v1.1.json, the file: [] is not an object; give a file of SQuAD",
+        files={"data/train-v1.1.json": "[]", "data/dev-v1.1.json": "[]"},
+    ),
+    Case(
+        "a file that nests without end",
+        f"--config.task.name=squad/v1.1 {OFFICIAL}",
+        "data/train-v1.1.json is not JSON (brackets are nested too deep); fetch it again",
+        files={"data/train-v1.1.json": "[" * 100_000, "data/dev-v1.1.json": "[]"},
+    ),
+    Case(
+        "a file without questions",
+        f"--config.task.name=squad/v1.1 {OFFICIAL}",
+        "data/train-v1.1.json has no questions; give a file of SQuAD",
+        files={"data/train-v1.1.json": '{"data": []}', "data/dev-v1.1.json": '{"data": []}'},
+    ),
+]
+
+
+TABLE = Table("finetune", FINETUNE, CASES)

@@ -1,0 +1,253 @@
+"""Bad inputs of `predict`: what it is asked, what it reads and writes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+from tests.bad_inputs.case import Case, Table
+
+CLASSIFY = "classify --model=$classifier"
+RESOLVE = "resolve --model=$resolver"
+OUTPUT = "embed --output"
+
+CASES = [
+    # ---------------------------------------------------------------------------------------------------- the command line
+    Case(
+        "a verb that is none",
+        "fil-mask",
+        "unknown verb 'fil-mask': did you mean 'fill-mask'?; python -m bert_jax.predict --help",
+        without=("--model",),
+    ),
+    Case(
+        "a flag before the verb",
+        "--json embed x",
+        "--json comes after the verb: python -m bert_jax.predict ... verbs are fill-mask, next-sentence, score, embed, classify,",
+    ),
+    Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without=("--model",)),
+    Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
+    Case("an unknown flag of another verb", "embed --poling=cls x", "unknown argument --poling=cls: did you mean '--pooling'?"),
+    Case("a word for a number", "fill-mask --top-k=three [MASK]", "argument --top-k: invalid int value: 'three'"),
+    Case("no candidates", "fill-mask --top-k=0 [MASK]", "--top-k=0 must be between 1 and the vocabulary's 91"),
+    Case(
+        "more candidates than words",
+        "fill-mask --top-k=100000 [MASK]",
+        "--top-k=100000 must be between 1 and the vocabulary's 91",
+    ),
+    Case("no pieces", "fill-mask --pieces=0 [MASK]", "--pieces=0 must be between 1 and 8"),
+    Case("too many pieces", "fill-mask --pieces=9 [MASK]", "--pieces=9 must be between 1 and 8"),
+    Case(
+        "a layer that is not there",
+        "embed --layers=99 x",
+        "--layers=99 is outside [-2, 1]: the model has 1 layers (0: embeddings)",
+    ),
+    Case(
+        "layers that are no numbers", "embed --layers=last x", "argument --layers: 'last' is not numbers with commas between them"
+    ),
+    Case("no layers", "embed --layers= x", "argument --layers: '' is not numbers with commas between them"),
+    Case(
+        "layers without the sign of equality",
+        "embed --layers -1,-2 x",
+        "argument --layers: expected one argument; write --flag=VALUE, with the sign",
+    ),
+    Case(
+        "a pooling that is none",
+        "embed --pooling=sum x",
+        "argument --pooling: invalid choice: 'sum' (choose from 'mean', 'cls', 'pooler')",
+    ),
+    Case(
+        "a combination that is none",
+        "embed --combine=median x",
+        "argument --combine: invalid choice: 'median' (choose from 'mean', 'sum', 'concat')",
+    ),
+    Case(
+        "other layers for the pooler",
+        "embed --pooling=pooler --layers=0 x",
+        "there is no use for --layers: the pooler reads the last layer; leave one of the two out",
+    ),
+    Case(
+        "a pooling of words",
+        "embed --pooling=cls --words x",
+        "there is no use for --pooling: with --words every word has its own vector; leave one of the two out",
+    ),
+    Case("a window of nothing", "answer --model=$reader --length=0 who 'it was ada'", "--length=0 must be at least 1"),
+    Case("a stride of nothing", "answer --model=$reader --stride=0 who 'it was ada'", "--stride=0 must be at least 1"),
+    Case("no answers", "answer --model=$reader --n-best=0 who 'it was ada'", "--n-best=0 must be at least 1"),
+    Case(
+        "answers of no tokens",
+        "answer --model=$reader --max-answer-tokens=0 who 'it was ada'",
+        "--max-answer-tokens=0 must be at least 1",
+    ),
+    Case(
+        "a window shorter than its question",
+        "answer --model=$reader --length=8 'who was it that was by the river' 'it was ada'",
+        "rows of 8 tokens leave no room for the context beside a question of 11 ... allow longer rows, or cut questions shorter",
+        exit=1,
+    ),
+    # ------------------------------------------------------------------------------------------------------ what it writes to
+    Case(
+        "an array for words",
+        f"{OUTPUT}=x.npy --words x",
+        "--output=x.npy: only `embed` of whole texts gives one array of vectors; name a .jsonl",
+    ),
+    Case(
+        "an array for what is no vector",
+        "fill-mask --output=x.npy [MASK]",
+        "--output=x.npy: only `embed` of whole texts gives one array of vectors; name a .jsonl",
+    ),
+    Case("a packed array", f"{OUTPUT}=x.npy.gz x", "--output=x.npy.gz: a .npy is not compressed here; name a .jsonl"),
+    Case(
+        "an output in a directory that is not there",
+        f"{OUTPUT}=nowhere/x.npy x",
+        "--output=nowhere/x.npy: there is no directory nowhere; make it first",
+    ),
+    Case(
+        "an output that is a directory", f"{OUTPUT}=. x", "--output=. cannot be written: Is a directory; choose another --output"
+    ),
+    Case(
+        "a full disk",
+        f"{OUTPUT}=x.jsonl " + "'the old house' " * 40,
+        "--output=x.jsonl cannot be written: File too large; choose another --output",
+        file_size=500,
+    ),
+    Case(
+        "a full disk for an array",
+        f"{OUTPUT}=x.npy " + "'the old house' " * 40,
+        "--output=x.npy cannot be written: File too large; choose another --output",
+        file_size=500,
+    ),
+    # ------------------------------------------------------------------------------------------------------------ what it reads
+    Case("an input that is not there", "fill-mask --input=nofile", "--input=nofile cannot be read: No such file or directory"),
+    Case("an input that is a directory", "fill-mask --input=.", "--input=. cannot be read: Is a directory"),
+    Case(
+        "texts and an input",
+        "fill-mask --input=nofile [MASK]",
+        "both texts and --input are given; give the texts as arguments, or --input=FILE, not both",
+    ),
+    Case(
+        "nothing to read",
+        "fill-mask",
+        "there is no text: standard input is closed; give texts as arguments, or --input=FILE",
+        closed=(0,),
+    ),
+    Case(
+        "a gzip that is none",
+        "embed --input=in.txt.gz",
+        "--input=in.txt.gz cannot be read: it is not a whole gzip file (Not a gzipped file (b'th'))",
+        files={"in.txt.gz": "the house\n"},
+    ),
+    Case(
+        "a gzip that is cut short",
+        "embed --input=in.txt.gz",
+        "--input=in.txt.gz cannot be read: it is not a whole gzip file (Compressed file ended before the end-of-stream",
+        files={"in.txt.gz": gzip.compress(b"the house\n" * 1_000)[:-20]},
+    ),
+    Case(
+        "a text without a mask",
+        "fill-mask 'the house'",
+        "no [MASK] in 'the house'; put one where a word is to be guessed",
+        exit=1,
+    ),
+    Case("a text without a token", "score ''", "its text is empty", exit=1),
+    Case(
+        "a text that is too long",
+        f"score '{'the house ' * 40}'",
+        "'the house the house the house the house the house the hou...' is 82 tokens with its ... shorten it, or say --truncate",
+        exit=1,
+    ),
+    Case("a question without a context", "answer --model=$reader who", "no context: a line is question TAB context", exit=1),
+    Case("a single choice", "choose --model=$chooser 'it was' fine", "1 choice for 'it was'; give two or more", exit=1),
+    Case(
+        "a mention that is not there",
+        f"{RESOLVE} 'she saw ada and eve' she ada bob",
+        "'bob' does not occur in 'she saw ada and eve'; give a mention as the text has it",
+        exit=1,
+    ),
+    Case(
+        "a mention that is empty",
+        f"{RESOLVE} --jsonl",
+        "standard input, line 1: its a is empty",
+        exit=1,
+        stdin=json.dumps({"text": "she saw ada and eve", "pronoun": "she", "a": "", "b": "eve"}),
+    ),
+    Case(
+        "a mention that occurs twice",
+        f"{RESOLVE} 'she saw ada and ada and eve' she ada eve",
+        "'ada' occurs 2 times in 'she saw ada and ada and eve'; say which, for example 'ada#1'",
+        exit=1,
+    ),
+    Case(
+        "a mention that is counted from 0",
+        f"{RESOLVE} 'she saw ada and ada and eve' she 'ada#0' eve",
+        "'ada#0': 'ada' occurs 2 times in 'she saw ada and ada and eve'; count from 1",
+        exit=1,
+    ),
+    Case(
+        "a name that is the pronoun",
+        f"{RESOLVE} 'she saw ada and eve' she she eve",
+        "a='she' is the pronoun itself; give the two names it may mean",
+        exit=1,
+    ),
+    Case(
+        "a line that is no JSON",
+        "embed --jsonl",
+        "standard input, line 1: not JSON (Expecting value: line 1 column 1 (char 0)): 'the house'",
+        exit=1,
+        stdin="the house\n",
+    ),
+    Case(
+        "a line of JSON that is no object",
+        "embed --jsonl",
+        "standard input, line 1: a JSON list, not an object with 'text'",
+        exit=1,
+        stdin="[1]\n",
+    ),
+    Case(
+        "a field of another name",
+        "embed --jsonl",
+        "standard input, line 1: no field 'text'; did you mean 'txt'?",
+        exit=1,
+        stdin='{"txt": "the house"}\n',
+    ),
+    Case(
+        "a number for a text", "embed --jsonl", "standard input, line 1: its text is 3, not text", exit=1, stdin='{"text": 3}\n'
+    ),
+    Case(
+        "half a surrogate pair",
+        "embed --jsonl",
+        "standard input, line 1: its text holds half a surrogate pair, or a byte that is not UTF-8; convert it with iconv",
+        exit=1,
+        stdin='{"text": "\\ud800"}\n',
+    ),
+    Case(
+        "JSON that nests without end",
+        "embed --jsonl",
+        "standard input, line 1: not JSON (brackets are nested too deep):",
+        exit=1,
+        stdin="[" * 100_000 + "\n",
+    ),
+    Case(
+        "bytes that are no text",
+        "embed",
+        "standard input, line 1: byte 4 is not UTF-8; convert the text with iconv",
+        exit=1,
+        stdin=b"caf\xe9\n",
+    ),
+    Case(
+        "a NUL in a text",
+        "embed",
+        "standard input, line 1: byte 2 is NUL, which no text holds; give text in UTF-8, one a line",
+        exit=1,
+        stdin=b"a\0b\n",
+    ),
+    Case(
+        "a text of control characters",
+        "embed",
+        "standard input, line 1: '\\x01\\x02' holds no token; give text",
+        exit=1,
+        stdin=b"\1\2\n",
+    ),
+]
+
+
+TABLE = Table("predict", "--model=$model", CASES)

@@ -1,0 +1,258 @@
+"""Bad inputs of `predict`: models."""
+
+from __future__ import annotations
+
+import json
+
+from tests.bad_inputs.case import Case, Table
+from tests.bad_inputs.damage import cut, flip, keys, remove, turned_round
+
+CLASSIFY = "classify --model=$classifier"
+RESOLVE = "resolve --model=$resolver"
+OUTPUT = "embed --output"
+
+CASES = [
+    # --------------------------------------------------------------------------------------------------------------- the model
+    Case(
+        "a model that is not there",
+        "fill-mask --model=nowhere [MASK]",
+        "there is no nowhere ... name a directory that holds config.json and model.safetensors, a",
+    ),
+    Case(
+        "a directory that is no model",
+        "fill-mask --model=. [MASK]",
+        ". is not a model directory: config.json and model.safetensors missing",
+    ),
+    Case(
+        "a model that is a file",
+        "fill-mask --model=$train [MASK]",
+        "$train is a file; name the directory that holds config.json and model.safetensors",
+    ),
+    Case("an empty model", "fill-mask --model= [MASK]", ". is not a model directory: config.json and model.safetensors missing"),
+    Case(
+        "a model of the hub that cannot be had",
+        "fill-mask --model=no/such-model [MASK]",
+        "there is no directory no/such-model, and the hub did not give a model of ... check the network, or name a directory",
+        environment={"HF_HUB_OFFLINE": "1"},
+    ),
+    Case(
+        "a checkpoint of the original",
+        "fill-mask --model=$tf1 [MASK]",
+        "$tf1 is a TensorFlow checkpoint; convert it first: python -m bert_jax.convert --from=$tf1 --to=DIR",
+    ),
+    Case(
+        "a model without the head",
+        "classify x",
+        "$model has no sequence_head, so it cannot classify (it has pooler, mlm_head, nsp_head); name a model that can",
+    ),
+    Case(
+        "a model without the head of masks",
+        "fill-mask --model=$classifier [MASK]",
+        "$classifier has no mlm_head, so it cannot fill a [MASK] (it has pooler, sequence_head); name a model that can",
+    ),
+    Case(
+        "a model without the head of pairs",
+        "next-sentence --model=$classifier one two",
+        "$classifier has no nsp_head, so it cannot judge whether sentences follow each other (it ... name a model that can",
+    ),
+    Case(
+        "a model without the head of spans",
+        "answer who 'it was ada'",
+        "$model has no span_head, so it cannot answer questions (it has pooler, mlm_head, nsp_head); name a model that can",
+    ),
+    Case(
+        "a model without the head of tags",
+        "tag x",
+        "$model has no token_head, so it cannot tag words (it has pooler, mlm_head, nsp_head); name a model that can",
+    ),
+    Case(
+        "a model without the head of choices",
+        "choose x a b",
+        "$model has no choice_head, so it cannot choose (it has pooler, mlm_head, nsp_head); name a model that can",
+    ),
+    Case(
+        "a model without the head of mentions",
+        "resolve 'she saw ada and eve' she ada eve",
+        "$model has no mention_head, so it cannot resolve pronouns (it has pooler, mlm_head, nsp_head); name a model that can",
+    ),
+    Case(
+        "a model without its configuration",
+        "score --model=model x",
+        "model is not a model directory: config.json missing",
+        copies={"model": "model"},
+        spoil=remove("model/config.json"),
+    ),
+    Case(
+        "a model without its weights",
+        "score --model=model x",
+        "model is not a model directory: model.safetensors missing",
+        copies={"model": "model"},
+        spoil=remove("model/model.safetensors"),
+    ),
+    Case(
+        "a model without its vocabulary",
+        "score --model=model x",
+        "model holds neither vocab.txt nor spiece.model nor tokenizer.json",
+        copies={"model": "model"},
+        spoil=[remove("model/vocab.txt"), remove("model/tokenizer.json")],
+    ),
+    Case(
+        "weights that are cut short",
+        "score --model=model x",
+        "model/model.safetensors (24,864 bytes) is damaged or incomplete (Error while ... copy or export the model again",
+        copies={"model": "model"},
+        spoil=cut("model/model.safetensors", 100),
+    ),
+    Case(
+        "weights without a beginning",
+        "score --model=model x",
+        "model/model.safetensors (24,964 bytes) is damaged or incomplete (Error while ... copy or export the model again",
+        copies={"model": "model"},
+        spoil=flip("model/model.safetensors", 0),
+    ),
+    Case(
+        "weights that are none",
+        "score --model=model x",
+        "model/model.safetensors (3,000 bytes) is damaged or incomplete (Error while ... copy or export the model again",
+        copies={"model": "model", "model/model.safetensors": "noise"},
+    ),
+    Case(
+        "a configuration that is no JSON",
+        "score --model=model x",
+        "model/config.json cannot be read as JSON (Unterminated string starting at: line 24 column ... copy the model again",
+        copies={"model": "model"},
+        spoil=cut("model/config.json", 9),
+    ),
+    Case(
+        "a configuration that is a list",
+        "score --model=model x",
+        "model/config.json holds no JSON object, but []; copy the model again",
+        copies={"model": "model"},
+        files={"model/config.json": "[]"},
+    ),
+    Case(
+        "a configuration of another model",
+        "score --model=model x",
+        "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", hidden_size=32),
+    ),
+    Case(
+        "a configuration without a shape",
+        "score --model=model x",
+        "model/config.json: hidden_size is missing, so the model's shape is unknown; copy the model's whole file",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", hidden_size=None),
+    ),
+    Case(
+        "a configuration with another activation",
+        "score --model=model x",
+        "model/config.json: hidden_act='swish' cannot be represented ... known: gelu, gelu_fast, gelu_new, gelu_python,",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", hidden_act="swish"),
+    ),
+    Case(
+        "a configuration with words for a number",
+        "score --model=model x",
+        "model/config.json: num_hidden_layers='one' must be a whole number",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", num_hidden_layers="one"),
+    ),
+    Case(
+        "a configuration of something else",
+        "score --model=model x",
+        "model/config.json: architectures=['GPT2LMHeadModel'] is not among the BERTs known here (BertModel,",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", architectures=["GPT2LMHeadModel"]),
+    ),
+    Case(
+        "relative positions",
+        "score --model=model x",
+        "model/config.json: position_embedding_type='relative_key' ... this BERT has position_embedding_type='absolute' only",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", position_embedding_type="relative_key"),
+    ),
+    Case(
+        "a decoder",
+        "score --model=model x",
+        "model/config.json: is_decoder=True cannot be represented; this BERT has is_decoder=False only",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", is_decoder=True),
+    ),
+    Case(
+        "one token type in place of two",
+        "score --model=model x",
+        "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", type_vocab_size=1),
+    ),
+    Case(
+        "ids of labels that do not count",
+        "classify --model=model x",
+        "model/config.json: the ids of id2label are [0, 2]; they must count 0, 1, 2, ...",
+        copies={"model": "classifier"},
+        spoil=keys("model/config.json", id2label={"0": "no", "2": "yes"}),
+    ),
+    Case(
+        "labels that are a list",
+        "classify --model=model x",
+        'model/config.json: id2label=[\'no\', \'yes\'] must be an object such as {"0": "no", "1": "yes"}',
+        copies={"model": "classifier"},
+        spoil=keys("model/config.json", id2label=["no", "yes"]),
+    ),
+    Case(
+        "a problem that is none",
+        "classify --model=model x",
+        "model/config.json: problem_type='guessing' is unknown ... known: single_label_classification,",
+        copies={"model": "classifier"},
+        spoil=keys("model/config.json", problem_type="guessing"),
+    ),
+    Case(
+        "a vocabulary of another model",
+        "score --model=model x",
+        "model: the vocabulary has 132 entries but the model's vocab_size is 91; use the vocabulary the model was trained with",
+        copies={"model": "model", "model/vocab.txt": "vocabulary"},
+        spoil=remove("model/tokenizer.json"),
+    ),
+    Case(
+        "a vocabulary in another order",
+        "score --model=model x",
+        "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the one the model was not trained with",
+        copies={"model": "model"},
+        spoil=turned_round("model/vocab.txt", 5),
+    ),
+    Case(
+        "a tokenizer that is no JSON",
+        "score --model=model x",
+        "model/tokenizer.json cannot be read as JSON (Expecting property name enclosed in double ... copy the file again",
+        copies={"model": "model"},
+        files={"model/tokenizer.json": "{"},
+    ),
+    Case(
+        "an index of weights that is none",
+        "score --model=model x",
+        "model/model.safetensors.index.json is not an index of weight files (TypeError('list ... copy the model again",
+        copies={"model": "model"},
+        spoil=remove("model/model.safetensors"),
+        files={"model/model.safetensors.index.json": "[]"},
+    ),
+    Case(
+        "an index of weights that leaves the directory",
+        "score --model=model x",
+        "model/model.safetensors.index.json names '../x.safetensors', which is no weights file beside it; copy the model again",
+        copies={"model": "model"},
+        files={"model/model.safetensors.index.json": json.dumps({"weight_map": {"a": "../x.safetensors"}})},
+        spoil=remove("model/model.safetensors"),
+    ),
+    Case(
+        "an index of weights that are not there",
+        "score --model=model x",
+        "model/model.safetensors.index.json names 1 files, of which b.safetensors missing; copy the whole model",
+        copies={"model": "model"},
+        files={"model/model.safetensors.index.json": json.dumps({"weight_map": {"a": "b.safetensors"}})},
+        spoil=remove("model/model.safetensors"),
+    ),
+]
+
+
+TABLE = Table("predict", "--model=$model", CASES)

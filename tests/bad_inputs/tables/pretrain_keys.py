@@ -1,0 +1,263 @@
+"""Bad inputs of `pretrain`: the keys of its configuration."""
+
+from __future__ import annotations
+
+from tests.bad_inputs.case import STARTED, Case, Table
+
+CASES = [
+    # ------------------------------------------------------------------------------------------------------------- the keys
+    Case(
+        "an unknown key",
+        "--config.model.hiden_size=8",
+        "--config.model.hiden_size=8: there is no 'hiden_size' in config.model; did you mean 'model.hidden_size'?",
+    ),
+    Case(
+        "a key of another group",
+        "--config.training.lr=1",
+        "--config.training.lr=1: there is no 'training' in config; did you mean 'phases.0.learning_rate'?",
+    ),
+    Case(
+        "a group for a key",
+        "--config.model=8",
+        "--config.model=8: model is a group ... set one of model.activation, model.attention,",
+    ),
+    Case(
+        "a key below a value",
+        "--config.seed.x=8",
+        "--config.seed.x=8: there is no 'x' in config.seed; config.seed is a single value",
+    ),
+    Case(
+        "a phase that is not there",
+        "--config.phases.7.steps=8",
+        "--config.phases.7.steps=8: there is no '7' in config.phases; it has 0 to 1",
+    ),
+    Case(
+        "a word for a whole number",
+        "--config.phases.0.steps=many",
+        "--config.phases.0.steps=many: wanted a whole number, at least 1 and at most 2,147,483,647 (now 14)",
+    ),
+    Case(
+        "a fraction for a whole number",
+        "--config.phases.0.steps=1.5",
+        "--config.phases.0.steps=1.5: wanted a whole number, at least 1 and at most 2,147,483,647 (now 14)",
+    ),
+    Case(
+        "a word for a number",
+        "--config.phases.0.learning_rate=fast",
+        "--config.phases.0.learning_rate=fast: wanted a number, at least 0 and at most 1e+30 (now 0.003)",
+    ),
+    Case(
+        "a word for true or false",
+        "--config.examples.whole_word=maybe",
+        "--config.examples.whole_word=maybe: wanted true or false (now False)",
+    ),
+    Case(
+        "no phases",
+        "--config=mine.py",
+        "the experiment has no phases, so nothing to train; give config.phases at least one with its steps",
+        files={"mine.py": "def get_config(): return {'corpus': {'directory': '$corpus'}, 'phases': []}\n"},
+    ),
+    Case(
+        "phases that are no list",
+        "--config=mine.py",
+        "config.phases must be a list of phases, not 3",
+        files={"mine.py": "def get_config(): return {'corpus': {'directory': '$corpus'}, 'phases': 3}\n"},
+    ),
+    Case(
+        "a phase without steps",
+        "--config=mine.py",
+        "config.phases.0 needs steps",
+        files={"mine.py": "def get_config(): return {'corpus': {'directory': '$corpus'}, 'phases': [{}]}\n"},
+    ),
+    Case(
+        "a group that is a number",
+        "--config=mine.py",
+        "config.model must be a group of keys, not 3",
+        files={"mine.py": "def get_config(): return {'corpus': {'directory': '$corpus'}, 'model': 3}\n"},
+    ),
+    Case(
+        "a number for a word",
+        "--config=mine.py",
+        "config.init_from=3 must be a str, like the default ''",
+        files={"mine.py": "def get_config(): return {'corpus': {'directory': '$corpus'}, 'init_from': 3}\n"},
+    ),
+    Case(
+        "rows longer than the position table",
+        "--config.phases.0.length=65",
+        "config.phases.0.length=65 is longer than the position table, ... shorten the rows, or raise model.max_position",
+    ),
+    Case(
+        "rows too short for a pair",
+        "--config.phases.0.length=4",
+        "config.phases.0: length=4 must be at least 5, 3 of them special tokens",
+    ),
+    Case(
+        "a batch that does not divide over the devices",
+        "--config.phases.1.batch_size=9",
+        "config.phases.1.batch_size=9 does not divide over 8 devices along data x fsdp; nearest: 8 or 16",
+        devices=8,
+        leaves=STARTED,
+    ),
+    Case(
+        "a batch that does not divide into microbatches",
+        "--config.phases.0.accumulation=3",
+        "config.phases.0.batch_size=8 does not divide into 3 microbatches (accumulation)",
+    ),
+    Case(
+        "a mesh larger than the machine",
+        "--config.mesh.tensor=3",
+        "mesh data=-1 x fsdp=1 x tensor=3 needs a multiple of 3 devices, and there ... set one axis to -1 to take what is there",
+        leaves=STARTED,
+    ),
+    Case("a mesh of no devices", "--config.mesh.data=0", "mesh.data=0 must be at least 1, or -1 for all devices that are left"),
+    Case(
+        "two axes that take what is left",
+        "--config.mesh.data=-1 --config.mesh.fsdp=-1",
+        "only one of mesh.data, mesh.fsdp and mesh.tensor can be -1",
+    ),
+    Case(
+        "an unknown type of reduction",
+        "--config.mesh.reduce_dtype=float8",
+        "config.mesh.reduce_dtype='float8' is not one of float32, bfloat16; did you mean 'float32'?",
+    ),
+    Case(
+        "an unknown way across slices",
+        "--config.mesh.across_slices=tensor",
+        "config.mesh.across_slices='tensor' is not one of auto, data, fsdp",
+    ),
+    Case(
+        "a warmup longer than its phase",
+        "--config.phases.0.warmup_steps=15",
+        "config.phases.0.warmup_steps=15 must be between 0 and the phase's steps=14",
+    ),
+    Case(
+        "a schedule that continues nothing",
+        "--config.phases.0.continue_schedule=true",
+        "config.phases.0.continue_schedule: the first phase has no schedule before it to continue",
+    ),
+    Case("no steps", "--config.phases.0.steps=0", "config.phases.0.steps=0 must be at least 1"),
+    Case("negative steps", "--config.phases.0.steps=-3", "config.phases.0.steps=-3 must be at least 1"),
+    Case("a batch of nothing", "--config.phases.0.batch_size=0", "config.phases.0.batch_size=0 must be at least 1"),
+    Case("a negative seed", "--config.seed=-1", "config.seed=-1 must be at least 0 and at most 4,294,967,295"),
+    Case("a seed too large", "--config.seed=4294967296", "config.seed=4294967296 must be at least 0 and at most 4,294,967,295"),
+    Case("a log of no steps", "--config.log_every=0", "config.log_every=0 must be at least 1"),
+    Case("no patience for bad steps", "--config.abort_after_skipped=0", "config.abort_after_skipped=0 must be at least 1"),
+    Case("an evaluation of no rows", "--config.evaluation.rows=0", "config.evaluation.rows=0 must be at least 1"),
+    Case("an evaluation every 0 steps", "--config.evaluation.every=0", "config.evaluation.every=0 must be at least 1"),
+    Case(
+        "an evaluation batch that does not divide",
+        "--config.evaluation.batch_size=9",
+        "config.evaluation.batch_size=9 does not divide over 8 devices along data x fsdp; nearest: 8 or 16",
+        devices=8,
+        leaves=STARTED,
+    ),
+    Case("no checkpoints kept", "--config.checkpoints.keep=0", "config.checkpoints.keep=0 must be at least 1"),
+    Case(
+        "an unknown way to make pairs",
+        "--config.examples.pairs=orignal",
+        "config.examples.pairs='orignal' is not one of original, paper, none; did you mean 'original'?",
+    ),
+    Case(
+        "nothing masked",
+        "--config.examples.masked_fraction=0",
+        "config.examples.masked_fraction=0.0 must be above 0 and at most 1",
+    ),
+    Case(
+        "more masked than there is",
+        "--config.examples.masked_fraction=1.5",
+        "config.examples.masked_fraction=1.5 must be above 0 and at most 1",
+    ),
+    Case(
+        "probabilities above 1",
+        "--config.examples.mask_probability=0.95",
+        "mask_probability=0.95 and random_probability=0.1 sum to ... the rest of 1 is the share of chosen tokens that are kept",
+    ),
+    Case(
+        "no room for predictions of packed rows",
+        "--config.phases.1.max_predictions=5",
+        "max_predictions=5 is too small for packed_examples=3 at length=64: one ... set max_predictions=10 or packed_examples=1",
+    ),
+    Case(
+        "more predictions than places",
+        "--config.phases.0.max_predictions=40",
+        "config.phases.0: max_predictions=40 must be at most 29, the places in 32",
+    ),
+    Case(
+        "no examples in a row",
+        "--config.phases.1.packed_examples=0",
+        "config.phases.1.packed_examples=0 must be at least 1 and at most 64",
+    ),
+    Case(
+        "a negative count of duplicates",
+        "--config.examples.duplicates=-1",
+        "config.examples.duplicates=-1 must be at least 0 and at most 10,000",
+    ),
+    Case(
+        "heads that do not divide the width",
+        "--config.model.num_heads=3",
+        "model.hidden_size=16 does not divide into model.num_heads=3; nearest number of heads that does: 2",
+    ),
+    Case("a width of nothing", "--config.model.hidden_size=0", "model.hidden_size=0 must be at least 1"),
+    Case("no layers", "--config.model.num_layers=0", "model.num_layers=0 must be at least 1"),
+    Case(
+        "an unknown activation",
+        "--config.model.activation=gelo",
+        "model.activation='gelo' is not one of gelu, gelu_tanh, relu; did you mean 'gelu'?",
+    ),
+    Case(
+        "an unknown number type",
+        "--config.model.dtype=float17",
+        "model.dtype='float17' is not one of float32, bfloat16; did you mean 'bfloat16'?",
+    ),
+    Case(
+        "an unknown attention",
+        "--config.model.attention=flash",
+        "config.model.attention='flash' is not one of auto, fused, plain",
+    ),
+    Case(
+        "fused attention on a CPU",
+        "--config.model.attention=fused",
+        "model.attention='fused' cannot be had: fused attention is for TPUs and ... set model.attention to 'plain' or 'auto'",
+        leaves=STARTED,
+    ),
+    Case(
+        "an unknown rematerialisation",
+        "--config.model.rematerialisation=some",
+        "config.model.rematerialisation='some' is not one of none, dots, full",
+    ),
+    Case(
+        "dropout of everything",
+        "--config.model.hidden_dropout=1",
+        "config.model.hidden_dropout=1.0 must be at least 0 and below 1",
+    ),
+    Case(
+        "negative dropout",
+        "--config.model.attention_dropout=-0.1",
+        "config.model.attention_dropout=-0.1 must be at least 0 and below 1",
+    ),
+    Case(
+        "a negative unroll", "--config.model.scan_unroll=-1", "config.model.scan_unroll=-1 must be at least 0 and at most 10,000"
+    ),
+    Case(
+        "an unknown optimizer",
+        "--config.optimizer.name=adan",
+        "optimizer.name='adan' is not one of bert_adam, adamw, lamb; did you mean 'adamw'?",
+    ),
+    Case("a decay rate of 1", "--config.optimizer.b2=1", "config.optimizer.b2=1.0 must be at least 0 and below 1"),
+    Case(
+        "a negative weight decay",
+        "--config.optimizer.weight_decay=-0.1",
+        "config.optimizer.weight_decay=-0.1 must be at least 0 and at most 1,000",
+    ),
+    Case(
+        "a negative clip norm",
+        "--config.optimizer.clip_norm=-1",
+        "config.optimizer.clip_norm=-1.0 must be at least 0 and at most 1e+30",
+    ),
+    Case(
+        "another size of vocabulary",
+        "--config.model.vocab_size=7",
+        "config.model.vocab_size=7, but the vocabulary of the corpus ... or build the corpus with the model's vocabulary",
+    ),
+]
+TABLE = Table("pretrain", "--config=$experiment --workdir=run", CASES)
