@@ -32,7 +32,7 @@ class OptimizerConfig:
     b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
     epsilon: Epsilon = 1e-6
     weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
-    """Decoupled, and not on biases and LayerNorm."""
+    """Decoupled, and on every parameter but biases and those of LayerNorm."""
     clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
     """Global gradient norm; 0 does not clip."""
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
@@ -44,8 +44,13 @@ class OptimizerConfig:
 
 
 def decayed(params: Params) -> Params:
-    """True for kernels and embedding tables, False for biases and LayerNorm (the original's excluded names)."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in ("kernel", "embedding"), params)
+    """True for every parameter but biases and those of LayerNorm, as google-research/bert `optimization.py` excludes them by the
+    names LayerNorm, layer_norm and bias."""
+
+    def decays(path: Any, _: Any) -> bool:
+        return path[-1].key != "bias" and not any(key.key.endswith("layer_norm") for key in path)
+
+    return jax.tree_util.tree_map_with_path(decays, params)
 
 
 def stacked(params: Params) -> Params:

@@ -1,16 +1,27 @@
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
 import operator
+import pathlib
+import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from bert_jax.interop.names import rows
+from bert_jax.model.labelling import initial_label_parameters
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.model.settings import HeadConfig
 from bert_jax.terminal import UserError
 from bert_jax.training.optimizers import OptimizerConfig, decayed, make_optimizer
-from tests.random_rows import largest_difference, random_parameters
+from tests.random_rows import TINY, largest_difference, random_parameters
+from tests.random_units import HEADS, LABELS
 
 STEPS = 5
 
@@ -74,13 +85,41 @@ def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
     assert largest_difference(expected, split(ours)) < 1e-5
 
 
-def test_biases_and_layer_norms_are_not_decayed():
-    flags = {
-        "/".join(k.key for k in path): flag for path, flag in jax.tree_util.tree_leaves_with_path(decayed(random_parameters()))
+EXCLUDED = ("LayerNorm", "layer_norm", "bias")
+"""`exclude_from_weight_decay` of google-research/bert `optimization.py`, which searches names for these patterns."""
+
+DECAYED = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "weight_decay.json").read_text())
+"""Whether it decays, by the path of every parameter of every head."""
+
+
+def every_parameter():
+    """(our path, the name of its tensor in the Hugging Face format, which has the original's words) of every head."""
+    untied = dataclasses.replace(TINY, tied_decoder=False, num_layers=4)
+    heads = {
+        **HEADS,
+        "scalar_mix": HeadConfig(kind="token", labels=LABELS, layers="scalar_mix", lstm=8),
+        "concat": HeadConfig(kind="sequence", labels=LABELS, pooling="concat"),
     }
-    assert flags["encoder/layers/attention/query/kernel"]
-    assert flags["embeddings/word_embeddings/embedding"]
-    assert not any(flag for name, flag in flags.items() if name.endswith(("bias", "scale")))
+    for head in (None, *heads.values()):
+        if head is None:
+            tree = abstract_parameters(untied)
+        else:
+            tree = jax.eval_shape(functools.partial(initial_label_parameters, untied, head), jax.random.key(0))
+        foreign = {row.ours: row.theirs for row in rows(untied, head)}
+        flags = jax.tree_util.tree_leaves_with_path(decayed(nn.unbox(tree)))
+        yield {"/".join(key.key for key in path): flag for path, flag in flags}, foreign
+
+
+def test_every_parameter_of_every_head_decays_as_the_golden_list_says():
+    found = {}
+    for flags, _ in every_parameter():
+        found |= flags
+    assert found == DECAYED
+
+
+def test_what_decays_is_what_the_originals_exclusion_list_leaves():
+    for flags, foreign in every_parameter():
+        assert flags == {path: not any(re.search(name, foreign[path]) for name in EXCLUDED) for path in flags}
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", "adm"), ("b1", 1.0), ("weight_decay", -0.1)])
