@@ -117,18 +117,20 @@ def normalise(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
 
 def activation(name: str) -> Callable[[Array], Array]:
     """The feed-forward non-linearity by its name in `ModelConfig.activation`."""
-    functions: dict[str, Callable[[Array], Array]] = {
-        "gelu": gelu,
-        "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
-        "relu": jax.nn.relu,
-    }
+    functions: dict[str, Callable[[Array], Array]] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu}
     return functions[name]
 
 
 @jax.custom_vjp
 def gelu(x: Array) -> Array:
-    """x Phi(x), exact. Keeps x alone for the backward pass, which computes erf again: arithmetic is cheaper than the traffic."""
-    return x * _normal_cdf(x)
+    """x Phi(x), exact, in the dtype of x. Keeps x alone for the backward pass, which computes erf again: arithmetic is cheaper
+    than the traffic.
+
+    The arithmetic is in float32 whatever x is: in bfloat16 0.5 + 0.5 erf cancels to 0 from -3.4 on. Inside a fusion that takes no
+    time, since TPUs (v5e's estimated cycles are the same) and CPUs widen bfloat16 for arithmetic anyway.
+    """
+    wide = x.astype(jnp.float32)
+    return (wide * _normal_cdf(wide)).astype(x.dtype)
 
 
 def _normal_cdf(x: Array) -> Array:
@@ -136,11 +138,30 @@ def _normal_cdf(x: Array) -> Array:
 
 
 def _gelu_backward(x: Array, g: Array) -> tuple[Array]:
-    density = jnp.exp(-0.5 * x * x) * np.asarray(1 / math.sqrt(2 * math.pi), x.dtype)
-    return (g * (_normal_cdf(x) + x * density),)
+    wide = x.astype(jnp.float32)
+    density = jnp.exp(-0.5 * wide * wide) * np.asarray(1 / math.sqrt(2 * math.pi), np.float32)
+    return ((g.astype(jnp.float32) * (_normal_cdf(wide) + wide * density)).astype(x.dtype),)
 
 
 gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
+
+
+def gelu_tanh(x: Array) -> Array:
+    """The tanh approximation of GELU in the dtype of x, computed in float32 as `gelu` is, and for the same reason."""
+    return jax.nn.gelu(x, approximate=True) if x.dtype == jnp.float32 else _narrow_gelu_tanh(x)
+
+
+@jax.custom_vjp
+def _narrow_gelu_tanh(x: Array) -> Array:
+    return jax.nn.gelu(x.astype(jnp.float32), approximate=True).astype(x.dtype)
+
+
+def _narrow_gelu_tanh_backward(x: Array, g: Array) -> tuple[Array]:
+    _, pull = jax.vjp(lambda x: jax.nn.gelu(x, approximate=True), x.astype(jnp.float32))
+    return (pull(g.astype(jnp.float32))[0].astype(x.dtype),)
+
+
+_narrow_gelu_tanh.defvjp(lambda x: (_narrow_gelu_tanh(x), x), _narrow_gelu_tanh_backward)
 
 
 def random_words(seed: Array, shape: tuple[int, ...], positions: Array | None = None) -> Array:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.embeddings import check_ids
-from bert_jax.model.layers import dropout, gelu, random_words
+from bert_jax.model.layers import activation, dropout, gelu, random_words
 from bert_jax.model.pretraining import abstract_parameters, count_parameters
 from bert_jax.model.settings import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.terminal import UserError
@@ -211,3 +212,25 @@ def test_gelu_and_its_gradient_are_exact():
     assert (
         largest_difference(jax.vmap(jax.grad(lambda x: jax.nn.gelu(x, approximate=False)))(x), jax.vmap(jax.grad(gelu))(x)) < 1e-6
     )
+
+
+def gelu_by_hand(name: str, x: float) -> tuple[float, float]:
+    """GELU and its derivative in float64, in forms that do not cancel."""
+    if name == "gelu":
+        share, slope = 0.5 * math.erfc(-x / math.sqrt(2)), math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    else:
+        c = math.sqrt(2 / math.pi)
+        share = 1 / (1 + math.exp(-2 * c * (x + 0.044715 * x**3)))
+        slope = 2 * c * (1 + 3 * 0.044715 * x * x) * share * (1 - share)
+    return x * share, share + x * slope
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_gelu_in_bfloat16_keeps_its_negative_tail(name):
+    x = jnp.arange(-6, 6, 1 / 32).astype(jnp.bfloat16)
+    expected = np.array([gelu_by_hand(name, float(value)) for value in x])
+    for compile_it in (jax.jit, lambda function: function):
+        value, pull = compile_it(lambda x: jax.vjp(activation(name), x))(x)
+        found = np.stack([value, pull(jnp.ones_like(x))[0]], axis=1).astype(np.float64)
+        # half a unit in the last place of bfloat16; and of float32, times 50, since 1 + erf and 1 + tanh still cancel at -6
+        np.testing.assert_allclose(found, expected, rtol=2.0**-8, atol=5e-6)
