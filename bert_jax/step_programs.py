@@ -27,20 +27,13 @@ from bert_jax.model.settings import HeadConfig, ModelConfig, published
 from bert_jax.pretraining_log import phase_row_flops
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple
+from bert_jax.tasks.registry import head_kind
 from bert_jax.terminal import UserError
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import TrainState
 
 Described = TypeVar("Described", bound=Experiment | FinetuningExperiment)
-
-HEADS = {
-    "token": ("conll", "wnut", "pos", "own/token"),
-    "span": ("squad", "own/span"),
-    "choice": ("swag", "codah", "own/choice"),
-    "mention": ("gap",),
-}
-"""Heads by how the names of their tasks begin; every other task answers for whole texts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,9 +140,9 @@ def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
 
 
 def _head_of(experiment: FinetuningExperiment) -> HeadConfig:
-    """The head of a task by its name: how many labels it has changes nothing that counts."""
-    name = experiment.task.name
-    kind = next((kind for kind, prefixes in HEADS.items() if name.startswith(prefixes)), "sequence")
+    """The head of a task by its name: how many labels it has changes nothing that counts. Raises UserError for a name that is no
+    task's."""
+    kind = head_kind(experiment.task.name)
     labels = {"sequence": 3, "token": 9, "mention": 3}.get(kind, 0)
     return experiment.head_config(HeadConfig(kind=kind, labels=tuple(map(str, range(labels)))))
 

@@ -37,6 +37,8 @@ _FILES: Mapping[str, tuple[Callable[[pathlib.Path], list[ChoiceExample]], Mappin
     "codah": (read_codah, {split: f"{split}.tsv" for split in SPLITS}),
 }
 NAMES = (*_FILES, "own/choice")
+KIND = "choice"
+"""Of its head."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,7 @@ class ChoiceTask:
     @property
     def head(self) -> HeadConfig:
         """A score for each candidate."""
-        return HeadConfig(kind="choice")
+        return HeadConfig(kind=KIND)
 
     def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
         """One for each example, in order, with a sequence for each of its candidates."""

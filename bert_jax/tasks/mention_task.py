@@ -26,6 +26,8 @@ from bert_jax.terminal import UserError
 
 LABELS = ("A", "B", "neither")
 NAMES = ("gap",)
+KIND = "mention"
+"""Of its head."""
 _FILES = {"train": "gap-development.tsv", "dev": "gap-validation.tsv", "test": "gap-test.tsv"}
 _LEAST = 1e-15  # a probability, so that its logarithm is finite
 
@@ -59,7 +61,7 @@ class MentionTask:
     @property
     def head(self) -> HeadConfig:
         """A logit for A, B and neither."""
-        return HeadConfig(kind="mention", labels=LABELS)
+        return HeadConfig(kind=KIND, labels=LABELS)
 
     def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
         """One for each example, in order. What could not be read as it stands is counted and said, once."""

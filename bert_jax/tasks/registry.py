@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from bert_jax.tasks import choice_task, mention_task, span_task, text_task, token_task
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import Task, TaskConfig
 from bert_jax.terminal import UserError, nearest
 
-_LOADERS: Mapping[str, Callable[[TaskConfig, Say], Task]] = {
-    name: module.load for module in (text_task, choice_task, mention_task, token_task, span_task) for name in module.NAMES
-}
+_MODULES = (text_task, choice_task, mention_task, token_task, span_task)
+_LOADERS: Mapping[str, Callable[[TaskConfig, Say], Task]] = {name: module.load for module in _MODULES for name in module.NAMES}
+_KINDS: Mapping[str, str] = {name: module.KIND for module in _MODULES for name in module.NAMES}
 NAMES = tuple(_LOADERS)
 """What `TaskConfig.name` may be."""
 
@@ -22,6 +23,15 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     `say` takes a sentence about what of its files could not be read as it stands. Raises UserError for a name that is none, and
     for files that are missing or faulty.
     """
-    if config.name not in _LOADERS:
-        raise UserError(f"config.task.name={config.name!r} is no task; {nearest(config.name, NAMES)}")
-    return _LOADERS[config.name](config, say)
+    return _known(config.name, _LOADERS)(config, say)
+
+
+def head_kind(name: str) -> str:
+    """The `HeadConfig.kind` of the task of that name, which needs none of its files. Raises UserError for a name that is none."""
+    return _known(name, _KINDS)
+
+
+def _known(name: str, by_name: Mapping[str, Any]) -> Any:
+    if name not in by_name:
+        raise UserError(f"config.task.name={name!r} is no task; {nearest(name, NAMES)}")
+    return by_name[name]

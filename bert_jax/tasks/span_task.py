@@ -38,6 +38,8 @@ from bert_jax.terminal import UserError, nearest
 
 _VERSIONS = {"squad/v1.1": "v1.1.json", "squad/v2.0": "v2.0.json"}
 NAMES = (*_VERSIONS, "own/span")
+KIND = "span"
+"""Of its head."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +77,7 @@ class SpanTask:
     @property
     def head(self) -> HeadConfig:
         """A start and an end logit for each token."""
-        return HeadConfig(kind="span")
+        return HeadConfig(kind=KIND)
 
     @property
     def metric(self) -> str:

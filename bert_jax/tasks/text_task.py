@@ -51,6 +51,8 @@ Scorer = Callable[[str, np.ndarray, np.ndarray], dict[str, float]]
 
 SICK_FILE = "SICK.txt"
 NAMES = (*GLUE_NAMES, "sick/entailment", "sick/relatedness", "own/sequence")
+KIND = "sequence"
+"""Of its head."""
 _SEMEVAL = {"sick/entailment": "entailment_judgment", "sick/relatedness": "relatedness_score"}
 _VALUE = ("score",)  # the one output of a regression
 _SENT = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets that a submission calls otherwise than their task
@@ -206,7 +208,7 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
     return TextTask(
         name=config.name,
         length=config.length,
-        head=HeadConfig(kind="sequence", labels=labels, problem=problem),
+        head=HeadConfig(kind=KIND, labels=labels, problem=problem),
         metric=main_score(task.key),
         splits=usable_splits(config, splits),
         score=score,
@@ -252,7 +254,7 @@ def _sick(config: TaskConfig) -> TextTask:
     return TextTask(
         name=config.name,
         length=config.length,
-        head=HeadConfig(kind="sequence", labels=labels, problem=problem),
+        head=HeadConfig(kind=KIND, labels=labels, problem=problem),
         metric="accuracy" if is_class else "pearson",
         splits=usable_splits(config, splits),
         score=lambda split, said, true: {"accuracy": accuracy(said, true)} if is_class else _value_scores(said, true),
@@ -268,7 +270,7 @@ def _own(config: TaskConfig, say: Say) -> TextTask:
     return TextTask(
         name=config.name,
         length=config.length,
-        head=HeadConfig(kind="sequence", labels=data.labels or _VALUE, problem=problem),
+        head=HeadConfig(kind=KIND, labels=data.labels or _VALUE, problem=problem),
         metric=metric,
         splits=usable_splits(config, {split: getattr(data, split) for split in SPLITS}),
         score=lambda split, said, true: score(said, true),

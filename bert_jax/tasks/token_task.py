@@ -45,6 +45,8 @@ _FILES: Mapping[str, tuple[Reader, Mapping[str, tuple[str, ...]]]] = {
 }
 """By name: how its files are read, and what they are called; the first pattern that fits counts."""
 NAMES = (*_FILES, "own/token")
+KIND = "token"
+"""Of its head."""
 _ENTITIES = ("conll2003", "wnut17")
 
 
@@ -74,7 +76,7 @@ class TokenTask:
     @property
     def head(self) -> HeadConfig:
         """An output for each label."""
-        return HeadConfig(kind="token", labels=self.labels)
+        return HeadConfig(kind=KIND, labels=self.labels)
 
     @property
     def metric(self) -> str:

@@ -86,3 +86,8 @@ def test_the_step_of_every_kind_of_head_can_be_lowered(config: str):
     program = step(config)
     assert program.flops > 0
     assert program.rows % 8 == 0
+
+
+def test_the_step_of_an_unknown_task_is_an_error_that_names_the_nearest():
+    with pytest.raises(UserError, match=r"config\.task\.name='conll20003' is no task; did you mean 'conll2003'"):
+        step("ner.py:conll2003", ("task.name", "conll20003"))

@@ -8,7 +8,7 @@ import pytest
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.examples.labelled import KINDS
 from bert_jax.tasks import registry
-from bert_jax.tasks.registry import NAMES, load_task
+from bert_jax.tasks.registry import NAMES, head_kind, load_task
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.terminal import UserError
 
@@ -31,6 +31,20 @@ FOLDERS = {
 
 def test_every_documented_task_has_a_loader_and_no_other():
     assert set(NAMES) == DOCUMENTED
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("token", {"conll2003", "wnut17", "pos", "own/token"}),
+        ("span", {"squad/v1.1", "squad/v2.0", "own/span"}),
+        ("choice", {"swag", "codah", "own/choice"}),
+        ("mention", {"gap"}),
+        ("sequence", {name for name in DOCUMENTED if name.startswith(("glue/", "sick/"))} | {"own/sequence"}),
+    ],
+)
+def test_the_head_of_every_task_is_known_without_its_files(kind: str, names: set[str]):
+    assert {name for name in NAMES if head_kind(name) == kind} == names
 
 
 def test_a_task_is_loaded_by_the_module_that_has_its_name(monkeypatch: pytest.MonkeyPatch):
