@@ -72,6 +72,7 @@ MAY_CHANGE = (
     "model.rematerialisation",
     "model.scan_unroll",
     "model.attention",
+    "model.residual_norm",
     "sweep.devices_per_run",
 )
 """Keys that a continued run may give new values: none of them decides what is learned, but for what dropout draws (of fused

@@ -11,8 +11,8 @@ from annotated_types import Interval
 
 from bert_jax.config import CheckpointConfig, section
 from bert_jax.model.settings import (
-    ATTENTIONS,
     DTYPES,
+    KERNELS,
     LAYERS,
     MOST_WIDE,
     POOLINGS,
@@ -44,7 +44,8 @@ class ModelChanges:
     six passes of their matrix units, and such a program several times as long to compile) and float32 elsewhere."""
     rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
     scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    attention: Annotated[str, OneOf(ATTENTIONS)] = "auto"
+    attention: Annotated[str, OneOf(KERNELS)] = "auto"
+    residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
 
 

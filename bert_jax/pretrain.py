@@ -76,6 +76,7 @@ MAY_CHANGE = (
     "model.rematerialisation",
     "model.scan_unroll",
     "model.attention",
+    "model.residual_norm",
     "phases.*.accumulation",
 )
 """Keys that a continued run may give new values: none of them decides what is learned (beyond the order and rounding of sums,

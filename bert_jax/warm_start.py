@@ -25,7 +25,7 @@ from bert_jax.terminal import UserError
 
 log = logging.getLogger(__name__)
 
-EXECUTION = ("dtype", "rematerialisation", "scan_unroll", "attention")
+EXECUTION = ("dtype", "rematerialisation", "scan_unroll", "attention", "residual_norm")
 FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "vocab_multiple", *EXECUTION)
 """Fields in which a run may differ from the model it starts from: they change how it trains or is compiled, not what it is."""
 PRETRAINING_PARTS = ("pooler", "mlm_head", "nsp_head")

@@ -1,4 +1,4 @@
-"""Fused attention or plain: what `ModelConfig.attention` comes to on the devices a program is meant for, and why."""
+"""Kernel or plain: what `ModelConfig.attention` and `.residual_norm` come to on the devices a program is meant for, and why."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from bert_jax.model import attention_kernels_gpu
 from bert_jax.model.attention_plan import Plan, padded_length, unfit, vmem_bytes
+from bert_jax.model.residual_norm import why_plain
 from bert_jax.model.settings import ModelConfig
 from bert_jax.terminal import UserError
 
@@ -27,16 +28,16 @@ CAPABILITY = 8.0
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What computes attention, and the reason in words."""
+    """Which kernel computes something, and the reason in words."""
 
     platform: str | None
-    """Whose kernel of fused attention, "tpu" or "gpu"; None is plain attention."""
+    """Whose kernel, "tpu" or "gpu"; None is plain, XLA's own program."""
     why: str
     """Why not fused."""
 
     @property
     def fused(self) -> bool:
-        """Whether scores stay on the chip."""
+        """Whether a kernel computes it."""
         return self.platform is not None
 
 
@@ -60,16 +61,34 @@ def choose(config: ModelConfig, length: int) -> Choice:
     return Choice(None, f"since {reason}") if reason else Choice(device.platform, "")
 
 
+def choose_residual_norm(config: ModelConfig) -> Choice:
+    """What computes residual and LayerNorm on the ambient mesh, by `config.residual_norm`.
+
+    Raises UserError where "fused" is asked for and cannot be had.
+    """
+    if config.residual_norm == "plain":
+        return Choice(None, "as model.residual_norm=plain asks")
+    reason = why_plain(config.hidden_size, config.dtype)
+    if reason and config.residual_norm == "fused":
+        raise UserError(
+            f"model.residual_norm='fused' cannot be had: {reason}; set model.residual_norm to 'plain' or 'auto'"
+        )
+    return Choice(None, f"since {reason}") if reason else Choice("tpu", "")
+
+
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh) -> str:
-    """What computes attention in rows of such lengths on `mesh`, and why: a line for the log. Raises what `choose` does."""
-    asked = f"model.attention={config.attention}"
+    """What computes attention in rows of such lengths on `mesh`, what residual and LayerNorm, and why: a line for the log. Raises
+    what `choose` and `choose_residual_norm` do."""
+    asked, kind = f"model.attention={config.attention}", mesh.devices.flat[0].device_kind
     with jax.set_mesh(mesh):
         choices = {length: choose(config, length) for length in sorted(set(lengths))}
+        norm = choose_residual_norm(config)
     plain = sorted({choice.why for choice in choices.values() if not choice.fused})
     where = " and ".join(f"{length:,}" for length, choice in choices.items() if choice.fused)
-    fused = f"fused, scores stay on the chip ({asked}, {mesh.devices.flat[0].device_kind}, length {where})"
+    fused = f"fused, scores stay on the chip ({asked}, {kind}, length {where})"
     parts = [fused] * bool(where) + [f"plain, {why}" for why in plain]
-    return f"attention: {'; '.join(parts)}"
+    of_norm = f"fused (model.residual_norm={config.residual_norm}, {kind})" if norm.fused else f"plain, {norm.why}"
+    return f"attention: {'; '.join(parts)}; residual and LayerNorm: {of_norm}"
 
 
 def unsupported(platform: str, kind: str, length: int, head_width: int, dtype: Any) -> str | None:

@@ -40,7 +40,7 @@ def residual_norm(
     to the dtype of x, and so are the gradients. The sum is kept for the backward pass, which draws the words of dropout again.
     Under a mesh each device runs the kernels on its own rows. `interpret` runs them on any platform, slowly, for tests.
 
-    Raises ValueError where `unfit` gives a reason; `why_plain` knows where it runs.
+    Raises ValueError where `unfit` gives a reason; `attention_choice.choose_residual_norm` knows where it runs.
     """
     reason = unfit(x.shape[2], x.dtype)
     if reason:

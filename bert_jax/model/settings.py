@@ -14,7 +14,7 @@ from bert_jax.terminal import UserError, nearest
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 DTYPES = ("float32", "bfloat16")
 REMATERIALISATIONS = ("none", "dots", "full")
-ATTENTIONS = ("auto", "fused", "plain")
+KERNELS = ("auto", "fused", "plain")
 
 MOST_WIDE = 2**16
 """Far beyond what any machine holds, and far below where a size in bytes leaves 64 bits."""
@@ -60,9 +60,12 @@ class ModelConfig:
     layer inputs."""
     scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
     """Layers per trip of the loop over layers. 0 unrolls all of them: faster to run, slower to compile (1 compiles one layer)."""
-    attention: Annotated[str, OneOf(ATTENTIONS)] = "auto"
+    attention: Annotated[str, OneOf(KERNELS)] = "auto"
     """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA's;
     "auto": fused where it can run and was timed (TPU). On a TPU dropout masks differ between the two, their rate does not."""
+    residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
+    """LayerNorm(x + dropout(y)) behind attention and feed-forward. "fused": one kernel for all of it (TPU); "plain": XLA's;
+    "auto": fused where it can run. Both drop the same elements."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")

@@ -18,8 +18,8 @@ from jax.ad_checkpoint import print_saved_residuals
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from bert_jax.model import attention
-from bert_jax.model.attention_choice import VMEM, Choice, choose, in_words, unsupported
-from bert_jax.model.encoder import Encoder
+from bert_jax.model.attention_choice import VMEM, Choice, choose, choose_residual_norm, in_words, unsupported
+from bert_jax.model.encoder import Block, Encoder
 from bert_jax.model.fused_attention import SAVED, fused_attention
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.settings import ModelConfig
@@ -104,16 +104,49 @@ def test_what_cannot_run_is_refused_with_its_reason(arguments: tuple, reason: st
 def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh(MeshConfig())
     line = "attention: plain, since fused attention is for TPUs and GPUs, and this is a cpu"
-    assert in_words(ModelConfig(), [128, 512], mesh) == line
+    norm = "residual and LayerNorm: plain, since the kernel of residual and LayerNorm is for TPUs, and this is a cpu"
+    assert in_words(ModelConfig(), [128, 512], mesh) == f"{line}; {norm}"
+    asked = "residual and LayerNorm: plain, as model.residual_norm=plain asks"
+    assert in_words(ModelConfig(residual_norm="plain"), [128, 512], mesh) == f"{line}; {asked}"
 
     def pretended(config: ModelConfig, length: int) -> Choice:
         return Choice("tpu", "") if length < 1024 else Choice(None, "since it is long")
 
     monkeypatch.setattr("bert_jax.model.attention_choice.choose", pretended)
+    monkeypatch.setattr("bert_jax.model.attention_choice.choose_residual_norm", lambda config: Choice("tpu", ""))
     found = in_words(ModelConfig(), [512, 128, 2048], mesh)
     assert found == (
-        "attention: fused, scores stay on the chip (model.attention=auto, cpu, length 128 and 512); plain, since it is long"
+        "attention: fused, scores stay on the chip (model.attention=auto, cpu, length 128 and 512); plain, since it is long; "
+        "residual and LayerNorm: fused (model.residual_norm=auto, cpu)"
     )
+
+
+def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
+    with meant_for("tpu", "TPU v5 lite"):
+        for asked in ("auto", "fused"):
+            assert choose_residual_norm(ModelConfig(residual_norm=asked)) == Choice("tpu", "")
+        assert choose_residual_norm(ModelConfig(residual_norm="plain")) == Choice(None, "as model.residual_norm=plain asks")
+    with meant_for("cpu", "cpu"):
+        reason = "the kernel of residual and LayerNorm is for TPUs, and this is a cpu"
+        assert choose_residual_norm(ModelConfig()) == Choice(None, f"since {reason}")
+        expected = f"model.residual_norm='fused' cannot be had: {reason}; set model.residual_norm to 'plain' or 'auto'"
+        with pytest.raises(UserError, match=expected):
+            choose_residual_norm(ModelConfig(residual_norm="fused"))
+    with pytest.raises(UserError, match=r"model\.residual_norm='fast' is not one of auto, fused, plain"):
+        ModelConfig(residual_norm="fast")
+
+
+@pytest.mark.parametrize(("asked", "kernels"), [("auto", 2), ("plain", 0)])
+def test_a_layer_calls_the_kernel_of_residual_and_layer_norm_twice_or_not_at_all(asked: str, kernels: int):
+    config = dataclasses.replace(TINY, hidden_size=128, attention="plain", residual_norm=asked)
+    x, ids = jax.ShapeDtypeStruct((2, 16, 128), jnp.float32), jax.ShapeDtypeStruct((2, 16), jnp.int32)
+    params = nn.unbox(jax.eval_shape(functools.partial(Block(config).init, jax.random.key(0)), x, jnp.uint32(0), ids, None))
+
+    def layer(params: Any, x: jax.Array, ids: jax.Array) -> Any:
+        return Block(config).apply(params, x, jnp.uint32(0), ids, jnp.uint32(1))
+
+    with meant_for("tpu", "TPU v5 lite"):
+        assert str(jax.make_jaxpr(layer)(params, x, ids)).count("pallas_call") == kernels
 
 
 SHAPE = dataclasses.replace(TINY, hidden_size=128, num_heads=1, attention="fused")  # a head that fills the lanes: the least work
