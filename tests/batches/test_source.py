@@ -63,6 +63,15 @@ def test_batches_run_through_every_row_of_an_epoch_once_and_straight_on_into_the
     assert_equal(served, joined([first, second]))
 
 
+def test_an_epoch_with_fewer_rows_than_the_first_repeats_its_first_ones_once():
+    shorter, rows = plan_epoch(CORPUS, CONFIG, seed=5, epoch=1), plan_epoch(CORPUS, CONFIG, seed=5, epoch=0).num_rows
+    missing = rows - shorter.num_rows
+    assert 1 < missing < shorter.num_rows
+    served = BatchSource(CORPUS, CONFIG, rows, seed=5).at(1)
+    expected = np.concatenate([np.arange(shorter.num_rows), np.arange(missing)])
+    assert_equal(served, assemble_rows(CORPUS, shorter, expected, masking_tables(CORPUS.vocabulary)))
+
+
 def test_a_batch_larger_than_several_epochs_goes_round(source):
     small = corpus_of([[9, 8], [7], [6, 5, 4]])
     batch = BatchSource(small, CONFIG, 40, seed=0).at(2)

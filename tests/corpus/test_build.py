@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from bert_jax.corpus import files
+from bert_jax.corpus import files, shard, survey
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.terminal import UserError
@@ -223,6 +223,22 @@ def test_an_empty_file_is_an_empty_corpus(tmp_path, build):
     (tmp_path / "a.txt").touch()
     with pytest.raises(UserError, match="the corpus is empty"):
         build(tmp_path / "corpus", f"text:{tmp_path}/a.txt")
+
+
+@pytest.mark.parametrize("tokens", [1, 97, 4096])
+def test_the_corpus_does_not_depend_on_the_size_of_the_buffers(tmp_path, build, monkeypatch, tokens):
+    """A real shard is flushed, counted and surveyed in many pieces; these buffers make many pieces of a small one."""
+    texts = [*english(120), *english(30), *(" ".join(english(1)) * 40 for _ in range(2))]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    expected = build(tmp_path / "whole", f"text:{tmp_path}/a.txt", shards=2, layout="sentences")
+    monkeypatch.setattr(shard, "_FLUSH_TOKENS", tokens)
+    monkeypatch.setattr(survey, "_CHUNK_TOKENS", tokens)
+    report = build(tmp_path / "pieces", f"text:{tmp_path}/a.txt", shards=2, layout="sentences")
+    assert report == expected
+    assert contents(tmp_path / "pieces") == contents(tmp_path / "whole")
+    corpus = open_corpus(tmp_path / "pieces")
+    assert np.array_equal(corpus.token_counts, np.bincount(corpus.tokens[:], minlength=corpus.vocabulary.size))
+    assert corpus.num_tokens > 4096
 
 
 def test_documents_that_occur_twice_anywhere_are_kept_once(tmp_path, build):

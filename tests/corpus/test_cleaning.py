@@ -78,6 +78,14 @@ def test_the_limit_on_sentences_can_be_moved():
     assert clean(["Long " * 30 + "enough."], max_sentence_characters=100)[1] == {"long-sentences": 1, "empty-documents": 1}
 
 
+def test_the_longest_sentence_and_the_shortest_document_are_kept():
+    text = "Just so long."
+    for limits in ({"max_sentence_characters": len(text)}, {"min_document_characters": len(text)}):
+        assert clean([text], **{"min_document_characters": 1, **limits}) == ([text], {})
+    assert clean([text], max_sentence_characters=len(text) - 1, min_document_characters=1)[0] == []
+    assert clean([text], min_document_characters=len(text) + 1)[0] == []
+
+
 def test_lines_that_are_sentences_are_not_split():
     counts: Counter[str] = Counter()
     assert clean_document(PROSE, is_sentence=True, config=CleaningConfig(), counts=counts) == PROSE

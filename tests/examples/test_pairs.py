@@ -102,6 +102,13 @@ def test_each_cut_token_comes_off_the_front_with_probability_one_half():
         assert front.var() == pytest.approx(361 / 4, rel=0.12)
 
 
+def test_what_is_cut_off_the_front_of_a_says_nothing_of_what_is_cut_off_the_front_of_b():
+    """Both segments lose 361 of 400 tokens: drawn with one key, they would lose as many at the front."""
+    pairs = plan_epoch(corpus_of([[400]] * 4000), settings(length=80 + 1), seed=0, epoch=0).pairs
+    front_a, front_b = pairs.a_start % 400, pairs.b_start % 400
+    assert abs(np.corrcoef(front_a, front_b)[0, 1]) < 5 / np.sqrt(4000)
+
+
 @pytest.mark.parametrize("pairs", ["original", "paper"])
 def test_actual_next_continues_a_and_random_next_is_from_another_document(pairs):
     plan = plan_epoch(CORPUS, settings(pairs=pairs), seed=0, epoch=0).pairs
@@ -182,6 +189,13 @@ def test_without_pairs_a_row_is_one_segment_and_a_cut_sentence_begins_the_next_r
     assert pairs.a_length[:4].tolist() == [62, 62, 62, 20]
     assert pairs.a_start[4:].tolist() == [200, 256, 312, 368]
     assert pairs.a_length[4:].tolist() == [62, 62, 62, 42]
+
+
+def test_without_pairs_sentences_that_fill_a_row_exactly_come_once():
+    corpus = corpus_of([[31] * 20, [62] * 5])
+    pairs = plan_epoch(corpus, settings(pairs="none", short_probability=0.0), seed=4, epoch=0).pairs
+    assert pairs.a_start.tolist() == list(range(0, corpus.num_tokens, 62))
+    assert (pairs.a_length == 62).all()
 
 
 def test_without_pairs_a_sentence_longer_than_a_row_is_seen_through_a_window_anywhere_in_it():

@@ -30,10 +30,43 @@ def test_the_same_seed_and_epoch_give_the_same_rows(packed):
     assert rows_as_set(settings(packed_examples=packed), 5, 2)[1] == rows_as_set(settings(packed_examples=packed), 5, 2)[1]
 
 
-def test_another_seed_or_epoch_gives_other_pairs_masks_and_order():
-    here = rows_as_set(settings(), 5, 2)[0]
-    for seed, epoch in [(6, 2), (5, 3), (2, 5)]:
-        assert len(here & rows_as_set(settings(), seed, epoch)[0]) < 0.02 * len(here)
+OTHERS = [(6, 2), (5, 3), (2, 5)]  # than seed 5, epoch 2
+ONE_EXAMPLE_EACH = corpus_of([[40]] * 300)  # without pairs: the same 300 examples, whatever the seed and the epoch
+
+
+def spans(seed, epoch):
+    """(A's start, B's start, A's length, B's length) of every example."""
+    pairs = plan_epoch(CORPUS, settings(), seed=seed, epoch=epoch).pairs
+    return set(zip(*(values.tolist() for values in (pairs.a_start, pairs.b_start, pairs.a_length, pairs.b_length)), strict=True))
+
+
+def masks_by_example(seed, epoch):
+    """int [E, M], the masked columns of each example, wherever it stands."""
+    plan = plan_epoch(ONE_EXAMPLE_EACH, settings(pairs="none"), seed=seed, epoch=epoch)
+    rows = np.argsort(plan.rows[:, 0])
+    return assemble_rows(ONE_EXAMPLE_EACH, plan, rows, masking_tables(ONE_EXAMPLE_EACH.vocabulary))["masked_positions"]
+
+
+@pytest.mark.parametrize(("seed", "epoch"), OTHERS)
+def test_another_seed_or_epoch_gives_other_pairs(seed, epoch):
+    here, there = spans(5, 2), spans(seed, epoch)
+    assert len(here & there) < 0.1 * len(here)
+
+
+@pytest.mark.parametrize(("seed", "epoch"), OTHERS)
+def test_another_seed_or_epoch_gives_the_same_examples_other_masks(seed, epoch):
+    here, there = masks_by_example(5, 2), masks_by_example(seed, epoch)
+    assert here.shape == there.shape == (300, 12)
+    assert (here == there).all(axis=1).mean() < 0.02
+
+
+@pytest.mark.parametrize("packed", [1, 3])
+@pytest.mark.parametrize(("seed", "epoch"), OTHERS)
+def test_another_seed_or_epoch_gives_the_same_examples_another_order(seed, epoch, packed):
+    config = settings(pairs="none", packed_examples=packed, length=130, max_predictions=60)
+    here, there = (plan_epoch(ONE_EXAMPLE_EACH, config, seed=s, epoch=e).rows for s, e in ((5, 2), (seed, epoch)))
+    assert here.shape == there.shape
+    assert (here == there).all(axis=1).mean() < 0.1
 
 
 def test_duplicates_are_fixed_versions_in_turn_each_time_in_another_order():
