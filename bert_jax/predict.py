@@ -7,7 +7,8 @@
 MODEL is a Hugging Face model directory, the workdir of a run, or a name on the Hugging Face hub. Texts come as arguments, from
 --input=FILE or from standard input: a text a line (its fields, where a verb takes several, between TABs), or JSON objects
 (--jsonl, or a name that ends in .jsonl), `.gz` included. Answers keep the order. A line that cannot be answered is reported with
-its number, the others are answered, and the exit status is then 1.
+its number, the others are answered, and the exit status is then 1. Blank lines are skipped, but `embed` gives each line a row:
+of NaN in a .npy, of null in JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from annotated_types import Interval
+
 from bert_jax.launch import keep_compiled_programs
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed
@@ -29,7 +32,8 @@ from bert_jax.prediction.mentions import Resolve
 from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.prediction.streams import Record, read_records
 from bert_jax.prediction.vectors import VectorWriter
-from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
+from bert_jax.ranges import COUNT, MOST, InRange
+from bert_jax.terminal import FlagParser, UserError, named, nearest, run_verb
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +48,8 @@ class Verb:
 
 def fill_mask_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `fill-mask`."""
-    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="candidates for each [MASK] (5)")
-    parser.add_argument("--pieces", type=int, default=1, metavar="N", help="also try words of up to N pieces (1)")
+    parser.add_argument("--top-k", type=InRange(int, COUNT), default=5, metavar="K", help="candidates for each [MASK] (5)")
+    parser.add_argument("--pieces", type=InRange(int, PIECES), default=1, metavar="N", help="also try words of up to N (1)")
 
 
 def embed_flags(parser: argparse.ArgumentParser) -> None:
@@ -66,18 +70,28 @@ def truncate_flag(parser: argparse.ArgumentParser) -> None:
 
 def tag_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `tag`."""
-    parser.add_argument("--words", action="store_true", help='records are words, split already ("words", or TABs between them)')
+    parser.add_argument("--words", action="store_true", help='records are words: "words" of JSON, or between TABs, else spaces')
 
 
 def answer_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `answer`."""
-    parser.add_argument("--n-best", type=int, default=1, metavar="N", help="answers to show (1)")
-    parser.add_argument("--length", type=int, default=384, metavar="TOKENS", help="of a window (384)")
-    parser.add_argument("--stride", type=int, default=128, metavar="TOKENS", help="from window to window (128)")
-    parser.add_argument("--max-answer-tokens", type=int, default=30, metavar="TOKENS", help="longest answer (30)")
+    count, length = InRange(int, COUNT), InRange(int, Interval(ge=8, le=MOST))
+    parser.add_argument("--n-best", type=count, default=1, metavar="N", help="answers to show (1)")
+    parser.add_argument("--length", type=length, default=384, metavar="TOKENS", help="of a window, at most the model's (384)")
+    parser.add_argument("--doc-stride", "--stride", type=count, default=128, metavar="TOKENS", help="from window to window (128)")
+    parser.add_argument("--max-answer", "--max-answer-tokens", type=count, default=30, metavar="TOKENS", help="longest (30)")
     parser.add_argument("--may-be-unanswerable", action="store_true", help='let "no answer" win, as SQuAD 2.0 does')
-    parser.add_argument("--no-answer-threshold", type=float, default=0.0, metavar="X", help="score margin it needs (0)")
+    margin = InRange(float, Interval())
+    parser.add_argument("--no-answer-threshold", type=margin, default=0.0, metavar="X", help="score margin it needs (0)")
 
+
+WRITTEN = (".jsonl", ".npy", ".gz")
+PIECES = Interval(ge=1, le=8)
+OTHER_FORMATS = (
+    ".npz", ".txt", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml", ".yml", ".xlsx", ".pt", ".pth", ".pkl", ".pickle", ".bin",
+    ".h5", ".mat", ".parquet", ".arrow", ".feather", ".safetensors", ".tfrecord", ".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst",
+)  # fmt: skip
+"""What names promise that a file of JSON lines, or an array, is not."""
 
 VERBS = {
     "fill-mask": Verb("guess the words behind each [MASK] of a text", FillMask, fill_mask_flags),
@@ -108,53 +122,63 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = _parser(name, verb).parse_args(arguments[1:])
     options = {field.name for field in dataclasses.fields(verb.question)}  # type: ignore[arg-type]
     question = verb.question(**{option: value for option, value in vars(flags).items() if option in options})
-    vectors = bool(flags.output) and flags.output.endswith(".npy")
     check_output(name, flags)
-    records = read_records(one_record(flags.texts, question), flags.input, question.fields, jsonl=flags.jsonl)
-    keep_compiled_programs()
-    engine = Engine.load(flags.model)
-    question.check(engine)
+    vectors = bool(flags.output) and flags.output.lower().endswith(".npy")
     for_people = not flags.json and not flags.output
+    of_blank = getattr(question, "of_blank_line", None)
+    records = read_records(flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=of_blank is not None)
 
     def answer(some: list[Record]) -> list[Mapping[str, Any] | str]:
-        replies = ask_each(engine, question, [record.values for record in some])
-        shown = (lambda reply: {"reply": reply}) if for_people else (lambda reply: reply) if vectors else question.as_json
-        return [str(reply) if isinstance(reply, UserError) else shown(reply) for reply in replies]
+        replies = iter(ask_each(engine, question, [record.values for record in some if not record.blank]))
+        return [shown(of_blank() if of_blank and record.blank else next(replies)) for record in some]
+
+    def shown(reply: Any) -> Mapping[str, Any] | str:
+        if isinstance(reply, UserError):
+            return str(reply)
+        return {"reply": reply} if for_people else reply if vectors else question.as_json(reply)
 
     def text(reply: Mapping[str, Any]) -> str:
         return question.for_people(reply["reply"])
 
-    shown_to_people = text if for_people else None
-    with VectorWriter(flags.output, records) if vectors else Writer(flags.output, shown_to_people, records) as writer:
+    # made before the model is loaded: what cannot be read or written is said at once
+    writer = VectorWriter(flags.output, records) if vectors else Writer(flags.output, text if for_people else None, records)
+    keep_compiled_programs()
+    engine = Engine.load(flags.model)
+    question.check(engine)
+    check_not_the_model(flags.output, engine)
+    with writer:
         answer_records(records, engine.window, answer, writer)
     return writer.status
 
 
 def check_output(name: str, flags: argparse.Namespace) -> None:
-    """Refuses, before a model is loaded, a file that could not be written or could not hold the answers."""
+    """Refuses a file whose name promises what the answers are not."""
     if not flags.output or flags.output == "-":
         return
-    if not pathlib.Path(flags.output).absolute().parent.is_dir():
-        raise UserError(f"--output={flags.output}: there is no directory {pathlib.Path(flags.output).parent}; make it first")
-    if flags.output.endswith((".npy", ".npy.gz")) and (name != "embed" or flags.words or flags.output.endswith(".gz")):
-        packed = flags.output.endswith(".gz")
+    path = pathlib.Path(flags.output)
+    packed, kind = path.suffix == ".gz", pathlib.Path(path.name.removesuffix(".gz")).suffix.lower()
+    if kind == ".npy" and (name != "embed" or flags.words or packed):
         what = "a .npy is not compressed here" if packed else "only `embed` of whole texts gives one array of vectors"
         raise UserError(f"--output={flags.output}: {what}; name a .jsonl")
+    if kind in OTHER_FORMATS:
+        or_array = " or a .npy" if name == "embed" and not flags.words else ""
+        raise UserError(f"--output={flags.output}: answers are not written as {kind}; name a .jsonl (JSON lines){or_array}")
 
 
-def one_record(texts: Sequence[str], question: Question) -> Sequence[str]:
-    """Arguments without TABs are the fields of one record, where a verb needs several: `next-sentence "A" "B"`."""
-    required = sum(not field.optional for field in question.fields)
-    return ["\t".join(texts)] if required > 1 and len(texts) >= required and not any("\t" in text for text in texts) else texts
+def check_not_the_model(output: str | None, engine: Engine) -> None:
+    """Refuses to write answers over a file of the model that gives them."""
+    path = pathlib.Path(output or "-")
+    if output and path.exists() and path.suffix not in WRITTEN and path.resolve().parent == pathlib.Path(engine.name).resolve():
+        raise UserError(f"--output={output} is a file of the model itself; choose another --output")
 
 
 def _parser(name: str, verb: Verb) -> FlagParser:
     parser = FlagParser(prog=f"python -m bert_jax.predict {name}", description=verb.summary)
-    parser.add_argument("--model", required=True, help="Hugging Face model directory, workdir of a run, or name on the hub")
+    parser.add_argument("--model", type=named, required=True, help="model directory, workdir of a run, or name on the hub")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", metavar="FILE", help="texts from a file, one a line, or .jsonl; .gz too; - is standard input")
+    parser.add_argument("--input", type=named, metavar="FILE", help="a text a line, or .jsonl; .gz too; - is standard input")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
-    parser.add_argument("--output", metavar="FILE", help="JSON lines to a file, .gz too; .npy of embed")
+    parser.add_argument("--output", type=named, metavar="FILE", help="JSON lines to a file, .gz too; .npy of embed")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of text for people")
     verb.add_flags(parser)
     return parser

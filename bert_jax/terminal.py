@@ -10,6 +10,7 @@ import difflib
 import errno
 import io
 import os
+import pathlib
 import re
 import sys
 import time
@@ -38,8 +39,42 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def looked_for(path: str | os.PathLike) -> str:
-    """A path that is not there, as a message names it: a relative one with the directory that it was looked for in."""
-    return os.fspath(path) if os.path.isabs(path) else f"{os.fspath(path)} (looked for in {os.getcwd()})"  # noqa: PTH109, PTH117
+    """A path that is not there, as a message names it: a relative one with the directory that it was looked for in, and with the
+    nearest that is there."""
+    near = nearest_path(path)
+    said = [] if pathlib.Path(path).is_absolute() else [f"looked for in {_current_directory()}"]
+    said += [f"did you mean {near}?"] if near else []
+    return f"{os.fspath(path)} ({'; '.join(said)})" if said else os.fspath(path)
+
+
+def nearest_path(path: str | os.PathLike) -> str | None:
+    """The path of a file or directory that is there and spelt nearly as `path`, part by part; None where there is none."""
+    found = pathlib.Path()
+    for part in pathlib.Path(path).parts:
+        if not (found / part).exists():
+            try:
+                close = difflib.get_close_matches(part, [path.name for path in found.iterdir()], n=1, cutoff=0.6)
+            except OSError:
+                return None
+            if not close:
+                return None
+            part = close[0]
+        found /= part
+    return str(found) if found.parts else None
+
+
+def _current_directory() -> str:
+    try:
+        return str(pathlib.Path.cwd())
+    except OSError:
+        return "the current directory, which was removed"
+
+
+def named(text: str) -> str:
+    """The `type=` of a flag that names a file, a model or the like: any text but an empty one."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"={text} is empty; give a name, or leave the flag out")
+    return text
 
 
 class FlagParser(argparse.ArgumentParser):

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -86,15 +87,24 @@ def write_text(path: pathlib.Path, content: str) -> None:
 
 def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
     """The value that JSON text holds; every part of the project reads JSON here. `strict` refuses NaN and the infinities, which
-    Python writes and the standard does not have.
+    Python writes and the standard does not have, and numbers like 1e999, which Python reads as infinite.
 
     Raises ValueError for all that cannot be read: brackets nested ten thousand deep as well, on which json.loads raises a
     RecursionError.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant if strict else None)
+        if strict:
+            return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(text)
     except RecursionError:
         raise ValueError("brackets are nested too deep") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is beyond what a number can be")
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -7,16 +7,17 @@ so at the end.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import json
 import os
-import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
+from bert_jax.prediction.output import Part, check_stdout, checked_target, writing
 from bert_jax.prediction.streams import Record, Records, in_windows
-from bert_jax.terminal import Progress, UserError
+from bert_jax.terminal import Progress
 
 
 def answer_records(
@@ -45,12 +46,15 @@ class Writer:
     "error": what is wrong} instead, so the lines answer the records in order.
 
     A file is written beside `output`, under another name until it is whole; a `with` block that is left by an exception leaves
-    neither. Raises UserError where the answers cannot be written, BrokenPipeError where nobody reads them any more.
+    neither. Raises UserError where the answers cannot be written, when it is made already as far as that can be told then, and
+    BrokenPipeError where nobody reads them any more.
 
     >>> with Writer("answers.jsonl") as writer:
     ...     answer_records(records, 1024, answer, writer)
     >>> sys.exit(writer.status)
     """
+
+    _of_blank = "their answers are empty"
 
     def __init__(
         self,
@@ -59,15 +63,18 @@ class Writer:
         records: Records | None = None,
     ):
         self._for_people = for_people
-        self._path = None if output in (None, "-") else pathlib.Path(output or "").resolve()
+        source = records.file if records else None
+        self._path = None if output in (None, "-") else checked_target(output or "", source)
+        if self._path is None:
+            check_stdout(source)
         self._name = "standard output" if self._path is None else f"--output={output}"
         self._files = contextlib.ExitStack()
-        self._part: pathlib.Path | None = None
+        self._part: Part | None = None
         self._file: IO[bytes] | None = None
         self._progress: Progress | None = None
         if records and not records.typed and sys.stderr.isatty() and (self._path or not sys.stdout.isatty()):
             self._progress = Progress("answered", records.count(), "lines")
-        self._total = self._failed = self._line = 0
+        self._total = self._failed = self._blank = self._line = 0
 
     @property
     def status(self) -> int:
@@ -82,11 +89,10 @@ class Writer:
             except (OSError, ValueError):  # not a file of the system
                 self._file = sys.stdout.buffer
             return self
-        with self._errors():
-            target = self._path
-            if not target.exists() or target.is_file():  # a device or a pipe is written as it is
-                target = self._part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
-            self._file = self._files.enter_context(target.open("wb"))
+        with writing(self._name):
+            if not self._path.exists() or self._path.is_file():  # a device or a pipe is written as it is
+                self._part = Part(self._path)
+            self._file = self._part.file if self._part else self._files.enter_context(self._path.open("wb"))
         if self._path.suffix == ".gz":
             packed: Any = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
             self._file = self._files.enter_context(packed)
@@ -103,6 +109,9 @@ class Writer:
     def fail(self, record: Record, problem: str) -> None:
         """Reports a record without an answer."""
         self._count(record)
+        self._report(record, problem)
+
+    def _report(self, record: Record, problem: str) -> None:
         self._failed += 1
         clear = "\r\x1b[2K" if self._progress else ""
         print(f"{clear}error: {record.place}{problem}", file=sys.stderr)
@@ -112,7 +121,7 @@ class Writer:
     def flush(self) -> None:
         """Hands what is written to the reader, and shows the progress."""
         assert self._file is not None, "a Writer is used in a with block"
-        with self._errors():
+        with writing(self._name):
             self._file.flush()
         if self._progress:
             self._progress.update(self._line, f"{self._failed:,} failed" if self._failed else "")
@@ -125,39 +134,36 @@ class Writer:
             with contextlib.suppress(OSError):
                 self._files.close()
             if self._part:
-                self._part.unlink(missing_ok=True)
+                self._part.close()
             if self._progress:
                 self._progress.close()
         if kind is None and self._failed and self._total > 1:
             print(f"{self._failed:,} of {self._total:,} lines failed", file=sys.stderr)
+        if kind is None and self._blank:
+            print(f"{self._blank:,} of {self._total:,} lines blank: {self._of_blank}", file=sys.stderr)
 
     def _finish(self) -> None:
         self.flush()
-        with self._errors():
+        with writing(self._name):
             self._files.close()
-            if self._part and self._path:
-                with self._part.open("rb") as written:
-                    os.fsync(written.fileno())
-                self._part.replace(self._path)
+            if self._part:
+                self._part.complete()
 
     def _count(self, record: Record) -> None:
         self._total += 1
+        self._blank += record.blank
         self._line = record.number
 
     def _write_json(self, record: Record, values: Mapping[str, Any]) -> None:
         rest = {f"input_{name}" if name in values else name: value for name, value in record.rest.items()}
-        self._write(json.dumps(rest | dict(values), ensure_ascii=False, allow_nan=False))
+        try:
+            line = json.dumps(rest | dict(values), ensure_ascii=False, allow_nan=False)
+        except RecursionError:  # reading takes one level more than writing from here
+            self._report(dataclasses.replace(record, rest={}), "its other fields are nested too deep to be written")
+            return
+        self._write(line)
 
     def _write(self, line: str) -> None:
         assert self._file is not None, "a Writer is used in a with block"
-        with self._errors():
+        with writing(self._name):
             self._file.write(f"{line}\n".encode(errors="backslashreplace"))  # half a surrogate pair, as JSON writes it
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise UserError(f"{self._name} cannot be written: {error.strerror or error}; choose another --output") from error

@@ -110,14 +110,19 @@ class Embed:
                 words.append({"word": text[start:end], "start": start, "end": end, "embedding": vector})
         return words
 
+    def of_blank_line(self) -> dict[str, Any]:
+        """The answer to a line with nothing in it: every line has one, so that vectors can be joined to other columns."""
+        return {"text": "", "words": []} if self.words else {"text": "", "embedding": None}
+
     def for_people(self, answer: dict[str, Any]) -> str:
         if self.words:
             return "\n".join([answer["text"], *(f"  {w['word']}  {_glimpse(w['embedding'])}" for w in answer["words"])])
-        return f"{_glimpse(answer['embedding'])}  {shortened(answer['text'])}"
+        return f"{_glimpse(answer['embedding'])}  {shortened(answer['text'])}" if answer["text"] else "(blank line)"
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
         if not self.words:
-            return answer | {"embedding": answer["embedding"].tolist()}
+            vector = answer["embedding"]
+            return answer | {"embedding": None if vector is None else vector.tolist()}
         return answer | {"words": [word | {"embedding": word["embedding"].tolist()} for word in answer["words"]]}
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,11 +109,11 @@ class Tag:
     """
 
     words: bool = False
-    """Records hold "words", split already, instead of "text"."""
+    """Records hold "words", split already, instead of "text"; in a line of text TABs separate them, or else white space."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        return (Field("words", many=True),) if self.words else (Field("text"),)
+        return (Field("words", many=True, words=True),) if self.words else (Field("text"),)
 
     def check(self, engine: Engine) -> None:
         head_of(engine, "token", "tag words")
@@ -191,23 +192,31 @@ def _windows_of_words(
     return items, judged
 
 
+FORMER_NAMES = {"stride": "doc_stride", "max_answer_tokens": "max_answer"}
+"""What options of `AnswerQuestion` were called before they had the names that the settings of a task have."""
+
+
 @dataclasses.dataclass(frozen=True)
 class AnswerQuestion:
     """The passage of a context of any length that answers a question, through sliding windows (run_squad.py)."""
 
     n_best: int = 1
     length: int = 384
-    stride: int = 128
-    max_answer_tokens: int = 30
+    doc_stride: int = 128
+    """Tokens from window to window."""
+    max_answer: int = 30
+    """Tokens of the longest answer."""
     may_be_unanswerable: bool = False
     no_answer_threshold: float = 0.0
     fields = (Field("question"), Field("context"))
 
     def check(self, engine: Engine) -> None:
         head_of(engine, "span", "answer questions")
-        for name in ("n_best", "length", "stride", "max_answer_tokens"):
+        for name in ("n_best", "length", "doc_stride", "max_answer"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')}={getattr(self, name)} must be at least 1")
+        if not math.isfinite(self.no_answer_threshold):
+            raise UserError(f"--no-answer-threshold={self.no_answer_threshold} must be a finite number")
 
     def prepare(
         self, engine: Engine, values: Mapping[str, Any]
@@ -220,7 +229,7 @@ class AnswerQuestion:
                 raise UserError(f"the {name} {shortened(values[name])} holds no token; give text")
         length = min(self.length, engine.config.max_position)
         specials = {"cls_id": tokenizer.cls_id, "sep_id": tokenizer.sep_id}
-        own = windows(question, ids, length=length, stride=self.stride, **specials)
+        own = windows(question, ids, length=length, stride=self.doc_stride, **specials)
         return values, own, offsets, tokenizer.is_continuation(np.array(ids))
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[dict[str, Any]]:
@@ -238,7 +247,7 @@ class AnswerQuestion:
                 values["context"],
                 offsets,
                 n_best=max(20, self.n_best),
-                max_answer_tokens=self.max_answer_tokens,
+                max_answer_tokens=self.max_answer,
                 may_be_unanswerable=self.may_be_unanswerable,
                 no_answer_threshold=self.no_answer_threshold,
                 continuation=continuation,  # whole words: "Honolulu" where the span ends at "Hon"

@@ -144,7 +144,7 @@ def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str
 def _candidates(engine: Engine, ids: np.ndarray, probabilities: np.ndarray) -> list[Candidate]:
     tokens = engine.model.tokenizer.tokens(ids.tolist())
     columns = zip(tokens, ids.tolist(), probabilities.tolist(), strict=True)
-    return [Candidate(token, (i,), p) for token, i, p in columns if p > 0]
+    return [Candidate(token, (i,), p) for token, i, p in columns if p != 0]  # one that is not a number is a fault to be told
 
 
 def _joined(engine: Engine, h: _Hypothesis) -> Candidate:

@@ -44,6 +44,8 @@ class Resolve:
         found = {name: _place(text, name, values) for name in MENTIONS}
         if twice := [name for name in ("a", "b") if found[name] == found["pronoun"]]:
             raise UserError(f"{twice[0]}={values[twice[0]]!r} is the pronoun itself; give the two names it may mean")
+        if found["a"] == found["b"]:
+            raise UserError(f"a and b are both {values['a']!r} at character {found['a'][0]}; give the two names it may mean")
         said: dict[str, Any] = {name: text[start:end] for name, (start, end) in found.items()}
         said |= {f"{name}_start": start for name, (start, _) in found.items()}
         tokenizer = engine.model.tokenizer

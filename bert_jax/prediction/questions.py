@@ -11,8 +11,12 @@ A question is a frozen dataclass of its options with
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
@@ -47,8 +51,29 @@ def ask_each(engine: Engine, question: Question, records: Sequence[Mapping[str, 
             replies.append(error)
     whole = [i for i, reply in enumerate(replies) if not isinstance(reply, UserError)]
     for i, answer in zip(whole, question.answer(engine, [replies[i] for i in whole]) if whole else [], strict=True):
-        replies[i] = answer
+        replies[i] = answer if is_finite(answer) else UserError(f"{engine.name} gives {NOT_FINITE}")
     return replies
+
+
+NOT_FINITE = (
+    "numbers that are not finite for this text: its weights are damaged, or too large for the computation; name another model, "
+    "or train or convert this one again"
+)
+
+
+def is_finite(answer: Any) -> bool:
+    """Whether all numbers in an answer are: in arrays, dictionaries, sequences and dataclasses."""
+    if isinstance(answer, float):
+        return math.isfinite(answer)
+    if isinstance(answer, np.ndarray | np.generic):
+        return bool(np.isfinite(answer).all())
+    if isinstance(answer, str | int | None):
+        return True
+    if isinstance(answer, Mapping):
+        return all(map(is_finite, answer.values()))
+    if dataclasses.is_dataclass(answer):
+        return all(map(is_finite, vars(answer).values()))
+    return all(map(is_finite, answer))
 
 
 def encoded(

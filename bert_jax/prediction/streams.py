@@ -1,15 +1,18 @@
 """The records that a verb of `python -m bert_jax.predict` is to answer: any length of input in constant memory.
 
 A line of text is one record, its fields separated by TABs; a line of JSON is one object with the fields by name. Blank lines
-are skipped. A line that cannot be read is a record with a problem, and the lines after it are read.
+are skipped, but where each line has to have its answer. A line that cannot be read is a record with a problem, and the lines
+after it are read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import pathlib
+import stat
 import sys
 import threading
 import weakref
@@ -20,7 +23,7 @@ from typing import IO, Any, NoReturn, TextIO
 
 from bert_jax.corpus.files import parse_json
 from bert_jax.tasks.tables import is_whole
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, looked_for, nearest
 
 MOST_BYTES = 64 << 20
 """A longer line fails: so a file without line ends does not fill the memory."""
@@ -30,6 +33,7 @@ COUNTED_BYTES = 1 << 30
 """Lines of a larger file are not counted for the estimate of the time left."""
 _File = IO[bytes] | gzip.GzipFile
 _BOM = b"\xef\xbb\xbf"
+_PACKED = {b"\x1f\x8b": "gzip", b"BZh91AY&SY": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Field:
     many: bool = False  # a list of texts
     optional: bool = False  # None where it is absent
     number: bool = False  # a count of characters instead of a text, which JSON alone can hold
+    words: bool = False  # of a `many` one: white space separates them in a line that has no TAB
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Record:
     values: Mapping[str, Any] = field(default_factory=dict)  # by the fields' names
     rest: Mapping[str, Any] = field(default_factory=dict)  # what else a JSON object holds
     problem: str | None = None
+    blank: bool = False  # a line with nothing in it, where those are records too
     size: int = 0  # bytes
 
 
@@ -61,6 +67,7 @@ class Records:
     source: Iterator[Record]
     typed: bool = False  # by a person at a terminal, who waits for each answer
     count: Callable[[], int | None] = lambda: None  # the number of the last record, None where it is dear to know
+    file: os.stat_result | None = None  # what they are read from, where it is a regular file
 
     def __iter__(self) -> Iterator[Record]:
         return self.source
@@ -72,31 +79,34 @@ def read_records(
     fields: Sequence[Field],
     *,
     jsonl: bool = False,
+    blank_lines: bool = False,
     stdin: TextIO | None = None,
 ) -> Records:
     """The records in `texts`, else in the file `input_path` ("-" is standard input), else in `stdin` (sys.stdin).
 
     A file is opened at once, so that a misspelt name costs no model's loading; `.gz` is unpacked, `.jsonl` and `.jsonl.gz` hold
-    JSON as all input does with `jsonl`. Raises UserError for texts and a file together, no input at all, and a file that cannot
-    be read, while the records are read too.
+    JSON as all input does with `jsonl`. With `blank_lines` a blank line is a record too, but where a person types. Raises
+    UserError for texts and a file together, no input at all, and a file that cannot be read, while the records are read too.
     """
     if texts and input_path:
         raise UserError("both texts and --input are given; give the texts as arguments, or --input=FILE, not both")
     if texts:
-        places = [f"text {number}: " if len(texts) > 1 else "" for number in range(1, len(texts) + 1)]
-        read = (_text_record(n, place, text, fields) for n, (place, text) in enumerate(zip(places, texts, strict=True), 1))
-        return Records(read, count=lambda: len(texts))
+        arguments = list(_argument_records(texts, fields))
+        return Records(iter(arguments), count=lambda: len(arguments))
     if input_path and input_path != "-":
         file, path = _open(input_path), pathlib.Path(input_path)
         jsonl = jsonl or path.name.removesuffix(".gz").endswith(".jsonl")
-        return Records(_file_records(file, input_path, fields, jsonl), count=lambda: _count_lines(path))
+        read = _file_records(file, input_path, fields, jsonl, blank_lines)
+        return Records(read, count=lambda: _count_lines(path), file=_regular(file))
     stdin = stdin or sys.stdin
     if stdin is None:
         raise UserError("there is no text: standard input is closed; give texts as arguments, or --input=FILE")
     if stdin.isatty():
         line = "JSON object" if jsonl else " TAB ".join(f.name for f in fields if not f.number)
         print(f"one {line} a line; end with Ctrl-D", file=sys.stderr)
-    return Records(_file_records(_own(stdin), "standard input", fields, jsonl), typed=stdin.isatty())
+    typed, own = stdin.isatty(), _own(stdin)
+    read = _file_records(own, "standard input", fields, jsonl, blank_lines and not typed)
+    return Records(read, typed=typed, file=_regular(own))
 
 
 def in_windows(records: Iterable[Record], size: int, *, wait: float = 0.2) -> Iterator[list[Record]]:
@@ -173,9 +183,22 @@ def _open(path: str) -> _File:
 
 
 def _unreadable(path: str, error: Exception) -> NoReturn:
-    reason = getattr(error, "strerror", None) or f"it is not a whole gzip file ({error})"
     name = path if path == "standard input" else f"--input={path}"
-    raise UserError(f"{name} cannot be read: {reason}") from error
+    reason = getattr(error, "strerror", None)
+    if isinstance(error, FileNotFoundError):
+        raise UserError(f"--input={looked_for(path)} cannot be read: {reason}; name a file that is there") from error
+    if reason:
+        raise UserError(f"{name} cannot be read: {reason}; name a file of text that you may read") from error
+    raise UserError(f"{name} cannot be read: it is not a whole gzip file ({error}); copy or make it again") from error
+
+
+def _regular(file: Any) -> os.stat_result | None:
+    """What `file` is, where it is a regular file of the system."""
+    try:
+        found = os.fstat(file.fileno())
+    except (OSError, ValueError):
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
 
 
 def _own(stdin: TextIO) -> IO[bytes]:
@@ -186,26 +209,42 @@ def _own(stdin: TextIO) -> IO[bytes]:
         return stdin.buffer
 
 
-def _file_records(file: _File, name: str, fields: Sequence[Field], jsonl: bool) -> Iterator[Record]:
-    records = _read(file, name, fields, _json_record if jsonl else _text_record)
+def _file_records(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
+    records = _read(file, name, fields, jsonl, blank_lines)
     weakref.finalize(records, file.close).atexit = False  # a generator that never begins closes nothing
     return records
 
 
-def _read(
-    file: _File, name: str, fields: Sequence[Field], parse: Callable[[int, str, str, Sequence[Field]], Record]
-) -> Iterator[Record]:
+def _read(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
+    parse = _json_record if jsonl else _text_record
     try:
         with file:
             for number, line in enumerate(_lines(file), 1):
                 place = f"{name}, line {number}: "
+                if number == 1:
+                    _check_first(name, line, fields, jsonl)
                 text, problem = _decoded(line)
                 if problem:
                     yield Record(number, place, problem=problem, size=len(line))
                 elif text and not text.isspace():
                     yield replace(parse(number, place, text, fields), size=len(line))
+                elif blank_lines:
+                    yield Record(number, place, blank=True, size=len(line))
     except (OSError, EOFError, zlib.error) as error:
         _unreadable(name, error)
+
+
+def _check_first(name: str, line: bytes, fields: Sequence[Field], jsonl: bool) -> None:
+    """Refuses a packed file, and says where lines look like JSON that they are read as text."""
+    if packing := next((packing for first, packing in _PACKED.items() if line.startswith(first)), None):
+        remedy = "give it a name that ends in .gz, or unpack it first" if packing == "gzip" else "unpack it first"
+        raise UserError(f"{name} is packed by {packing}; {remedy}")
+    if jsonl or not line.startswith(b"{"):
+        return
+    with contextlib.suppress(ValueError):
+        found = [field.name for field in fields if field.name in parse_json(line)]
+        if found:
+            print(f"{name} is read as text, but its first line is JSON with {found[0]!r}; --jsonl reads that", file=sys.stderr)
 
 
 def _lines(file: _File) -> Iterator[bytes]:
@@ -229,19 +268,43 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
         return "", f"byte {error.start + 1} is not UTF-8; convert the text with iconv"
 
 
+def _argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
+    """The records in arguments: one each; but of a question that needs several texts they are the parts of one record, as are
+    words, unless there is a TAB or (between words) a space in one of them."""
+    required = [field for field in fields if not field.optional]
+    apart = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
+    if not apart and (len(required) > 1 or fields[0].words):
+        yield _divided(1, "", list(texts), fields, arguments=True)
+        return
+    for number, text in enumerate(texts, 1):
+        yield _text_record(number, f"text {number}: " if len(texts) > 1 else "", text, fields)
+
+
 def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) -> Record:
+    texts = [f for f in fields if not f.number]
+    if len(texts) == 1 and not texts[0].many:
+        parts = [text]
+    else:
+        parts = text.split() if texts[0].words and "\t" not in text else text.split("\t")
+    return _divided(number, place, parts, fields)
+
+
+def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Field], *, arguments: bool = False) -> Record:
+    """The record of texts in the order of its fields: from between TABs, or `arguments`."""
     fields = [f for f in fields if not f.number]
-    parts = [text] if len(fields) == 1 and not fields[0].many else text.split("\t")
     parts = [part.strip() for part in parts]
-    form = " TAB ".join(f"{f.name} ..." if f.many else f.name for f in fields)
+    names = [f"{f.name} ..." if f.many else f.name for f in fields]
     if len(parts) > len(fields) and not fields[-1].many:
-        return Record(number, place, problem=f"{len(parts)} texts between TABs, more than the {len(fields)} of {form}")
+        count = f"{len(parts)} arguments" if arguments else f"{len(parts)} texts between TABs"
+        form = f"{' '.join(names)}; put each in quotes" if arguments else " TAB ".join(names)
+        return Record(number, place, problem=f"{count}, more than the {len(fields)} of {form}")
     given: dict[str, Any] = dict(zip((f.name for f in fields), parts, strict=False))
     if fields[-1].many and len(parts) >= len(fields):
         given[fields[-1].name] = parts[len(fields) - 1 :]
     missing = [f.name for f in fields if f.name not in given and not f.optional]
     if missing:
-        return Record(number, place, problem=f"no {missing[0]}: a line is {form}")
+        form = f"the arguments are {' '.join(names)}, each in quotes" if arguments else f"a line is {' TAB '.join(names)}"
+        return Record(number, place, problem=f"no {missing[0]}: {form}")
     return _record(number, place, given, fields)
 
 

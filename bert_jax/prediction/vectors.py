@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.prediction.answers import Writer
+from bert_jax.prediction.output import writing
 from bert_jax.prediction.streams import Record, Records
 from bert_jax.terminal import UserError
 
@@ -16,7 +17,9 @@ HEADER_BYTES = 128
 
 class VectorWriter(Writer):
     """As `Writer`, for answers {"embedding": float32 [E]}: float32 [records, E], where a record that failed is a row of NaN, so
-    that rows answer the records in order."""
+    that rows answer the records in order, and so is one without an embedding, a blank line."""
+
+    _of_blank = "their rows are NaN"
 
     def __init__(self, output: str, records: Records | None = None):
         super().__init__(output, None, records)
@@ -31,11 +34,14 @@ class VectorWriter(Writer):
 
     def answer(self, record: Record, values: Mapping[str, Any]) -> None:
         """Writes the vector of a record."""
+        self._count(record)
+        if values["embedding"] is None:
+            self._row(self._nan())
+            return
         vector = np.ascontiguousarray(values["embedding"], "<f4")
         if not self._width:
             self._width = vector.size
             self._put(self._nan() * self._rows)
-        self._count(record)
         self._row(vector.tobytes())
 
     def _write_json(self, record: Record, values: Mapping[str, Any]) -> None:
@@ -50,12 +56,12 @@ class VectorWriter(Writer):
 
     def _put(self, data: bytes) -> None:
         assert self._file is not None, "a Writer is used in a with block"
-        with self._errors():
+        with writing(self._name):
             self._file.write(data)
 
     def _finish(self) -> None:
         assert self._file is not None, "a Writer is used in a with block"
-        with self._errors():
+        with writing(self._name):
             self._file.seek(0)
         self._put(header(self._rows, self._width))
         super()._finish()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import fcntl
+import glob
 import gzip
 import json
 import os
@@ -7,12 +9,14 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from bert_jax.prediction.answers import Writer, answer_records
+from bert_jax.prediction.output import Part
 from bert_jax.prediction.streams import Field, Record, read_records
 from bert_jax.terminal import UserError
 
@@ -154,11 +158,80 @@ def test_a_failure_leaves_the_old_file_and_nothing_half_written(source, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
-def test_answers_may_replace_their_own_input(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(5000)))
-    answered(path, path)
-    assert [json.loads(line)["loud"] for line in path.read_text().splitlines()] == [f"T{n}" for n in range(5000)]
+def holding(path: pathlib.Path) -> subprocess.Popen[str]:
+    """A program that has begun to write its answers to `path`, and waits for more input."""
+    program = started(f"--output={path}", stdin=subprocess.PIPE, bufsize=1)
+    assert program.stdin
+    program.stdin.write("good\n")
+    until = time.monotonic() + 60
+    while not any(part.stat().st_size for part in path.parent.glob(f".{glob.escape(path.name)}.*.part")):
+        assert program.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return program
+
+
+def test_the_next_start_removes_what_killed_programs_left_and_nothing_else(source, tmp_path):
+    foreign = [".out.jsonl.1.part", ".notes.bert_jax.part.txt", "out.jsonl.bert_jax.part"]
+    for name in foreign:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".link.bert_jax.part").symlink_to(source)
+    for name in ("out.jsonl", "other[1].jsonl"):
+        with holding(tmp_path / name) as program:
+            program.kill()
+    assert len(list(tmp_path.glob(".o*.bert_jax.part"))) == 1  # the second start has removed what the first one left
+    answered(source, tmp_path / "out.jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["in.jsonl", "out.jsonl", ".link.bert_jax.part", *foreign],
+    )
+
+
+def test_a_file_that_another_program_is_writing_is_refused_and_that_program_finishes(source, tmp_path):
+    output = tmp_path / "other[1].jsonl"
+    with holding(output) as program:
+        assert program.stdin
+        with pytest.raises(UserError, match=r"is being written by another process .*; wait for it, or choose another --output"):
+            answered(source, output)
+        answered(source, tmp_path / "out.jsonl")  # in the same directory
+        program.stdin.close()
+        assert program.wait(60) == 0
+    assert output.read_text() == "GOOD\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "other[1].jsonl", "out.jsonl"]
+
+
+def test_a_part_that_is_taken_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    lock, taken = fcntl.flock, []
+
+    def late(descriptor: int, operation: int) -> None:
+        if not taken:
+            taken.extend(path.unlink() for path in tmp_path.iterdir())
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    part = Part(tmp_path / "x")
+    part.file.write(b"whole")
+    part.complete()
+    part.close()
+    assert (tmp_path / "x").read_bytes() == b"whole"
+    assert len(taken) == len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_write_protected_file_is_left_alone(source, tmp_path):
+    (tmp_path / "out.jsonl").write_text("precious")
+    (tmp_path / "out.jsonl").chmod(0o444)
+    with pytest.raises(UserError, match=r"out.jsonl is write-protected; choose another --output, or .*chmod u\+w"):
+        answered(source, tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_text() == "precious"
+
+
+@pytest.mark.parametrize("depth", range(940, 1000, 4))
+def test_fields_nested_as_deep_as_can_be_read_are_carried_along_or_a_problem(tmp_path, depth):
+    nested = "[" * depth + "]" * depth
+    (tmp_path / "in.jsonl").write_text(f'{{"text": "a", "deep": {nested}}}\n{{"text": "b"}}\n')
+    writer = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert first == {"line": 1, "error": first["error"]} if writer.status else first["loud"] == "A"
+    assert second["loud"] == "B"
 
 
 def test_a_name_that_ends_in_gz_is_packed(source, tmp_path):
@@ -188,10 +261,18 @@ def test_a_named_pipe_is_written_and_stays_one(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("output", "message"), [("missing/out.jsonl", "No such file"), (".", "Is a directory"), ("/dev/full", "No space")]
+    ("output", "message"),
+    [
+        ("missing/out.jsonl", ": there is no directory .*missing; make it first"),
+        (".", " cannot be written: Is a directory; choose another --output"),
+        ("in.jsonl/x", " cannot be written: Not a directory; choose another --output"),
+        ("/dev/full", " cannot be written: No space.*; choose another --output"),
+        ("/proc/x.jsonl", " cannot be written: No such file or directory; choose another --output"),
+        ("x" * 255, " cannot be written: File name too long; choose another --output"),
+    ],
 )
 def test_a_place_that_cannot_be_written_is_an_error_with_a_remedy(source, output, message):
-    with pytest.raises(UserError, match=rf"--output=\S*{output} cannot be written: {message}.*; choose another --output"):
+    with pytest.raises(UserError, match=rf"--output=\S*{output}{message}"):
         answered(source, source.parent / output)
 
 
@@ -224,6 +305,14 @@ def test_standard_output_on_a_full_disk_is_one_sentence(tmp_path):
         done = shout("good", stdout=full)
     assert done.returncode == 2
     assert done.stderr == "error: standard output cannot be written: No space left on device; choose another --output\n"
+
+
+def test_closed_standard_output_is_refused_before_anything_is_read(tmp_path):
+    done = shout("good", preexec_fn=lambda: os.close(1))
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output is closed, so nobody would read the answers; name a file with --output=FILE\n"
+    assert shout("good", f"--output={tmp_path / 'x.jsonl'}", preexec_fn=lambda: os.close(1)).returncode == 0
+    assert (tmp_path / "x.jsonl").read_text() == "GOOD\n"
 
 
 def test_a_reader_that_leaves_ends_the_program_quietly(tmp_path):

@@ -265,7 +265,7 @@ def unpacked_answer(model, question: str, context: str, stride: int, **options):
 def test_an_answer_is_the_best_span_of_all_windows_of_the_unpacked_model(labelled, fields):
     model, predictor = labelled(SPAN, **fields)
     asked = questions(60)
-    answers = predictor.answer(asked, stride=9, n_best=3, may_be_unanswerable=True, no_answer_threshold=-0.5)
+    answers = predictor.answer(asked, doc_stride=9, n_best=3, may_be_unanswerable=True, no_answer_threshold=-0.5)
     counts = set()
     for (question, context), answer in list(zip(asked, answers, strict=True))[::6]:
         count, wanted = unpacked_answer(model, question, context, 9, may_be_unanswerable=True, no_answer_threshold=-0.5)
@@ -285,7 +285,7 @@ def test_an_answer_is_the_best_span_of_all_windows_of_the_unpacked_model(labelle
 def test_a_question_is_answered_the_same_alone_and_among_others(labelled):
     _, predictor = labelled(SPAN)
     asked = questions(200)
-    together = predictor.answer(asked, stride=20)
+    together = predictor.answer(asked, doc_stride=20)
     for i in (0, 5, 199):
         (alone,) = predictor.answer([asked[i]], stride=20)
         assert alone["answer"] == together[i]["answer"]
@@ -305,7 +305,7 @@ def test_no_answer_wins_where_it_may_and_its_margin_is_above_the_threshold(label
 
 def test_an_answer_is_no_longer_than_asked(labelled):
     model, predictor = labelled(SPAN)
-    for answer in predictor.answer(questions(30), max_answer_tokens=2):
+    for answer in predictor.answer(questions(30), max_answer=2):
         assert len(model.tokenizer.word_spans(answer["answer"])) <= 2  # its tokens grow to whole words
 
 
@@ -360,7 +360,8 @@ def test_a_head_or_a_pooler_that_was_never_trained_is_not_asked(labelled, head):
         (SPAN, lambda p: p.answer([("river", "\x01")]), r"the context '\\x01' holds no token; give text"),
         (SPAN, lambda p: p.answer([("the " * 60, "river")]), "leave no room for the context beside a question of 60 tokens"),
         (SPAN, lambda p: p.answer([("a", "b")], n_best=0), "--n-best=0 must be at least 1"),
-        (SPAN, lambda p: p.answer([("a", "b")], max_answer_tokens=0), "--max-answer-tokens=0 must be at least 1"),
+        (SPAN, lambda p: p.answer([("a", "b")], max_answer_tokens=0), "--max-answer=0 must be at least 1"),
+        (SPAN, lambda p: p.answer([("a", "b")], no_answer_threshold=float("nan")), "threshold=nan must be a finite number"),
     ],
 )
 def test_what_cannot_be_answered_is_named_with_its_remedy(labelled, head, ask, message):

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import itertools
 import json
+import lzma
 import os
 import pathlib
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -83,12 +86,52 @@ def test_tabs_separate_the_fields_of_a_line(fields, line, values):
         (PAIR, "a\tb\tc", "3 texts between TABs, more than the 2 of text TAB text_b"),
         (QUESTION, "\tme", "its question is empty"),
         (CHOICE, "p\tx\t \ty", "its choices holds no text or an empty one"),
-        (TEXT, "  ", "its text is empty"),
-        (TEXT, "bad \udcff byte", "its text holds half a surrogate pair, or a byte that is not UTF-8"),
     ],
 )
-def test_a_line_without_its_fields_is_a_problem(fields, line, problem):
-    assert (one_line(line, fields).problem or "").startswith(problem)
+def test_a_line_without_its_fields_is_a_problem(tmp_path, fields, line, problem):
+    (record,) = read(tmp_path / "in.txt", line.encode(errors="surrogateescape"), fields)
+    assert (record.problem or "").startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("fields", "arguments", "problem"),
+    [
+        (QUESTION, ["who?"], "no context: the arguments are question context, each in quotes"),
+        (CHOICE, ["p"], "no choices: the arguments are prompt choices ..., each in quotes"),
+        (QUESTION, ["who", "is", "me?"], "3 arguments, more than the 2 of question context; put each in quotes"),
+        (QUESTION, ["\tme"], "its question is empty"),
+        (TEXT, ["  "], "its text is empty"),
+        (TEXT, ["bad \udcff byte"], "its text holds half a surrogate pair, or a byte that is not UTF-8"),
+    ],
+)
+def test_arguments_without_their_fields_are_spoken_of_as_arguments(fields, arguments, problem):
+    (record,) = read_records(arguments, None, fields)
+    assert (record.problem or "").startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["the river"], [["the", "river"]]),
+        (["the", "river"], [["the", "river"]]),
+        (["New York\triver"], [["New York", "river"]]),
+        (["the river", "is"], [["the", "river"], ["is"]]),
+    ],
+)
+def test_words_stand_between_tabs_or_else_spaces(arguments, words, tmp_path):
+    fields = (Field("words", many=True, words=True),)
+    assert [record.values["words"] for record in read_records(arguments, None, fields)] == words
+    records = read(tmp_path / "in.txt", "\n".join(map(" ".join, words)).encode(), fields)
+    assert [record.values["words"] for record in records] == [" ".join(some).split() for some in words]
+
+
+def test_blank_lines_are_records_where_each_line_has_an_answer(tmp_path):
+    (tmp_path / "in.txt").write_bytes(b"\na\n \t\r\n\xff\n\n")
+    records = list(read_records([], str(tmp_path / "in.txt"), TEXT, blank_lines=True))
+    assert [(r.number, r.blank, bool(r.problem)) for r in records] == [
+        (1, True, False), (2, False, False), (3, True, False), (4, False, True), (5, True, False),
+    ]  # fmt: skip
+    assert [r.number for r in read_records([], str(tmp_path / "in.txt"), TEXT)] == [2, 4]
 
 
 # Lines of JSON
@@ -115,6 +158,7 @@ def test_absent_and_null_optional_fields_are_none(tmp_path):
         (TEXT, '{"text": "a"', "not JSON (Expecting ',' delimiter"),
         (TEXT, "plain text", "not JSON (Expecting value"),
         (TEXT, '{"text": "a", "x": NaN}', "not JSON (NaN is no number of JSON)"),
+        (TEXT, '{"text": "a", "x": -1e999}', "not JSON (-1e999 is beyond what a number can be)"),
         (TEXT, "[" * 200_000, "not JSON ("),
         (TEXT, '["a"]', "a JSON list, not an object with 'text'"),
         (TEXT, "{}", "no field 'text'"),
@@ -163,12 +207,15 @@ def test_a_line_of_a_megabyte_is_read_and_one_of_too_many_fails_alone(tmp_path, 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nofile", "--input=nofile cannot be read: No such file"),
+        ("nofile", r"--input=nofile \(looked for in /.*\) cannot be read: No such file or directory; name a file that is there"),
+        ("REDME.md", r"--input=REDME.md \(looked for in /.*; did you mean README.md\?\) cannot be read: No such file"),
+        ("tests/prediktion/reference.py", r"; did you mean tests/prediction/reference.py\?\)"),
         (".", "--input=. cannot be read: Is a directory"),
-        ("nofile.jsonl.gz", "--input=nofile.jsonl.gz cannot be read: No such file"),
+        ("nofile.jsonl.gz", r"--input=nofile.jsonl.gz \(looked for in /.*\) cannot be read: No such file"),
     ],
 )
-def test_a_file_that_is_not_there_is_an_error_before_anything_is_read(name, message):
+def test_a_file_that_is_not_there_is_an_error_before_anything_is_read(name, message, monkeypatch):
+    monkeypatch.chdir(pathlib.Path(__file__).parents[2])
     with pytest.raises(UserError, match=message):
         read_records([], name, TEXT)
 
@@ -185,6 +232,30 @@ def test_a_broken_gzip_file_is_an_error_after_its_whole_lines(tmp_path):
         read_ones.extend(f"{record.values['text']}\n" for window in windows for record in window)
     assert len(read_ones) > 500
     assert lines.startswith("".join(read_ones).encode())
+
+
+@pytest.mark.parametrize(
+    ("pack", "message"),
+    [
+        (gzip.compress, "in.txt is packed by gzip; give it a name that ends in .gz, or unpack it first"),
+        (bz2.compress, "in.txt is packed by bzip2; unpack it first"),
+        (lzma.compress, "in.txt is packed by xz; unpack it first"),
+    ],
+)
+def test_a_packed_file_that_its_name_does_not_show_is_refused(tmp_path, pack, message):
+    (tmp_path / "in.txt").write_bytes(pack(b"text\n"))
+    with pytest.raises(UserError, match=re.escape(message)):
+        list(read_records([], str(tmp_path / "in.txt"), TEXT))
+
+
+def test_json_that_is_read_as_text_is_said_once(tmp_path, capsys):
+    first, second = read(tmp_path / "in.txt", b'{"text": "a"}\n{"text": "b"}\n')
+    assert (first.values["text"], second.values["text"]) == ('{"text": "a"}', '{"text": "b"}')
+    name = tmp_path / "in.txt"
+    assert capsys.readouterr().err == f"{name} is read as text, but its first line is JSON with 'text'; --jsonl reads that\n"
+    read(tmp_path / "in.txt", b'{"other": "a"}\n{"text": "b"}\n')
+    read(tmp_path / "in.txt", b"{not JSON}\n")
+    assert capsys.readouterr().err == ""
 
 
 def test_texts_and_a_file_together_are_refused():

@@ -75,7 +75,7 @@ def test_an_exception_leaves_what_was_there_before(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
 
-@pytest.mark.parametrize("output", ["-", "/dev/null", "."])
+@pytest.mark.parametrize("output", ["-", "/dev/null"])
 def test_what_cannot_be_written_from_the_end_back_is_refused(output):
     refused = pytest.raises(UserError, match=r"cannot hold a \.npy, whose first bytes are written last; name a file")
     with refused, VectorWriter(output):
@@ -83,5 +83,5 @@ def test_what_cannot_be_written_from_the_end_back_is_refused(output):
 
 
 def test_a_directory_that_is_not_there_is_a_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"--output=.*/x\.npy cannot be written: No such file or directory"):
+    with pytest.raises(UserError, match=r"--output=.*/x\.npy: there is no directory .*none; make it first"):
         written(tmp_path / "none" / "x.npy")
