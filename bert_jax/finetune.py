@@ -43,6 +43,7 @@ from bert_jax.loop import add, due, on_host, stop_if_diverged, with_shardings
 from bert_jax.metrics.writer import RESULTS, write_json
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.settings import ModelConfig
+from bert_jax.ranges import MOST
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
@@ -122,6 +123,8 @@ def finetune(
     )
     rows = functools.partial(checked_rows, batches, shard, start.config)
     last_step = training.epochs * batches.steps_per_epoch
+    if last_step > MOST:
+        raise UserError(f"config.training.epochs={training.epochs} are {last_step:,} steps, more than {MOST:,}; lower it")
     evaluations = evaluation_steps(training.epochs, batches.steps_per_epoch, experiment.selection.per_epoch)
     program = program_of(experiment, start, task, data.units["train"], batches.steps_per_epoch, mesh)
     scalars = {

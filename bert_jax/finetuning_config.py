@@ -28,7 +28,7 @@ from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import FINETUNING
 
 SELECTIONS = ("best", "last")
-Epochs = Annotated[int, Interval(ge=1, le=1_000_000)]
+Epochs = Annotated[int, Interval(ge=1, le=10_000)]
 AboveZero = Annotated[float, Interval(gt=0, le=1e30)]
 Weight = Annotated[float, Interval(ge=0, le=1e6)]
 
@@ -90,7 +90,7 @@ class TrainingConfig:
 class SelectionConfig:
     """How often the dev set is scored, and which weights are the result."""
 
-    per_epoch: Annotated[int, Interval(ge=1, le=1_000_000)] = 1
+    per_epoch: Annotated[int, Interval(ge=1, le=1_000)] = 1
     select: Annotated[str, OneOf(SELECTIONS)] = "best"
     """"best": the weights of the best evaluation on dev (arXiv:2002.06305); "last": the last ones."""
     patience: CountOrZero = 0

@@ -85,7 +85,7 @@ def test_the_value_of_the_experiment_is_the_one_that_is_now(tmp_path: pathlib.Pa
 
     with pytest.raises(UserError, match=r"learning_rate=fast: wanted a number, above 0 and at most 1e\+30 \(now 0\.0003\)$"):
         read(("training.learning_rate", "fast"))
-    with pytest.raises(UserError, match=r"epochs=two: wanted a whole number, at least 1 and at most 1,000,000 \(now 3\)$"):
+    with pytest.raises(UserError, match=r"epochs=two: wanted a whole number, at least 1 and at most 10,000 \(now 3\)$"):
         read(("training.epochs", "two"))
     assert read(("init_from", "null"))["training"] == {"learning_rate": 3e-4}
     assert "init_from" not in read(("init_from", "null"))

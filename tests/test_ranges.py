@@ -12,6 +12,7 @@ from annotated_types import Interval
 
 from bert_jax import aot, convert, launch
 from bert_jax.config import Experiment
+from bert_jax.corpus import __main__ as corpus
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.interop.settings import config_from_json
 from bert_jax.keys import leaves
@@ -19,7 +20,7 @@ from bert_jax.ranges import COUNT, InRange, described, fault, intervals, kinds_o
 from bert_jax.terminal import FlagParser, UserError
 
 ODD = ("nan", "inf", "-1", "0", "10000000000000", "")
-REQUIRED = {"convert": ("--from=a", "--to=b")}
+REQUIRED = {"convert": ("--from=a", "--to=b"), "corpus": ("--source=embedded", "--output=a")}
 
 # ------------------------------------------------------------------------------------------------------------------------- flags
 
@@ -82,6 +83,7 @@ VERBS = {
     "finetune": launch.flag_parser("finetune", ""),
     "aot": aot.flag_parser(),
     "convert": convert._parser(),
+    "corpus": corpus._parser(),
 }
 
 

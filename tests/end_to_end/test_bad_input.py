@@ -26,7 +26,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: 
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
-        ("--config.corpus.directory=nowhere", "corpus nowhere does not exist; build one with python -m bert_jax.corpus"),
+        ("--config.corpus.directory=nowhere", "does not exist; build one with python -m bert_jax.corpus --output=nowhere"),
         ("--config.model.vocab_size=7", "config.model.vocab_size=7, but the vocabulary of the corpus"),
         ("--config.phases.0.length=65", "length=65 is longer than the position table, model.max_position=64"),
         ("--config.phases.1.batch_size=9", "config.phases.1.batch_size=9 does not divide over 8 devices"),
@@ -123,7 +123,7 @@ def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(experiment, t
 def test_a_refusal_is_one_line_and_status_two(experiment, tmp_path):
     status, output = Run(experiment, tmp_path / "run", "--config.corpus.directory=nowhere").end()
     assert status == 2
-    assert output.startswith("error: corpus nowhere does not exist")
+    assert output.startswith("error: corpus nowhere (looked for in ")
     assert "Traceback" not in output
 
 

@@ -71,7 +71,7 @@ OWN_FILES: Mapping[str, tuple[dict[str, str], tuple[str, ...], str]] = {
     "a label that is empty": ({"train.csv": f"{GOOD}it was,\n"}, (), 'train.csv, line 4: label is "", not a text; mend the row'),
     "no rows": ({"train.csv": "text,label\n"}, (), "train.csv has no rows; give a file with one example a row"),
     "nothing at all": ({"train.csv": ""}, (), "train.csv is empty; fetch it again, or give another file"),
-    "no such file": ({}, ("--config.task.own.train=nowhere.csv",), "nowhere.csv cannot be read: No such file or directory; give"),
+    "no such file": ({}, ("--config.task.own.train=nowhere.csv",), "cannot be read: No such file or directory; give"),
     "a number that is none": (
         {"train.csv": "text,label\nit was fine,4.5\nit was bad,low\n"},
         ("--config.task.own.problem=regression",),
@@ -206,7 +206,7 @@ def test_a_fault_of_an_official_file_is_named_with_the_remedy(refused: Refused, 
         (("--config.task.name=glue/sst",), "config.task.name='glue/sst' is no task; did you mean 'glue/sst2'?"),
         (("--config.training.learning_rat=1",), "did you mean 'training.learning_rate'"),
         (("--config.init_from=",), "config.init_from is empty; name the model to fine-tune"),
-        (("--config.init_from=no_such_model",), "there is no no_such_model; name a directory that holds config.json and model."),
+        (("--config.init_from=no_such_model",), "there is no no_such_model (looked for in "),
         (("--config.keep_head=true",), "config.keep_head goes on with the head of "),
         (("--config.head.lstm=8",), "lstm"),
         (
@@ -218,7 +218,7 @@ def test_a_fault_of_an_official_file_is_named_with_the_remedy(refused: Refused, 
             "contradict each other; choose one",
         ),
         (("--config.sweep.seeds=[1, 1]",), "config.sweep asks twice for the run"),
-        (("--config.distillation.teacher=no_such_model",), "there is no no_such_model; name a directory"),
+        (("--config.distillation.teacher=no_such_model",), "there is no no_such_model (looked for in "),
     ],
 )
 def test_a_wrong_setting_is_refused_with_value_and_remedy(refused: Refused, flags: tuple[str, ...], says: str):
@@ -315,5 +315,5 @@ def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(toys: pathlib
 def test_a_refusal_is_one_line_and_status_two(toys: pathlib.Path, untouched: pathlib.Path):
     (done,) = forked.run(toys, command(toys, untouched, "--config.task.own.dev=nowhere.csv"))
     assert done.status == 2
-    assert done.output.startswith("error: nowhere.csv cannot be read: ")
+    assert done.output.startswith("error: nowhere.csv (looked for in ")
     assert done.output.count("\n") == 1
