@@ -116,7 +116,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
-        message = re.sub(r"^argument (\S+): =", r"\1=", message)  # of a type that says what is wrong with --flag=VALUE
+        message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # of a type that says what is wrong with --flag=VALUE
         raise UserError(f"{message}; {hint}see {self.prog} --help")
 
 

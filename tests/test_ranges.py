@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from annotated_types import Interval
 
-from bert_jax import aot, convert, launch
+from bert_jax import aot, convert, launch, predict
 from bert_jax.config import Experiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.finetuning_config import FinetuningExperiment
@@ -20,7 +20,7 @@ from bert_jax.ranges import COUNT, InRange, described, fault, intervals, kinds_o
 from bert_jax.terminal import FlagParser, UserError
 
 ODD = ("nan", "inf", "-1", "0", "10000000000000", "")
-REQUIRED = {"convert": ("--from=a", "--to=b"), "corpus": ("--source=embedded", "--output=a")}
+REQUIRED = {"convert": ("--from=a", "--to=b"), "corpus": ("--source=embedded", "--output=a"), "predict": ("--model=a",)}
 
 # ------------------------------------------------------------------------------------------------------------------------- flags
 
@@ -84,6 +84,7 @@ VERBS = {
     "aot": aot.flag_parser(),
     "convert": convert._parser(),
     "corpus": corpus._parser(),
+    **{f"predict {name}": predict._parser(name, verb) for name, verb in predict.VERBS.items()},
 }
 
 
@@ -95,7 +96,7 @@ def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(
             continue
         for text in ODD:
             given = f"{action.option_strings[0]}={text}"
-            arguments = [given, *REQUIRED.get(verb, ())]
+            arguments = [given, *REQUIRED.get(verb.split()[0], ())]
             if text and not fault(float(text), action.type.interval) and math.isfinite(float(text)):
                 assert getattr(VERBS[verb].parse_args(arguments), action.dest) == float(text)
                 continue
