@@ -99,6 +99,28 @@ def test_a_loop_in_a_loop_has_trips_of_its_own_and_a_limit_may_be_carried_into_i
     assert trips(module, module.computations["outer_body"], inner) == 5
 
 
+@pytest.mark.parametrize(
+    ("direction", "first", "limit", "step", "expected"),
+    [
+        ("LT", 1, 7, 2, 3),  # 1, 3, 5
+        ("LE", 1, 7, 2, 4),  # 1, 3, 5, 7
+        ("LE", 1, 8, 2, 4),
+        ("GT", 7, 1, -2, 3),  # 7, 5, 3
+        ("GE", 7, 1, -2, 4),  # 7, 5, 3, 1
+        ("GE", 8, 1, -2, 4),
+        ("LE", 8, 7, 1, 0),
+    ],
+)
+def test_a_loop_runs_as_often_as_its_comparison_holds(direction: str, first: int, limit: int, step: int, expected: int):
+    head, _, outer = LOOPS.partition("%outer_condition")
+    text = head.replace("%two = s32[]{:T(128)} constant(2)", f"%two = s32[]{{:T(128)}} constant({step})")
+    text += "%outer_condition" + outer.replace("direction=LT", f"direction={direction}")
+    text = text.replace("%start = s32[]{:T(128)} constant(1)", f"%start = s32[]{{:T(128)}} constant({first})")
+    text = text.replace("%seven = s32[]{:T(128)} constant(7)", f"%seven = s32[]{{:T(128)}} constant({limit})")
+    module = parse(text)
+    assert trips(module, module.entry, module.entry.by_name["while"]) == expected
+
+
 def test_a_loop_whose_limit_is_not_constant_has_unknown_trips():
     module = parse(LOOPS.replace("%seven = s32[]{:T(128)} constant(7)", "%seven = s32[]{:T(128)} custom-call()"))
     assert trips(module, module.entry, module.entry.by_name["while"]) is None

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model import attention_plan
+from bert_jax.model.fused_attention import fused_attention
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.model.attention_cases import (
     BFLOAT16_WITHIN,
@@ -160,3 +161,20 @@ def test_every_device_of_a_mesh_drops_differently(by_hand: bool):
     context = (split_by_hand(mesh, attend, inputs, ids) if by_hand else on_mesh(mesh, attend(ids), inputs))[0]
     units = context.reshape(4, 64, 4, 64).transpose(0, 2, 1, 3).reshape(16, -1)
     assert all(np.abs(a - b).max() > 1e-3 for i, a in enumerate(units) for b in units[:i])
+
+
+def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
+    rate, width, length = 0.5, 128, 256
+    still, ids = jnp.zeros((1, length, width)), jnp.ones((1, length), jnp.int32)
+    masks = []
+    for block in (0, 1):  # values that show of the keys of one block which a query has kept
+        shown = jnp.roll(jnp.eye(length, width), block * width, axis=0)[None]
+        context = fused_attention(
+            still, still, shown, ids, num_heads=1, dropout_rate=rate, dropout_seed=jnp.uint32(5), interpret=True
+        )
+        kept = np.asarray(context[0] != 0)
+        masks += [kept[:width], kept[width:]]
+    for i, mask in enumerate(masks):
+        assert abs(mask.mean() - (1 - rate)) < 0.02
+        for other in masks[:i]:
+            assert abs((mask == other).mean() - 0.5) < 0.02, "two blocks were drawn alike"

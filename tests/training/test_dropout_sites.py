@@ -1,0 +1,98 @@
+"""Every place of a model that drops something: each is there, has its own rate, and in every step and microbatch a seed of its
+own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.examples.labelled import RowShape, assemble_units
+from bert_jax.model import attention, embeddings, encoder, heads
+from bert_jax.model.attention_choice import Choice
+from bert_jax.training.label_losses import LabelLoss
+from bert_jax.training.objectives import Objective, label_objective, pretraining_objective
+from bert_jax.training.steps import gradients
+from tests.random_rows import TINY, random_batch, random_parameters
+from tests.random_units import CANDIDATES, HEADS, random_label_parameters, random_units
+
+HIDDEN, ATTENTION, HEAD = 0.25, 0.125, 0.375
+CONFIG = dataclasses.replace(TINY, hidden_dropout=HIDDEN, attention_dropout=ATTENTION)
+ENCODER = [
+    ("embeddings", HIDDEN),
+    *[("attention", ATTENTION), ("residual", HIDDEN), ("residual", HIDDEN)] * CONFIG.num_layers,
+]
+"""The sites and rates of a pass through the encoder, in order: one behind the embeddings, three in every layer."""
+
+Site = tuple[str, float, int]
+
+
+@pytest.fixture
+def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
+    """What was dropped at: (site, rate, seed), in the order of the calls; nothing is dropped in truth."""
+    seen: list[Site] = []
+
+    def watch(module: Any, site: str) -> None:
+        def dropout(x: Any, rate: float, seed: Any, positions: Any = None) -> Any:
+            if seed is not None:  # as where Flax asks for the shapes of parameters
+                seen.append((site, rate, int(seed)))
+            return x
+
+        monkeypatch.setattr(module, "dropout", dropout)
+
+    for module, site in ((embeddings, "embeddings"), (attention, "attention"), (encoder, "residual"), (heads, "head")):
+        watch(module, site)
+    return seen
+
+
+def use_kernels(monkeypatch: pytest.MonkeyPatch, seen: list[Site]) -> None:
+    """Lets kernels compute attention and residuals, and notes what dropout they are given."""
+
+    def attend(query: Any, *_: Any, dropout_rate: float, dropout_seed: Any, **others: Any) -> Any:
+        seen.append(("attention", dropout_rate, int(dropout_seed)))
+        return query
+
+    def norm(x: Any, y: Any, scale: Any, bias: Any, *, rate: float, seed: Any, **others: Any) -> Any:
+        seen.append(("residual", rate, int(seed)))
+        return x + y
+
+    monkeypatch.setattr(attention, "choose", lambda config, length: Choice("tpu", ""))
+    monkeypatch.setattr(encoder, "choose_residual_norm", lambda config: Choice("tpu", ""))
+    monkeypatch.setattr(attention, "fused_attention", attend)
+    monkeypatch.setattr(encoder, "residual_norm", norm)
+
+
+def walk(objective: Objective, params: Any, batch: Any, steps: int, microbatches: int) -> None:
+    """The gradients of some steps, without compilation, so that seeds are numbers."""
+    with jax.disable_jit():
+        for step in range(steps):
+            gradients(objective, params, batch, objective.counts(batch), 0, jnp.int32(step), microbatches)
+
+
+def places(seen: list[Site]) -> list[tuple[str, float]]:
+    return [(site, rate) for site, rate, _ in seen]
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_every_site_of_pretraining_has_its_rate_and_in_every_step_and_microbatch_a_seed_of_its_own(
+    kernels: bool, sites: list[Site], monkeypatch: pytest.MonkeyPatch
+):
+    if kernels:
+        use_kernels(monkeypatch, sites)
+    walk(pretraining_objective(CONFIG), random_parameters(), random_batch(rows=4), steps=2, microbatches=2)
+    assert places(sites) == ENCODER * 4
+    assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str, sites: list[Site]):
+    head = dataclasses.replace(HEADS[kind], dropout=HEAD)
+    shape = RowShape(kind, 32, 1, CANDIDATES if kind == "choice" else 1, len(head.labels))
+    rows = assemble_units(random_units(kind, 2), [[0], [1]], 2, shape, 0)
+    batch = {name: jnp.asarray(array) for name, array in rows.items()}
+    walk(label_objective(CONFIG, head, LabelLoss()), random_label_parameters(head), batch, steps=2, microbatches=1)
+    assert places(sites) == [*ENCODER, ("head", HEAD)] * 2
+    assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
