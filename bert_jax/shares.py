@@ -65,6 +65,7 @@ class Share:
         self._folder = directory / FOLDER
         self._own: dict[str, Any] = {"start": start, "beats": 0, "state": WORKING, "value": None}
         self._heard: dict[int, tuple[Mapping[str, Any], float]] = {}
+        self._earlier: str | None = None  # the start whose record of process 0 was there before this process came
         self._writing = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._live, name="share", daemon=True)
@@ -73,6 +74,7 @@ class Share:
     def __enter__(self) -> Share:
         if self.count > 1:
             self._folder.mkdir(exist_ok=True)
+            self._earlier = self._start_of_first()
             self._write()
             self._hold()
             now = time.monotonic()
@@ -144,8 +146,13 @@ class Share:
             return True
         if not self.index:
             return False
+        # A record of an earlier start stays until process 0 of this one replaces it, which may be after this process has begun.
+        return self._lost(0) or self._start_of_first() not in (None, self._start, self._earlier)
+
+    def _start_of_first(self) -> str | None:
+        """The start that the record of process 0 is of; None while there is no record."""
         first = _read(self._folder / "0.json")
-        return self._lost(0) or (first is not None and first["start"] != self._start)
+        return None if first is None else str(first["start"])
 
     def _live(self) -> None:
         told = False

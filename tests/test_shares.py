@@ -27,6 +27,12 @@ def keep_waiting() -> bool:
     return False
 
 
+def wait_for_beats(directory: pathlib.Path, index: int, beats: int) -> None:
+    """Until a process has looked for the others so many times."""
+    while json.loads((directory / FOLDER / f"{index}.json").read_text())["beats"] <= beats:  # it writes, then looks
+        time.sleep(QUICK)
+
+
 @pytest.mark.parametrize(("items", "count"), [(27, 4), (3, 8), (8, 1)])
 def test_every_run_is_the_share_of_one_process(tmp_path, items, count):
     shares = [share(tmp_path, i, count).of(range(items)) for i in range(count)]
@@ -92,6 +98,21 @@ def test_what_an_earlier_start_has_left_is_not_heeded(tmp_path):
     told = threading.Event()
     with share(tmp_path, 0, 3, patience=0.3, stop=told.set) as first, pytest.raises(OthersLost, match="process 1, 2 of 3"):
         first.gather("mine", keep_waiting)
+    assert not told.is_set()
+
+
+def test_a_process_that_begins_before_process_0_of_its_start_waits_for_it(tmp_path):
+    """What process 0 of an earlier start has left is still there then; it does not mean that the new one is gone."""
+    (tmp_path / FOLDER).mkdir()
+    record = {"start": "an earlier one", "beats": 9, "state": "stopped", "value": None}
+    (tmp_path / FOLDER / "0.json").write_text(json.dumps(record))
+    told = threading.Event()
+    with share(tmp_path, 1, 2, stop=told.set) as second:
+        wait_for_beats(tmp_path, 1, 5)
+        with share(tmp_path, 0, 2) as first:
+            wait_for_beats(tmp_path, 1, 10)
+            assert second.gather("second", keep_waiting) is None
+            assert first.gather("first", keep_waiting) == ["first", "second"]
     assert not told.is_set()
 
 
