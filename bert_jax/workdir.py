@@ -41,6 +41,8 @@ def open_workdir(
     would silently produce a run that no configuration describes. `completed` gives a stored configuration the defaults of keys
     that are younger than it, so that a run outlives the version that began it.
     """
+    with contextlib.suppress(PermissionError):  # which is told below
+        _require_ours(directory)  # before a lock is left in a directory that is not of a run
     _make(directory)
     with locked(directory, LOCK):
         stored = read_config(directory) if (directory / CONFIG).exists() else None
@@ -92,6 +94,14 @@ def _make(directory: pathlib.Path) -> None:
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
         raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory you may write to") from error
+
+
+def _require_ours(directory: pathlib.Path) -> None:
+    """Raises UserError for a directory with something else in it than a run."""
+    if (directory / CONFIG).exists():
+        read_config(directory)
+    elif directory.is_dir():
+        _require_empty(directory)
 
 
 def _require_empty(directory: pathlib.Path) -> None:

@@ -114,6 +114,14 @@ def test_a_damaged_configuration_is_an_error(tmp_path: pathlib.Path):
         pass
 
 
+@pytest.mark.parametrize(("name", "text"), [("thesis.txt", "years of work"), ("config.json", '{"model_type": "bert"}')])
+def test_nothing_is_left_in_a_directory_that_is_refused(tmp_path: pathlib.Path, name: str, text: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match="name "), open_workdir(tmp_path, "pretrain", CONFIG):
+        pass
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, text)]
+
+
 def test_what_a_start_killed_early_left_is_no_obstacle(tmp_path: pathlib.Path):
     for name in (".lock", ".writable-17", ".config.json.17"):
         (tmp_path / name).write_text("")
