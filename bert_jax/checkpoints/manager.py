@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from bert_jax.checkpoints.digests import differing, digests
 from bert_jax.sharding.out_of_memory import shortage_of
 from bert_jax.terminal import UserError
 
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 QUARANTINE = "unreadable"
 ITEM = "state"  # named in every call: left to itself, Orbax guesses from the newest state, and a damaged one misleads it
+DIGESTS = "digests"
+SHOUTED = 3  # failed saves in a row: one may be chance
 UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax appends to the name of a state that it is writing
 
 # Orbax tells the parts of one save from those of another by a number that it keeps once a process: two saves that begin at
@@ -37,6 +41,10 @@ class Checkpoints:
     full disk) is reported at the next one and training goes on, since the earlier states are intact; only `finish`, at
     the end of a run, turns it into an error.
 
+    Beside the arrays lie their digests, which are compared when a state is read: of what Orbax writes, the data have no
+    checksum. States saved before there were digests are read without. A state with values that are not finite is neither
+    saved nor read: nothing could be learned from it.
+
     >>> with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
     ...     state = checkpoints.restore_latest(abstract_state)
     ...     checkpoints.save(step, state)
@@ -51,6 +59,11 @@ class Checkpoints:
         self._manager = self._open()
         self._failed: tuple[int, BaseException] | None = None
         self._saving: int | None = None
+        self._saved = max(self._manager.all_steps(), default=None)
+        self.failures = 0
+        """Saves that have failed so far."""
+        self.failed_in_a_row = 0
+        """How many of them came after the last one that succeeded."""
 
     def _open(self) -> ocp.CheckpointManager:
         return ocp.CheckpointManager(self._directory, options=self._options)
@@ -92,17 +105,23 @@ class Checkpoints:
 
     def _try_restore(self, step: int, abstract_state: Any) -> tuple[Any | None, BaseException | None]:
         """One state, or why not. All processes decide alike: what one of them cannot read, none of them uses."""
-        state, error = None, None
+        found: Any = None
+        error: BaseException | None = None
+        wanted: dict[str, Any] = {ITEM: ocp.args.StandardRestore(abstract_state)}
+        if (self._directory / str(step) / DIGESTS).is_dir():
+            wanted[DIGESTS] = ocp.args.JsonRestore()
         try:
-            wanted = ocp.args.Composite(**{ITEM: ocp.args.StandardRestore(abstract_state)})
-            state = self._manager.restore(step, args=wanted)[ITEM]
+            found = self._manager.restore(step, args=ocp.args.Composite(**wanted))
         except Exception as failure:  # Orbax and TensorStore raise many kinds; all but one mean that this state is unusable
             if shortage_of(failure):
                 raise
             error = failure
-        if jax.process_count() > 1 and not np.all(multihost_utils.process_allgather(np.asarray(state is not None))):
+        if not _everywhere(found is not None):
             return None, error or OSError("unreadable on another process")
-        return state, error
+        error = _fault(found[ITEM], found.get(DIGESTS))
+        if not _everywhere(error is None):
+            return None, error or OSError("damaged on another process")
+        return found[ITEM], None
 
     def _quarantine(self, steps: list[int]) -> None:
         """Moves the states of `steps` out of the way of new ones with the same numbers."""
@@ -121,9 +140,13 @@ class Checkpoints:
         """Begins saving `state` as of `step`; waits for the save before it, whose failure is reported here."""
         self._settle()
         self._saving = step
+        found, nonfinite = digests(state)
+        if nonfinite:
+            return self._note_failure(_not_finite(nonfinite))
+        parts = {ITEM: ocp.args.StandardSave(state), DIGESTS: ocp.args.JsonSave(found)}
         try:
             with _beginning:
-                self._manager.save(step, args=ocp.args.Composite(**{ITEM: ocp.args.StandardSave(state)}), force=True)
+                self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
         except Exception as error:
             self._note_failure(error)
 
@@ -133,13 +156,15 @@ class Checkpoints:
             return
         try:
             self._manager.wait_until_finished()
-            self._saving = self._failed = None
+            self._saved, self._saving, self._failed, self.failed_in_a_row = self._saving, None, None, 0
         except Exception as error:
             self._note_failure(error)
 
     def _note_failure(self, error: BaseException) -> None:
         step, self._saving = self._saving or 0, None
         self._failed = (step, error)
+        self.failures += 1
+        self.failed_in_a_row += 1
         if jax.process_index() == 0:  # what was written of it would keep the disk full
             for path in self._directory.glob(f"{step}{UNFINISHED}*"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -148,16 +173,52 @@ class Checkpoints:
             f"{step:,}",
             _cause(error),
         )
+        if self.failed_in_a_row >= SHOUTED:
+            log.error(
+                "!!! %d CHECKPOINTS IN A ROW COULD NOT BE SAVED in %s: if this run is killed, it loses everything since %s !!!",
+                self.failed_in_a_row,
+                self._directory,
+                "its beginning" if self._saved is None else f"step {self._saved:,}",
+            )
+
+    def failure(self) -> UserError | None:
+        """Waits for the last save; says what is to be done if it failed: what was computed since the save before it is not on
+        disk."""
+        self._settle()
+        if self._failed is None:
+            return None
+        step, error = self._failed
+        return UserError(
+            f"the checkpoint of step {step:,} could not be saved in {self._directory} ({_cause(error)}); "
+            "free space or mend the directory, then start the same command again: it continues from the newest complete one"
+        )
 
     def finish(self) -> None:
-        """Waits for the last save. Raises UserError if it failed: what was computed since the save before it is not on disk."""
-        self._settle()
-        if self._failed is not None:
-            step, error = self._failed
-            raise UserError(
-                f"the checkpoint of step {step:,} could not be saved in {self._directory} ({_cause(error)}); "
-                "free space or mend the directory, then start the same command again: it continues from the newest complete one"
-            ) from error
+        """Waits for the last save. Raises `failure`, if there is one."""
+        if (error := self.failure()) is not None:
+            raise error
+
+
+def _everywhere(here: bool) -> bool:
+    """Whether all processes say so."""
+    return here if jax.process_count() == 1 else bool(np.all(multihost_utils.process_allgather(np.asarray(here))))
+
+
+def _fault(state: Any, written: Mapping[str, int] | None) -> ValueError | None:
+    """Why a state that was read is of no use; `written` are its digests as they were saved, if they were."""
+    found, nonfinite = digests(state)
+    changed = [] if written is None else differing(found, written)
+    if changed:
+        return ValueError(f"what it holds is not what was written: {_some(changed)} changed on the disk")
+    return _not_finite(nonfinite) if nonfinite else None
+
+
+def _not_finite(names: Sequence[str]) -> ValueError:
+    return ValueError(f"NaN or infinity in {_some(names)}")
+
+
+def _some(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more arrays"
 
 
 def _free_name(path: pathlib.Path) -> pathlib.Path:

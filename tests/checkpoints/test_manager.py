@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import shutil
 import threading
 import time
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.pretrain import with_shardings
-from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.terminal import UserError
 from tests.sharding.training import experiment_on, first_state, layout_of, train
 from tests.small_disk import files_of_at_most
@@ -155,6 +158,70 @@ def test_a_damaged_newest_state_is_passed_over_put_aside_and_saved_anew(tmp_path
     assert_equal(restored(tmp_path), state_at(3))
 
 
+def flipped(path: pathlib.Path, share: float) -> None:
+    """One bit of a file, at a share of its length."""
+    data = bytearray(path.read_bytes())
+    data[int(share * (len(data) - 1))] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_in_any_file_of_a_state_never_changes_what_is_restored(tmp_path: pathlib.Path, caplog):
+    """It is passed over for the state before, or the bit means nothing: then the arrays are those that were saved."""
+    save_all(tmp_path / "saved", 1, 2)
+    files = sorted(path for path in (tmp_path / "saved/2").rglob("*") if path.is_file() and path.stat().st_size)
+    largest = max(files, key=lambda path: path.stat().st_size)
+    passed_over = set()
+    for file in files:
+        for share in (0.0, 0.5, 0.9) if file == largest else (0.5,):
+            directory = shutil.copytree(tmp_path / "saved", tmp_path / f"{len(list(tmp_path.iterdir()))}")
+            flipped(directory / file.relative_to(tmp_path / "saved"), share)
+            found = restored(directory)
+            assert_equal(found, state_at(int(found["step"])))
+            if int(found["step"]) == 1:
+                passed_over.add((file.name, share))
+                assert steps_in(directory / "unreadable") == [2]
+    assert {(largest.name, share) for share in (0.0, 0.5, 0.9)} <= passed_over
+    assert "what it holds is not what was written: weights changed on the disk" in caplog.text
+
+
+def test_a_flipped_bit_is_found_on_another_mesh_too(tmp_path: pathlib.Path, caplog):
+    def spread(devices: int, axes: PartitionSpec, step: int = 0) -> Any:
+        mesh = make_mesh(MeshConfig(data=devices // 2, tensor=2) if devices > 1 else MeshConfig(), jax.devices()[:devices])
+        weights = {"weights": np.asarray(state_at(step, size=64_000)["weights"]).reshape(64, 1000)}
+        return jax.device_put(weights, NamedSharding(mesh, axes))
+
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, spread(8, PartitionSpec("data", "tensor"), step))
+        checkpoints.finish()
+    for wanted in (spread(1, PartitionSpec()), spread(4, PartitionSpec("tensor"))):
+        with Checkpoints(tmp_path, keep=2) as checkpoints:
+            assert_equal(checkpoints.restore_latest(abstract(wanted)), spread(8, PartitionSpec(), 2))
+    flipped(max((tmp_path / "2").rglob("d/*"), key=lambda path: path.stat().st_size), 0.5)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        assert_equal(checkpoints.restore_latest(abstract(wanted)), spread(8, PartitionSpec(), 1))
+    assert "weights changed on the disk" in caplog.text
+
+
+def test_a_state_saved_before_there_were_digests_is_read(tmp_path: pathlib.Path):
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(1, args=ocp.args.Composite(state=ocp.args.StandardSave(state_at(1))))
+    assert_equal(restored(tmp_path), state_at(1))
+
+
+def test_a_state_that_is_not_finite_is_neither_saved_nor_read(tmp_path: pathlib.Path, caplog):
+    broken = state_at(3) | {"weights": state_at(3)["weights"].at[7].set(jnp.nan)}
+    save_all(tmp_path, 1)
+    with ocp.CheckpointManager(tmp_path) as manager:  # as an earlier version did
+        manager.save(2, args=ocp.args.Composite(state=ocp.args.StandardSave(broken)))
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(1))
+        assert "the checkpoint of step 2 cannot be read (NaN or infinity in weights); trying" in caplog.text
+        checkpoints.save(3, broken)
+        assert "the checkpoint of step 3 could not be saved (NaN or infinity in weights); training goes on" in caplog.text
+    assert steps_in(tmp_path) == [1]
+
+
 @pytest.mark.parametrize("error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")])
 def test_a_state_for_which_memory_does_not_suffice_is_not_put_aside(tmp_path: pathlib.Path, monkeypatch, error: Exception):
     save_all(tmp_path, 1, 2)
@@ -221,11 +288,30 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path
             f"the checkpoint of step {step} could not be saved (File too large); training goes on and the next one will be tried"
             for step in (3, 4)
         ]
+        assert (checkpoints.failures, checkpoints.failed_in_a_row) == (2, 2)
         assert steps_in(tmp_path) == [1, 2]
         assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}, "a full disk must not keep what failed"
         checkpoints.save(5, state_at(5))
         checkpoints.finish()
+        assert (checkpoints.failures, checkpoints.failed_in_a_row) == (2, 0)
     assert_equal(restored(tmp_path), state_at(5))
+
+
+def test_three_failed_saves_in_a_row_are_shouted(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    save_all(tmp_path, 1)
+
+    def shouted() -> list[str]:
+        ours = [record for record in caplog.records if record.name.startswith("bert_jax")]
+        return [record.getMessage() for record in ours if record.levelno >= logging.ERROR]
+
+    with Checkpoints(tmp_path, keep=2) as checkpoints, files_of_at_most(SMALL_FILES):
+        for step in (2, 3, 4):
+            assert not shouted()
+            checkpoints.save(step, state_at(step))
+            checkpoints._settle()
+    assert len(shouted()) == 1
+    assert shouted()[0].startswith(f"!!! 3 CHECKPOINTS IN A ROW COULD NOT BE SAVED in {tmp_path}: ")
+    assert shouted()[0].endswith("loses everything since step 1 !!!")
 
 
 def test_a_last_state_that_cannot_be_saved_is_an_error_that_says_what_to_do(tmp_path: pathlib.Path):
