@@ -17,10 +17,12 @@ from flax.traverse_util import flatten_dict
 from bert_jax.convert import main
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import Model, export_model, import_model
-from bert_jax.interop.tensorflow import import_tf1
+from bert_jax.interop.tensor_bundle import read_bundle, write_bundle
+from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.model.settings import HeadConfig
 from bert_jax.terminal import UserError
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
+from tests.small_disk import files_of_at_most
 
 TF1 = pathlib.Path(__file__).parent / "golden" / "tf1" / "bert"
 
@@ -95,6 +97,33 @@ def test_tensors_of_the_original_without_a_place_are_an_error_until_they_are_dro
     assert import_model(tmp_path / "m").config.num_layers == 1
     with pytest.raises(UserError, match="no part 'head'"):
         convert(TF1, tmp_path / "n", "--new=head")
+
+
+@pytest.mark.parametrize("form", ["huggingface", "tf1"])
+def test_a_full_disk_is_an_error_and_leaves_the_older_export(original, tmp_path, form):
+    convert(original, tmp_path / "m", f"--format={form}")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
+    with files_of_at_most(10_000), pytest.raises(UserError, match=r"cannot write a model to .*/m: File too large; free space"):
+        convert(original, tmp_path / "m", f"--format={form}")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_checkpoint_of_the_original_that_is_not_finite_is_refused_and_never_written(original, tmp_path):
+    convert(original, tmp_path / "tf1", "--format=tf1")
+    data = next((tmp_path / "tf1").glob("*.data-00000-of-00001"))
+    bundle = read_bundle(tmp_path / "tf1" / "bert_model.ckpt")
+    tensors = {name: np.array(bundle[name]) for name in bundle}
+    tensors["bert/pooler/dense/bias"][0] = np.nan
+    data.unlink()
+    write_bundle(tmp_path / "tf1" / "bert_model.ckpt", tensors)
+    with pytest.raises(UserError, match=r"bert_model\.ckpt is of no use: NaN or infinity in pooler/dense/bias"):
+        convert(tmp_path / "tf1", tmp_path / "m")
+    params, config, tokenizer, _ = import_tf1(TF1)
+    params["pooler"]["dense"]["bias"] = np.full_like(params["pooler"]["dense"]["bias"], np.inf)
+    with pytest.raises(UserError, match=r"nothing is written to .*: NaN or infinity in bert/pooler/dense/bias"):
+        export_tf1(tmp_path / "n", params, config, tokenizer)
+    assert not (tmp_path / "n").exists()
 
 
 def test_a_checkpoint_that_a_killed_export_left_aside_is_found(original, tmp_path):

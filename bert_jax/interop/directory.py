@@ -11,6 +11,10 @@ from collections.abc import Callable, Collection, Iterator
 from bert_jax.terminal import UserError
 
 
+class Unwritable(UserError):
+    """A directory does not take a model: it is another's, its disk is full, or it may not be written to."""
+
+
 @contextlib.contextmanager
 def replaced_when_complete(
     directory: pathlib.Path, *, is_ours: Callable[[pathlib.Path], bool], format_files: Collection[str]
@@ -19,18 +23,21 @@ def replaced_when_complete(
 
     An older directory of that name is moved aside until the new one is in place, and what is not one of the `format_files` (a
     README someone wrote) is carried over. It must have been written by us (`is_ours`) or be empty: nothing else is ever deleted.
+    Raises Unwritable where that is not so, and where the disk takes no more; then what was there is there still.
+
     A process killed between the two renames leaves the old one as `.NAME.replaced`, from where `recover` takes it back.
     """
     directory = directory.absolute()
     recover(directory)
     if directory.exists() and not is_ours(directory) and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(f"{directory} holds files that bert_jax did not export, so it is not overwritten; name another directory")
+        reason = "holds files that bert_jax did not export, so it is not overwritten"
+        raise Unwritable(f"{directory} {reason}; name another directory")
     temporary = directory.with_name(f".{directory.name}.incomplete")
     try:
         shutil.rmtree(temporary, ignore_errors=True)  # a killed process's
         temporary.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"cannot write a model to {directory}: {error.strerror}; choose a writable directory") from error
+        raise _unwritable(directory, error) from error
     try:
         yield temporary
         old = aside(directory)
@@ -43,10 +50,17 @@ def replaced_when_complete(
             directory.rename(old)
         temporary.rename(directory)
         shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         recover(directory)
+        if isinstance(error, OSError):
+            raise _unwritable(directory, error) from error
         raise
+
+
+def _unwritable(directory: pathlib.Path, error: OSError) -> Unwritable:
+    reason = error.strerror or str(error)
+    return Unwritable(f"cannot write a model to {directory}: {reason}; free space, or choose a writable directory")
 
 
 def recover(directory: pathlib.Path) -> None:

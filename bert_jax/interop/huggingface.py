@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ import flax.linen as nn
 import jax
 import ml_dtypes
 import numpy as np
+import safetensors
 import safetensors.numpy
 
 from bert_jax import __version__
@@ -43,7 +45,7 @@ from bert_jax.interop.settings import (
     own_fields,
     recorded,
 )
-from bert_jax.interop.weights import WEIGHTS, read_weights, weights_file
+from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.labelling import initial_label_parameters
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.model.settings import HeadConfig, ModelConfig
@@ -88,7 +90,8 @@ def export_model(
 
     Every array of `model.params` has to be whole on this process. `extra` is any JSON to keep under config.json's "bert_jax", the
     step for example. The transformers class it is saved for follows from the heads it has; a labelled head that no class has lies
-    beside them under names of ours, which transformers does not read.
+    beside them under names of ours, which transformers does not read. Raises UserError for values that are not finite, Unwritable
+    where the directory takes no model.
     """
     directory = pathlib.Path(directory)
     if dtype not in DTYPES:
@@ -110,6 +113,7 @@ def export_model(
     if model.head:
         fields[OURS] |= own_fields(model.head)
     tensors = tensors_from_params(model.params, config, model.head)
+    check_finite(tensors, f"nothing is written to {directory}: {{found}}; such a model answers nothing")
     if not config.tied_decoder and "mlm_head" in model.params:  # the one that transformers reads where nothing is tied
         tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
     if architecture == "BertModel":  # transformers finds either name, other loaders only the bare one
@@ -119,8 +123,19 @@ def export_model(
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2) + "\n")
         tokenizer.save(incomplete)
         _state_longest_text(incomplete / TOKENIZER_CONFIG, config.max_position)
-        safetensors.numpy.save_file(tensors, incomplete / WEIGHTS, metadata=METADATA)
+        _save(tensors, incomplete / WEIGHTS)
         (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors makes it readable by its owner only
+
+
+def _save(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
+    """Writes a safetensors file. Raises OSError where the disk does not take it; safetensors' own error hides which one."""
+    try:
+        safetensors.numpy.save_file(dict(tensors), path, metadata=METADATA)
+    except safetensors.SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def import_model(

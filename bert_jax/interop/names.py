@@ -19,6 +19,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.interop.settings import LABELLED
+from bert_jax.interop.weights import check_finite
 from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.terminal import UserError
 
@@ -213,7 +214,7 @@ def params_from_tensors(
 
     The pooler and the heads may be absent as a whole, unless they are among the `required` parts; parts to `drop` are left out,
     whether they are there or not. Anything else that is missing, left over or of a shape that `config` does not give is a
-    UserError listing it and naming `source`.
+    UserError listing it and naming `source`; so are values that are not finite.
     """
     tensors = canonical(tensors, source, tied=config.tied_decoder)
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
@@ -237,6 +238,7 @@ def params_from_tensors(
         if row.part in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
+    check_finite(flat, f"{source} is of no use: {{found}}; take an earlier state of this model, or copy it again")
     return unflatten_dict(flat, sep="/")
 
 

@@ -41,6 +41,7 @@ from bert_jax.interop.names import (
 )
 from bert_jax.interop.settings import FIELDS, config_from_json
 from bert_jax.interop.tensor_bundle import Bundle, find_bundle, read_bundle, write_bundle
+from bert_jax.interop.weights import check_finite
 from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.terminal import UserError, nearest
 
@@ -189,7 +190,8 @@ def export_tf1(
     """Writes a directory that the original's programs read; one that exists already is replaced once the new one is complete.
 
     `params` is our unboxed tree, every array whole on this process, and `head` its labelled head, if it has one. `other_fields`
-    are carried into bert_config.json. Raises UserError for what the original cannot represent.
+    are carried into bert_config.json. Raises UserError for what the original cannot represent, and for values that are not
+    finite.
     """
     directory = pathlib.Path(directory)
     _check_representable(config, tokenizer, head, str(directory))
@@ -205,6 +207,7 @@ def export_tf1(
     fields |= {"hidden_act": "gelu" if config.activation == "gelu_tanh" else config.activation, OURS: ours}
     places = {place.theirs: name for name, place in _places(config, head).items()}
     tensors = {places[name]: _layout(places[name], x) for name, x in tensors_from_params(params, config, head).items()}
+    check_finite(tensors, f"nothing is written to {directory}: {{found}}; such a model answers nothing")
     with replaced_when_complete(directory, is_ours=_exported_by_us, format_files=FILES) as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (incomplete / VOCAB_FILE).write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,19 @@ def read_weights(path: pathlib.Path) -> dict[str, np.ndarray]:
     if path.name.endswith(".index.json"):
         return _read_sharded(path)
     return _read_pytorch(path) if path.suffix == ".bin" else _read_safetensors(path)
+
+
+def check_finite(tensors: Mapping[str, np.ndarray], refusal: str) -> None:
+    """Raises UserError, `refusal` with what was found, where a float tensor holds NaN or infinity."""
+
+    def is_finite(x: np.ndarray) -> bool:
+        with np.errstate(over="ignore", invalid="ignore"):  # a finite sum has finite terms, and is six times as fast to find
+            return bool(np.isfinite(x.sum())) or bool(np.isfinite(x).all())
+
+    broken = [name for name, x in tensors.items() if not is_finite(x)]
+    if broken:
+        more = f" and {len(broken) - 1} more tensors" if len(broken) > 1 else ""
+        raise UserError(refusal.format(found=f"NaN or infinity in {broken[0]}{more}"))
 
 
 def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -44,6 +44,23 @@ def test_export_then_import_gives_the_same_weights_configuration_and_tokenizer(e
     np.testing.assert_array_equal(flatten_dict(back)[kernel], flatten_dict(params)[kernel])
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_model_with_weights_that_are_not_finite_is_refused_and_the_tensor_is_named(exported, value):
+    tensors = safetensors.numpy.load_file(exported / "model.safetensors")
+    tensors["bert.encoder.layer.1.output.dense.weight"][2, 3] = value
+    safetensors.numpy.save_file(tensors, exported / "model.safetensors")
+    says = r"model.safetensors is of no use: NaN or infinity in encoder/layers/feed_forward/output/kernel; take an earlier state"
+    with pytest.raises(UserError, match=says):
+        import_model(exported)
+
+
+def test_finite_weights_whose_sum_is_not_are_no_reason_to_refuse(exported):
+    tensors = safetensors.numpy.load_file(exported / "model.safetensors")
+    tensors["bert.pooler.dense.bias"][:] = 3e38
+    safetensors.numpy.save_file(tensors, exported / "model.safetensors")
+    assert import_model(exported).params["pooler"]["dense"]["bias"][0] == np.float32(3e38)
+
+
 def test_the_directory_holds_what_transformers_looks_for(exported, tiny):
     _, config = tiny
     files = {path.name for path in exported.iterdir()}
