@@ -17,7 +17,6 @@ import functools
 import hashlib
 import logging
 import pathlib
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,7 +25,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from bert_jax import hosts, launch
 from bert_jax.batches.device import process_rows, process_shard, to_device
@@ -35,12 +34,22 @@ from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.examples.assemble import Batch
 from bert_jax.examples.labelled import RowShape, Unit, row_shape
+from bert_jax.finetuning_best import (
+    best_layout,
+    better,
+    copy,
+    early,
+    evaluation_steps,
+    export_best,
+    forget_after,
+    save,
+)
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning_program import Program, Teach, program_of, teaching
-from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.loop import add, due, on_host, stop_if_diverged, with_shardings
-from bert_jax.metrics.writer import RESULTS, write_json
+from bert_jax.interop.huggingface import Model
+from bert_jax.loop import MODEL, add, due, require_learned, stop_if_diverged, with_shardings, write_results
+from bert_jax.metrics.writer import RESULTS
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.settings import ModelConfig
 from bert_jax.ranges import MOST
@@ -48,11 +57,10 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from bert_jax.step_memory import finetuning_demand, scoring_demand
-from bert_jax.sweep import BEST, Learned, sweep
+from bert_jax.sweep import BEST, UNSAVED, Learned, sweep
 from bert_jax.tasks.registry import load_task
 from bert_jax.tasks.task import Task
 from bert_jax.terminal import UserError, run_verb
-from bert_jax.training.steps import TrainState
 from bert_jax.warm_start import labelled_start, teacher_of, weights_fingerprint, with_own_head
 
 log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb
@@ -82,7 +90,6 @@ attention, and in microbatches). Models and data may have moved; what they hold 
 FINGERPRINTS = "fingerprints"
 """The key of a workdir's config.json that says which examples and weights, to the byte, the run began with."""
 PREDICTIONS = "predictions"
-MODEL = "model"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +177,7 @@ def finetune(
                     stopped = run.preemption.requested(step)
                     saving = due(step, experiment.checkpoints.every, last=last_step) or stopped
                     if due(step, experiment.log_every, last=last_step) or step in evaluations or saving:
-                        said.training(step, jax.device_get(window), scalars)
+                        said.training(step, jax.device_get(window))
                         window = {}
                     if step in evaluations:
                         with said.pace.pause():
@@ -184,19 +191,26 @@ def finetune(
                     if saving or ended:
                         with said.pace.pause():
                             save(step, state, checkpoints, best, best_checkpoints)
+                        said.failed_saves(step, checkpoints, best_checkpoints)
                         run.watchdog.alive("saving")
                     if stopped or ended:
                         break
                 stop_if_diverged(experiment.abort_after_skipped, directory, rows, step, previous)
 
             # ----------------------------------------------------------------------------------------------------------- the end
-            checkpoints.finish()
-            best_checkpoints.finish()
+            unsaved, best_unsaved = checkpoints.failure(), best_checkpoints.failure()
+            said.failed_saves(step, checkpoints, best_checkpoints)
             if stopped and step < last_step and not ended:
+                if error := unsaved or best_unsaved:
+                    raise error
                 said.note(f"stopped at step {step:,} of {last_step:,}, saved; the same command continues")
                 return None
             if best is None:  # the last step is always evaluated: somebody has removed it
                 raise UserError(f"{directory / BEST} holds no weights; start this run again in another --workdir")
+            require_learned(step, int(state.skipped))
+            if best_unsaved:
+                export_best(experiment, run, directory, program, task.name, start, best, mesh)
+                raise UserError(f"{best_unsaved}. The best weights so far are in {directory / MODEL}")
             logits = {split: evaluate(best["params"], split) for split in data.dev}
         results = {
             "task": task.name,
@@ -208,6 +222,7 @@ def finetune(
             "steps": step,
             "steps_per_epoch": batches.steps_per_epoch,
             "skipped_steps": int(state.skipped),
+            "failed_saves_since_last_start": checkpoints.failures + best_checkpoints.failures,
             "seed": experiment.seed,
             "learning_rate": training.learning_rate,
             "batch_size": training.batch_size,
@@ -219,21 +234,9 @@ def finetune(
         if results["degenerate"]:
             said.warn_degenerate(data.dev[0])
         if run.is_first:
-            write_json(directory / RESULTS, results)
+            unsaved = write_results(directory, results) or unsaved
             said.draw()
-    return results
-
-
-def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
-    """The steps after which dev is scored: evenly within every epoch, and at its end."""
-    each = {max(1, round(steps_per_epoch * i / per_epoch)) for i in range(1, per_epoch + 1)}
-    return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
-
-
-def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: int, best_step: int) -> bool:
-    """Whether `patience` evaluations have passed without a better one."""
-    patience = experiment.selection.patience
-    return bool(patience) and sum(best_step < e <= step for e in evaluations) >= patience
+    return results | ({UNSAVED: str(unsaved)} if unsaved else {})
 
 
 def evaluation(
@@ -256,45 +259,6 @@ def evaluation(
     return evaluate
 
 
-def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapping[str, Any]) -> bool:
-    """Whether the weights of `step` are to take the place of the `best` so far."""
-    if experiment.selection.select == "last":
-        return step > int(best["step"])
-    return float(np.float32(score)) > float(best["score"])  # which is kept in float32: equal scores must be equal
-
-
-def best_layout(abstract: Any, mesh: Mesh) -> dict[str, Any]:
-    """The shapes of what is kept of the best evaluation."""
-    whole = NamedSharding(mesh, PartitionSpec())
-    scalars = {"score": jnp.float32, "step": jnp.int32}
-    kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}
-    return {"params": abstract.params} | kept
-
-
-def save(
-    step: int, state: TrainState, checkpoints: Checkpoints, best: Mapping[str, Any] | None, best_checkpoints: Checkpoints
-) -> None:
-    """Saves `state` once the best weights so far are on disk: a run that continues from it will not evaluate them again."""
-    try:
-        best_checkpoints.finish()
-    except UserError:  # which was said when it happened; there may be room again
-        if best is not None and jax.process_count() == 1:  # of several, not all may know
-            best_checkpoints.save(int(best["step"]), best)
-    checkpoints.save(step, state)
-
-
-def forget_after(directory: pathlib.Path, step: int) -> None:
-    """Removes what was kept of evaluations after `step`, which a run that continues from there is about to repeat."""
-    for path in directory.glob("*"):
-        if path.name.isdigit() and int(path.name) > step:
-            shutil.rmtree(path)
-
-
-def copy(params: Any) -> Any:
-    """The same arrays in memory of their own: the next step gives the state's away."""
-    return jax.tree.map(jnp.copy, params)
-
-
 def checked_rows(batches: LabelledBatches, shard: tuple[int, int], model: ModelConfig, step: int) -> Batch:
     """This process's rows of `step`, their ids checked against the model's tables while they are still on the host."""
     batch = batches.at(step, shard)
@@ -312,14 +276,8 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
         best = checkpoints.restore_latest(best_layout(with_shardings(program.abstract, program.shardings), mesh))
     if best is None:
         raise UserError(f"{learned.directory / BEST} holds no weights; start this run again in another --workdir")
-    params = on_host(best["params"], mesh)
-    if run.is_first:
-        dropout = {name: getattr(experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-        config = dataclasses.replace(program.config, **dropout)  # a frozen encoder has trained without
-        whole = dataclasses.replace(start, params=params, config=config, head=program.head)
-        trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={})
-        about = {"task": data.task.name, "step": learned.results["best_step"]}
-        export_model(run.workdir / MODEL, trained, about)  # first: no fault of a prediction may cost the model
+    # First: no fault of a prediction may cost the model.
+    export_best(experiment, run, run.workdir, program, data.task.name, start, best, mesh)
     evaluate = evaluation(experiment, data, program, mesh, run)
     for split in data.units:
         if split != "train":

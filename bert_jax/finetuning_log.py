@@ -11,20 +11,20 @@ from types import TracebackType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax import launch
 from bert_jax.batches.labelled import LabelledBatches
+from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.examples.labelled import RowShape
 from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.loop import note_failed_saves
 from bert_jax.metrics.pictures import draw_task_curves
 from bert_jax.metrics.report import Pace, model_row_flops, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.attention_choice import in_words
 from bert_jax.model.settings import ModelConfig
 from bert_jax.tasks.task import Task
-from bert_jax.training.schedules import FINETUNING
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         """One line."""
         log.info("%s%s", self._prefix, text)
 
-    def training(self, step: int, window: Mapping[str, Any], scalars: Mapping[str, Any]) -> None:
+    def training(self, step: int, window: Mapping[str, Any]) -> None:
         """One line and one record: the means of the steps since the last one."""
         if not window:
             return
@@ -93,10 +93,8 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         if values["skipped"]:
             skipped = int(values["skipped"])
             log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self._prefix, skipped)
-        schedule = FINETUNING[self._experiment.training.schedule]
-        rate = schedule(jnp.int32(step - 1), scalars["steps"], scalars["warmup_steps"], scalars["peak"])
-        record = scores | rates | {"grad_norm": values["grad_norm"] / steps, "skipped": values["skipped"]}
-        record["learning_rate"] = float(rate)
+        record = scores | rates | {"grad_norm": values["grad_norm"] / steps}
+        record |= {name: values[name] for name in ("skipped", "learning_rate")}
         if self._metrics:
             self._metrics.write(step, {f"train/{name}": value for name, value in record.items()})
 
@@ -108,6 +106,10 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self._metrics.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
         if time.monotonic() - self._drawn > DRAWN_EVERY:
             self.draw()
+
+    def failed_saves(self, step: int, checkpoints: Checkpoints, best: Checkpoints) -> None:
+        """A record of saves that have failed in a row, of states and of the best weights."""
+        note_failed_saves(self._metrics, step, checkpoints=checkpoints, best=best)
 
     def warn_degenerate(self, split: str) -> None:
         """The weights are of no use, whatever their score."""

@@ -230,7 +230,21 @@ def quiet_libraries() -> None:
     for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax there logs four tracebacks of a failed save, which we report
+    if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
+        sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
     warnings.filterwarnings("ignore", module=r"(orbax|tensorflow_datasets|etils)\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithoutClosedLoops:
+    """`sys.unraisablehook` without one kind: at the first write of a save that fails, Orbax closes the event loop to which
+    TensorStore's threads report all others. Each of them would print a traceback; the failed save itself is reported once."""
+
+    otherwise: Callable[[Any], object]
+
+    def __call__(self, unraisable: Any) -> None:
+        if not (isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"):
+            self.otherwise(unraisable)
 
 
 def keep_compiled_programs() -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -33,11 +32,22 @@ from bert_jax.corpus.store import Corpus, open_splits
 from bert_jax.corpus.verification import Verification, verify
 from bert_jax.examples import plan
 from bert_jax.examples.assemble import Batch
-from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.loop import add, compiled, due, on_host, stop_if_diverged, with_shardings
+from bert_jax.interop.huggingface import Model
+from bert_jax.loop import (
+    MODEL,
+    add,
+    compiled,
+    due,
+    export_trained,
+    note_failed_saves,
+    on_host,
+    require_learned,
+    stop_if_diverged,
+    with_shardings,
+)
 from bert_jax.metrics.report import Pace
 from bert_jax.metrics.scores import summarise, unigram_baseline
-from bert_jax.metrics.writer import RESULTS, write_json
+from bert_jax.metrics.writer import RESULTS
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
 from bert_jax.model.settings import ModelConfig
@@ -112,7 +122,6 @@ def pretrain(
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
     fresh_state = functools.partial(initial_state, experiment, optimizer)
     abstract, shardings = state_layout(experiment, optimizer, mesh)
-    learning_rate = piecewise(experiment.schedules())
 
     # ------------------------------------------------------------ where the weights come from: a checkpoint, a model, the seed
     with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
@@ -161,8 +170,7 @@ def pretrain(
                     stopped = run.preemption.requested(step)
                     saving = due(step, experiment.checkpoints.every, last=last_step) or stopped
                     if due(step, experiment.log_every, last=starts[i + 1]) or saving:
-                        rate = float(learning_rate(jnp.int32(step - 1)))
-                        log_training(experiment, metrics, pace, step, i, jax.device_get(window) | {"learning_rate": rate})
+                        log_training(experiment, metrics, pace, step, i, jax.device_get(window))
                         window = {}
                     if due(step, experiment.evaluation.every, last=starts[i + 1]):
                         with pace.pause():
@@ -172,26 +180,35 @@ def pretrain(
                         with pace.pause():
                             verification.wait(verifying)
                             checkpoints.save(step, state)
+                        note_failed_saves(metrics, step, checkpoints=checkpoints)
                         run.watchdog.alive("saving")
                     if stopped:
                         break
                 diverged(rows, step, previous)
 
         # --------------------------------------------------------------------------------------------------------------- the end
-        checkpoints.finish()
+        unsaved = checkpoints.failure()
+        note_failed_saves(metrics, step, checkpoints=checkpoints)
         if stopped and step < last_step:
+            if unsaved:
+                raise unsaved
             log.info("stopped at step %s of %s, saved; the same command continues", f"{step:,}", f"{last_step:,}")
             return run.preemption.exit_status
+        require_learned(last_step, int(state.skipped))
         if not scores:  # the run ended before, and was killed between its last checkpoint and its results
             scores = evaluation(experiment, len(experiment.phases) - 1, train, heldout, mesh, shard, run)(state.params)
         params = on_host(state.params, mesh)
     if run.is_first:
         draw(experiment, run)
-        model = run.workdir / "model"
         assert train.tokenizer is not None, "the corpus lies in a directory, and its tokenizer was read with it"
-        export_model(model, Model(params=params, config=experiment.model, tokenizer=train.tokenizer), {"step": last_step})
-        write_json(run.workdir / RESULTS, results(experiment, state, scores, train, mesh, time.monotonic() - started))
-        log.info("results: %s\ncurves: %s\nmodel: %s", run.workdir / RESULTS, run.workdir / PICTURE, model)
+        model = Model(params=params, config=experiment.model, tokenizer=train.tokenizer)
+        found = results(experiment, state, scores, train, mesh, time.monotonic() - started)
+        found["failed_saves_since_last_start"] = checkpoints.failures
+        export_trained(run.workdir, model, {"step": last_step}, found)
+        places = (run.workdir / name for name in (RESULTS, PICTURE, MODEL))
+        log.info("results: %s\ncurves: %s\nmodel: %s", *places)
+    if unsaved:
+        raise unsaved
     return 0
 
 

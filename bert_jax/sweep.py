@@ -24,8 +24,9 @@ from bert_jax import launch
 from bert_jax.corpus.files import parse_json
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.interruptions import HUNG
+from bert_jax.loop import write_results
 from bert_jax.metrics.pictures import draw_sweep
-from bert_jax.metrics.writer import METRICS, RESULTS, write_json
+from bert_jax.metrics.writer import METRICS, RESULTS
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.shares import OthersLost
 from bert_jax.terminal import UserError
@@ -36,6 +37,8 @@ RUNS = "runs"
 PICTURE = "curves.png"
 BEST = "best"
 """The folder of the best evaluation's weights, while a run goes on."""
+UNSAVED = "unsaved"
+"""What a finished run could not save, a sentence, among its results."""
 SETTINGS = ("batch_size", "learning_rate", "epochs")
 
 
@@ -107,14 +110,17 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
     chosen = best()
     if "failed" in chosen.results:
         raise UserError(f"all {len(runs)} runs failed; the first one: {chosen.results['failed']}")
+    unsaved = chosen.results.get(UNSAVED, "") if single else ""
     if not single:
         ordered = sorted(learned, key=lambda one: directories.index(one.directory))
         summary = {"best_run": chosen.directory.name, **summarise([one.results for one in ordered])}
         log.info("%s", table(summary))
         if run.is_first:
-            write_json(run.workdir / RESULTS, summary)
+            unsaved = str(write_results(run.workdir, summary) or "")
             draw(run.workdir, summary)
     finish(chosen)
+    if unsaved:
+        raise UserError(unsaved)
     log.info("results: %s\nmodel: %s", run.workdir / RESULTS, run.workdir / "model")
     return 0
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
+import sys
 import textwrap
+import types
 from collections.abc import Iterator
 from typing import Annotated, NoReturn
 
@@ -74,6 +76,17 @@ def experiment(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def parse(experiment: pathlib.Path, *arguments: str, suffix: str = "") -> launch.Flags:
     return launch.parse_flags("pretrain", "", [f"--config={experiment}{suffix}", "--workdir=here", *arguments], Schema)
+
+
+def test_of_a_failed_save_nothing_is_said_about_closed_event_loops(monkeypatch: pytest.MonkeyPatch):
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: said.append(unraisable.exc_value))
+    launch.quiet_libraries()
+    launch.quiet_libraries()
+    other = RuntimeError("another")
+    for error in (RuntimeError("Event loop is closed"), other):
+        sys.unraisablehook(types.SimpleNamespace(exc_value=error))
+    assert said == [other]
 
 
 def test_the_file_is_read_and_its_argument_passed_on(experiment: pathlib.Path):

@@ -96,7 +96,8 @@ def train_step(
     rate_factors: Callable[[Array], Any] | None = None,
     gradients: Gradients = gradients,
 ) -> tuple[TrainState, Sums]:
-    """One update. Returns the new state and float32 sums, to be added over steps and divided at last.
+    """One update. Returns the new state and float32 sums, to be added over steps and divided at last; beside them
+    "learning_rate", the one of this step.
 
     Gradients are clipped by their global norm over the whole batch (the original clips each core's own). If the loss or that norm
     is not finite, parameters and optimizer stay as they are and the skip is counted: one bad batch costs one batch.
@@ -137,6 +138,7 @@ def train_step(
         "skipped": bad.astype(jnp.float32),
         "skipped_in_a_row": state.skipped_in_a_row.astype(jnp.float32),
         "grad_norm": jnp.where(finite, norm, 0.0),
+        "learning_rate": jnp.float32(rate),
     }
 
 

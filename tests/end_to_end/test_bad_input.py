@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax import pretrain
 from bert_jax.terminal import UserError
+from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended
 from tests.end_to_end.runs import REPOSITORY, VOCABULARY, Run, build_corpus, checkpoints, learned, write_experiment, write_text
 
@@ -118,6 +119,16 @@ def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(experiment, t
     assert "Traceback" not in output
     assert len(list((tmp_path / "run").glob("nonfinite-step-*.npz"))) == 1
     assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(experiment, tmp_path):
+    """However many it takes to end a run at once."""
+    flags = [f"--config={experiment}", f"--workdir={tmp_path / 'run'}", "--config.phases.0.learning_rate=1e30"]
+    flags += ["--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=100"]
+    (end,) = forked.run(experiment.parent, ["pretrain", *flags])
+    assert end.status == 2, end.output
+    assert "error: only 1 of 24 steps counted: the loss or the gradient of the others was not finite. No model" in end.output
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_a_refusal_is_one_line_and_status_two(experiment, tmp_path):

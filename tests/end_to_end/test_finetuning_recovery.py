@@ -109,8 +109,8 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
             "bert_jax.finetune:save", argument=24, after=True, once_there=(f"{workdir}/checkpoints/24",)
         ),
         "in the last evaluation": Signal("bert_jax.finetuning_log:FinetuningLog.evaluation", argument=45),
-        "no results yet": Signal("bert_jax.finetune:write_json"),
-        "no model yet": Signal("bert_jax.finetune:export_model"),
+        "no results yet": Signal("bert_jax.finetune:write_results"),
+        "no model yet": Signal("bert_jax.finetune:export_best"),
     }
     ends, best = {}, {}
     for name, death in deaths.items():
@@ -139,6 +139,14 @@ def test_every_kill_came_when_it_was_meant_to(runs: Runs):
     assert statuses == killed | {"stopped": 128 + signal.SIGTERM, "the last": 0}, runs.ends
     assert 6 in runs.best["a best newer than the state"]
     assert "continuing from step 4" in runs.ends["stopped"].output
+
+
+def test_the_logged_rate_is_the_one_that_the_step_applied(runs: Runs):
+    """Of the last step before each line: it falls from the peak towards 0 at the last step, and the first step has the peak."""
+    rates = {record["step"]: record["train/learning_rate"] for record in records(runs.whole) if "train/learning_rate" in record}
+    assert set(rates) >= {3, 4, 6}
+    for step, rate in rates.items():
+        assert rate == pytest.approx(4e-3 * (1 - (step - 1) / LAST_STEP), rel=1e-5)
 
 
 def test_sigterm_saves_at_once_and_says_so(runs: Runs):
@@ -170,9 +178,23 @@ def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path
     assert "continuing from step 9" in output
     # Of the many writes that fail, another than the first may be reported: one that misses what the first did not write.
     assert re.search(r"the checkpoint of step \d+ could not be saved \(File too large\); training goes on", output), output
-    assert re.search(rf"error: the checkpoint of step 45 could not be saved in {workdir}/checkpoints \(.*\); free space", output)
+    assert f"error: cannot write a model to {workdir}/model: File too large; " in output, output
+    assert "No other place took it either: " in output
+    assert "Traceback" not in output
     assert contents(workdir / "checkpoints/9") == saved
     assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the same, or a better one that did fit
+    assert not (workdir / "model").exists()
+
+
+def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(toys: pathlib.Path, tmp_path: pathlib.Path):
+    """However few they are: fewer than what ends a run at once."""
+    workdir = tmp_path / "run"
+    flags = ("--config.training.learning_rate=1e30", "--config.training.epochs=1")
+    ends = forked.run(toys, *[command(toys, workdir, *flags)] * 2)  # started again it does not come to another end
+    for end in ends:
+        assert end.status == 2, end.output
+        assert re.search(r"error: only [012] of 6 steps counted: .* not finite\. No model is exported", end.output), end.output
+    assert not (workdir / "model").exists()
     assert not (workdir / "results.json").exists()
 
 

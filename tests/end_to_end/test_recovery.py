@@ -21,6 +21,7 @@ from tests.end_to_end.runs import (
     free_port,
     last_step,
     learned,
+    records,
     weights,
 )
 
@@ -142,8 +143,11 @@ def test_a_disk_that_stays_full_is_told_at_every_checkpoint_and_is_an_error_at_t
     assert status == 2, output
     assert "the checkpoint of step 4 could not be saved (File too large); training goes on" in output
     assert f"step {LAST_STEP}/{LAST_STEP}" in output
-    assert (
-        f"error: the checkpoint of step {LAST_STEP} could not be saved in {workdir / 'checkpoints'} (File too large); " in output
-    )
+    assert "!!! 3 CHECKPOINTS IN A ROW COULD NOT BE SAVED" in output
+    assert f"error: cannot write a model to {workdir / 'model'}: File too large; " in output  # it is above the limit too
+    assert "No other place took it either: " in output
+    assert "Traceback" not in output
     assert last_step(workdir) == LAST_STEP
+    failed = [record.get("checkpoints/failed_saves_in_a_row") for record in records(workdir)]
+    assert [count for count in failed if count] == [1, 2, 3, 4, 5, 6]
     assert checkpoints(workdir) == []

@@ -102,6 +102,28 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_counters():
     assert int(step(mended, random_batch(2))[0].skipped_in_a_row) == 0
 
 
+def test_the_rate_among_the_sums_is_the_one_that_moved_the_parameters():
+    """That of the step before the state moves on, so the first step has the schedule's first rate."""
+    optimizer = make_optimizer(OptimizerConfig(), random_parameters())
+
+    def step(state, rate):
+        objective = pretraining_objective(TINY)
+        return train_step(
+            state, random_batch(), objective=objective, optimizer=optimizer, learning_rate=rate, clip_norm=1.0, seed=3
+        )
+
+    scheduled = jax.jit(functools.partial(step, rate=lambda step: 1e-3 * (1 + step)))
+    by_one = jax.jit(functools.partial(step, rate=lambda _: 1.0))
+    state = fresh(optimizer)
+    for wanted in (1e-3, 2e-3):
+        after, sums = scheduled(state)
+        assert float(sums["learning_rate"]) == pytest.approx(wanted)
+        direction = jax.tree.map(jnp.subtract, state.params, by_one(state)[0].params)
+        moved = jax.tree.map(lambda p, d, rate=sums["learning_rate"]: p - rate * d, state.params, direction)
+        assert largest_difference(moved, after.params) < 1e-6
+        state = after
+
+
 def test_an_infinite_gradient_norm_with_a_finite_loss_is_skipped_too():
     step, optimizer = step_function()
     state = fresh(optimizer)
