@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from annotated_types import Interval
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.interop.directory import aside
@@ -50,9 +51,10 @@ from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.settings import ACTIVATIONS, NAMED, PROBLEMS, HeadConfig
 from bert_jax.ranges import COUNT, SEED, InRange
-from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
+from bert_jax.terminal import FlagParser, UserError, named, nearest, run_verb
 
 FORMATS = ("huggingface", "tf1", "stablehlo")
+POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
 FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
 
 
@@ -300,13 +302,10 @@ def _check_range(model: Model, dtype: str) -> None:
         raise UserError(f"a weight of {largest:,.0f} is beyond float16's 65,504; choose --dtype=bfloat16")
 
 
-_COUNT = InRange(int, COUNT)
-
-
 def _parser() -> FlagParser:
     parser = FlagParser(prog="python -m bert_jax.convert", description=__doc__)
-    parser.add_argument("--from", dest="source", required=True, metavar="A", help="the model to read")
-    parser.add_argument("--to", required=True, metavar="B", help="the directory to write; an older export there is replaced")
+    parser.add_argument("--from", dest="source", type=named, required=True, metavar="A", help="the model to read")
+    parser.add_argument("--to", type=named, required=True, metavar="B", help="the directory to write; an older export goes")
     parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="of --to (default: huggingface)")
     parser.add_argument("--dtype", metavar="|".join(DTYPES), help="of the weights written (default: float32)")
     parser.add_argument("--vocab", metavar="PATH", help="the vocabulary of a directory that holds none")
@@ -321,17 +320,17 @@ def _parser() -> FlagParser:
     parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="of a sequence head (default: classification)")
     parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="of fresh weights (default: 0)")
     changes = parser.add_argument_group("changes")
-    changes.add_argument("--max-position", type=_COUNT, metavar="N", help="rows of the position table: the longest text")
+    changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="rows of the position table: the longest text")
     changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help="copied: the table over and over (default)")
-    changes.add_argument("--token-types", type=_COUNT, metavar="N", help="new ones start as type 0")
+    changes.add_argument("--token-types", type=TYPES, metavar="N", help="new ones start as type 0")
     changes.add_argument("--add-tokens", metavar="FILE", help="whole words, or special tokens in brackets, one a line")
     changes.add_argument("--replace-vocab", metavar="VOCAB", help="new pieces start as the mean of their old spelling")
-    changes.add_argument("--layers", type=_COUNT, metavar="N", help="keep the first N")
+    changes.add_argument("--layers", type=InRange(int, COUNT), metavar="N", help="keep the first N")
     changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these")
     changes.add_argument("--average", action="append", default=[], metavar="B", help="the mean of A and B; may be repeated")
     lowered = parser.add_argument_group("stablehlo")
     lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="default: what the model has a head for")
-    lowered.add_argument("--length", type=_COUNT, metavar="N", help="of every text (default: any)")
+    lowered.add_argument("--length", type=POSITIONS, metavar="N", help="of every text (default: any)")
     lowered.add_argument("--platforms", type=_list, metavar=",".join(PLATFORMS), help="(default: cpu,cuda,tpu)")
     return parser
 

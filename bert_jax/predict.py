@@ -140,6 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def text(reply: Mapping[str, Any]) -> str:
         return question.for_people(reply["reply"])
 
+    if name == "classify" and len(flags.texts) == 2 and not any("\t" in text for text in flags.texts):
+        print("two texts, each judged alone; a pair is one argument with a TAB between its texts", file=sys.stderr)
     # made before the model is loaded: what cannot be read or written is said at once
     writer = VectorWriter(flags.output, records) if vectors else Writer(flags.output, text if for_people else None, records)
     keep_compiled_programs()

@@ -358,4 +358,7 @@ def test_arguments_are_the_fields_of_one_record_where_a_verb_needs_several(ask):
     assert ask("next-sentence", "--json", "the river\tof Paris").records == [together]
     (chosen,) = ask("choose", "--json", "is", "a", "b", "c").records
     assert (chosen["prompt"], chosen["choices"]) == ("is", ["a", "b", "c"])
-    assert len(ask("classify", "--json", "the river", "of Paris").records) == 2  # one text is enough there
+    apart = ask("classify", "--json", "the river", "of Paris")  # one text is enough there
+    assert len(apart.records) == 2
+    assert apart.err == "two texts, each judged alone; a pair is one argument with a TAB between its texts\n"
+    assert ask("classify", "the river\tof Paris").err == ""

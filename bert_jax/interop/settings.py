@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -53,6 +54,8 @@ WRITTEN = (
     "torch_dtype", "dtype", "transformers_version", "use_return_dict",
 )  # fmt: skip
 """Fields that we give a meaning, or that say only how the file was written; every other field is carried along as it is."""
+
+MOST_LABELS = 1_000_000
 
 HEAD_FIELDS = ("id2label", "label2id", "problem_type", "classifier_dropout")
 """Fields that describe a labelled head; carried along like the others where no head reads them."""
@@ -243,8 +246,8 @@ def _labels(fields: Mapping[str, Any], source: str) -> tuple[str, ...]:
     by_id = fields.get("id2label")
     if by_id is None:
         number = fields.get("num_labels", 2)
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise UserError(f"{source}: num_labels={number!r} must be a whole number")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_LABELS:
+            raise UserError(f"{source}: num_labels={number!r} must be a whole number up to {MOST_LABELS:,}; copy the model again")
         return tuple(f"LABEL_{i}" for i in range(number))
     try:
         ids = {int(i): str(label) for i, label in by_id.items()}
@@ -253,7 +256,11 @@ def _labels(fields: Mapping[str, Any], source: str) -> tuple[str, ...]:
     if sorted(ids) != list(range(len(ids))):
         raise UserError(f"{source}: the ids of id2label are {sorted(ids)}; they must count 0, 1, 2, ...")
     labels = tuple(ids[i] for i in range(len(ids)))
+    several = next((label for label, count in collections.Counter(labels).items() if count > 1), None)
+    if several is not None:
+        same = ", ".join(str(i) for i, label in ids.items() if label == several)
+        raise UserError(f"{source}: id2label calls the outputs {same} all {several!r}; give each a name of its own")
     stated = fields.get("label2id")
-    if stated is not None and len(set(labels)) == len(labels) and stated != {label: i for i, label in enumerate(labels)}:
+    if stated is not None and stated != {label: i for i, label in enumerate(labels)}:
         raise UserError(f"{source}: label2id={stated!r} contradicts id2label={by_id!r}; correct one of them")
     return labels

@@ -124,7 +124,6 @@ def test_the_labels_are_read_by_their_ids_whatever_their_order_and_type():
         assert sequence(id2label=by_id).labels == expected
     assert sequence(id2label={"0": "a", "1": "b", "2": "c"}, label2id={"c": 2, "a": 0, "b": 1}).labels == expected
     assert sequence(id2label={"0": 1, "1": 2}).labels == ("1", "2")  # stars, for example
-    assert sequence(id2label={"0": "same", "1": "same"}, label2id={"same": 1}).labels == ("same", "same")
 
 
 def test_what_transformers_leaves_out_is_its_default():
@@ -144,6 +143,10 @@ def test_what_transformers_leaves_out_is_its_default():
         ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}}, "label2id=.* contradicts id2label=.*; correct one"),
         ({"id2label": {"0": "a", "1": "b"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}, "contradicts"),
         ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0}}, "contradicts"),
+        ({"id2label": dict.fromkeys("012", "x")}, "id2label calls the outputs 0, 1, 2 all 'x'; give each a name of its own"),
+        ({"id2label": {"0": "same", "1": "same"}, "label2id": {"same": 1}}, "id2label calls the outputs 0, 1 all 'same'"),
+        ({"num_labels": 10**9}, "num_labels=1000000000 must be a whole number up to 1,000,000; copy"),
+        ({"num_labels": -1}, "num_labels=-1 must be a whole number up to"),
         ({"id2label": {"0": "a", "2": "b"}}, r"the ids of id2label are \[0, 2\]; they must count 0, 1, 2"),
         ({"id2label": {"1": "a", "2": "b"}}, "they must count"),
         ({"id2label": ["a", "b"]}, "id2label=.* must be an object such as"),

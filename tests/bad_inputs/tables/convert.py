@@ -53,9 +53,9 @@ CASES = [
         "--drop=pooler",
         "nsp_head would read the pooler, which is not there; --drop=nsp_head or --new=pooler",
     ),
-    Case("no positions", "--max-position=0", "argument --max-position: '0' is not a whole number of at least 1"),
-    Case("negative positions", "--max-position=-3", "argument --max-position: '-3' is not a whole number of at least 1"),
-    Case("no token types", "--token-types=0", "argument --token-types: '0' is not a whole number of at least 1"),
+    Case("no positions", "--max-position=0", "--max-position=0 must be at least 1 and at most 1,048,576"),
+    Case("negative positions", "--max-position=-3", "--max-position=-3 must be at least 1"),
+    Case("no token types", "--token-types=0", "--token-types=0 must be at least 1 and at most 65,536"),
     Case("more layers than there are", "--layers=3", "--layers=3 is more than the model's 1; layers can only be left out"),
     Case(
         "layers told twice",

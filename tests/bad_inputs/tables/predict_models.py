@@ -28,11 +28,11 @@ CASES = [
         "fill-mask --model=$train [MASK]",
         "$train is a file; name the directory that holds config.json and model.safetensors",
     ),
-    Case("an empty model", "fill-mask --model= [MASK]", ". is not a model directory: config.json and model.safetensors missing"),
+    Case("an empty model", "fill-mask --model= [MASK]", "--model= is empty; give a name, or leave the flag out"),
     Case(
         "a model of the hub that cannot be had",
         "fill-mask --model=no/such-model [MASK]",
-        "there is no directory no/such-model, and the hub did not give a model of ... check the network, or name a directory",
+        "there is no directory no/such-model (looked for in ... and the hub did not give ... check the network, or name",
         environment={"HF_HUB_OFFLINE": "1"},
     ),
     Case(
