@@ -150,6 +150,8 @@ def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
 
 def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
     """The manifest of a finished corpus, checked. Raises UserError saying what is in its place."""
+    if directory.is_file():
+        raise UserError(f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has made")
     if not directory.is_dir():
         remedy = f"build one with python -m bert_jax.corpus --output={directory} ..."
         raise UserError(f"corpus {looked_for(directory)} does not exist; {remedy}")

@@ -166,7 +166,7 @@ CASES = [
     Case(
         "a corpus that is a file",
         "--config.corpus.directory=$text",
-        "corpus $text does not exist; build one with python -m bert_jax.corpus --output=$text ...",
+        "corpus $text is a file; give the directory that python -m bert_jax.corpus --output=DIR has made",
     ),
     Case(
         "a corpus that is another directory",
