@@ -33,6 +33,14 @@ def test_there_and_back_is_the_same_configuration(fields):
     assert config_from_json(as_json(config), "config.json") == config
 
 
+def test_each_dropout_keeps_its_name_in_transformers():
+    """In `BertConfig` hidden_dropout_prob is that of embeddings and residuals, attention_probs_dropout_prob that of attention."""
+    stated = {"hidden_dropout_prob": 0.25, "attention_probs_dropout_prob": 0.05}
+    assert {name: as_json()[name] for name in stated} == stated
+    read = config_from_json(as_json() | {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}, "config.json")
+    assert (read.hidden_dropout, read.attention_dropout) == (0.3, 0.2)
+
+
 def test_gelu_is_the_exact_form_in_both_worlds():
     assert as_json()["hidden_act"] == "gelu"
     assert as_json(dataclasses.replace(CONFIG, activation="gelu_tanh"))["hidden_act"] == "gelu_new"

@@ -48,6 +48,7 @@ def vector_by_hand(model, text: str, pooling: str, layers: tuple[int, ...] = (-1
         ("pooler", (-1,), "mean", True),
         ("pooler", (-1,), "mean", False),
         ("mean", LAYERS, "concat", True),
+        ("mean", LAYERS, "mean", False),
         ("cls", LAYERS, "sum", False),
         ("mean", LAYERS, "mean", True),
     ],
