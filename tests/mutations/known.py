@@ -1,0 +1,55 @@
+"""Mistakes that have passed unseen once, and mistakes that make no difference."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tests.mutations.mistakes import Mistake
+
+
+@dataclasses.dataclass(frozen=True)
+class Equivalent:
+    """A mistake that makes no difference; texts with single spaces."""
+
+    file: str
+    old: str
+    new: str
+    reason: str
+
+
+SEEN = [
+    Mistake("bert_jax/training/steps.py", 1, "dropout_seed(seed, step, microbatch)", "dropout_seed(seed, step, jnp.int32(0))"),
+    Mistake("bert_jax/training/steps.py", 1, "learning_rate(state.step)", "learning_rate(state.step + 1)"),
+    Mistake("bert_jax/model/embeddings.py", 1, "dropout(self.layer_norm(x), c.hidden_dropout, seed)", "self.layer_norm(x)"),
+    Mistake("bert_jax/model/encoder.py", 1, "(x, y, seeds[2], positions)", "(x, y, seeds[1], positions)"),
+    Mistake(
+        "bert_jax/model/encoder.py",
+        1,
+        "rate, epsilon = self.config.hidden_dropout",
+        "rate, epsilon = self.config.attention_dropout",
+    ),
+    Mistake("bert_jax/model/attention_kernels.py", 1, "(unit * self.plan.blocks + i) * self.plan.blocks + j", "unit"),
+    Mistake("bert_jax/corpus/shard.py", 1, "return self._tokens + len(self._held)", "return len(self._held)"),
+    Mistake("bert_jax/corpus/shard.py", 1, "counts += np.bincount(tokens", "counts = np.bincount(tokens"),
+    Mistake(
+        "bert_jax/corpus/cleaning.py", 1, "len(s) <= config.max_sentence_characters", "len(s) < config.max_sentence_characters"
+    ),
+    Mistake(
+        "bert_jax/interop/settings.py",
+        1,
+        '"hidden_dropout": "hidden_dropout_prob",\n    "attention_dropout": "attention_probs_dropout_prob"',
+        '"hidden_dropout": "attention_probs_dropout_prob",\n    "attention_dropout": "hidden_dropout_prob"',
+    ),
+    Mistake("bert_jax/prediction/forwards.py", 1, "else total / len(chosen)", "else total"),
+    Mistake(
+        "bert_jax/batches/source.py",
+        1,
+        "places[epochs == epoch] % plan.num_rows",
+        "np.minimum(places[epochs == epoch], plan.num_rows - 1)",
+    ),
+    Mistake("bert_jax/costs/hlo.py", 1, '(1 if direction == "LE" else -1 if direction == "GE" else 0)', "0"),
+    Mistake("bert_jax/examples/pairs.py", 1, "key_of(key, _CUT_B)", "key_of(key, _CUT_A)"),
+]
+"""What passed unseen once; the test that was added holds the kind."""
+EQUIVALENT: list[Equivalent] = []
+"""Found by `run.py`, each with why no test could see it."""

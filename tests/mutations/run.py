@@ -1,0 +1,158 @@
+"""Makes one-line mistakes in a copy of the project, one at a time, runs the tests that concern the file, and lists those which
+pass unseen.
+
+    python tests/mutations/run.py --sample=40 --seed=7              mistakes drawn at random over all of bert_jax
+    python tests/mutations/run.py --sample=40 --seed=7 examples     of some folders or files
+    python tests/mutations/run.py --table                           those of `known.py`, which have passed unseen once
+
+A mistake is caught when a test fails, or hangs. `known.py` also lists those that make no difference, with the reason.
+
+mutmut and cosmic-ray do the like. mutmut's copies of every function stand between jit and what it traces, and it takes all
+mistakes of a file or none; cosmic-ray runs one command for every mistake, whatever the file, which is the whole suite here; and
+neither forgets a factor, swaps arguments or takes another argument's name, which are the mistakes of a key or a seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY))
+
+from tests.mutations.known import EQUIVALENT, SEEN  # noqa: E402
+from tests.mutations.mistakes import Mistake, sample  # noqa: E402
+
+SLOW = ("tests/end_to_end", "tests/tpu_scripts", "tests/bad_inputs", "tests/mutations", "tests/benchmarks")
+"""What is run only where nothing else concerns a file."""
+
+
+def tests_of(file: str, root: pathlib.Path) -> list[str]:
+    """The test files that concern `file`, "bert_jax/examples/masking.py", the nearest first: those of its own name, those that
+    import it in the folder that mirrors its own, the rest of that folder, and those that import it elsewhere."""
+    path = pathlib.PurePosixPath(file)
+    module = ".".join(path.with_suffix("").parts).removesuffix(".__init__").removesuffix(".__main__")
+    mirror = pathlib.PurePosixPath("tests", *path.parts[1:-1])
+    while not (root / mirror).is_dir():
+        mirror = mirror.parent
+    folder = mirror.as_posix()
+    imported = (
+        f"from {module} import",
+        f"import {module}",
+        f"from {module.rpartition('.')[0]} import {module.rpartition('.')[2]}",
+    )
+    own, near, beside, far = [], [], [], []
+    for test in sorted((root / "tests").rglob("test_*.py")):
+        name, text = test.relative_to(root).as_posix(), test.read_text()
+        imports = any(line in text for line in imported)
+        if name.startswith(SLOW):
+            continue
+        if path.stem in test.stem and str(test.parent.relative_to(root).as_posix()) == folder:
+            own.append(name)
+        elif test.parent == root / folder and imports:
+            near.append(name)
+        elif test.parent == root / folder and folder != "tests":
+            beside.append(name)
+        elif imports:
+            far.append(name)
+    return [*own, *near, *beside, *far] or ["tests/end_to_end"]
+
+
+def files_of(root: pathlib.Path) -> list[str]:
+    """The project's files: what git knows, and what is new and not ignored."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=root, capture_output=True, check=True, text=True).stdout.split("\0")
+    return [name for name in names if name and (root / name).is_file()]
+
+
+class Copy:
+    """A copy of the project in which mistakes are made."""
+
+    def __init__(self, root: pathlib.Path):
+        self.root = root
+        for name in files_of(REPOSITORY):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, root / name)
+
+    def failing(self, tests: Sequence[str], timeout: float) -> str:
+        """The first test that fails, "hangs" after `timeout` seconds, or nothing."""
+        command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
+        environment = os.environ | {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "hangs"
+        if done.returncode == 0:
+            return ""
+        told = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        return told[0].split(" - ")[0].partition(" ")[2] if told else f"status {done.returncode}"
+
+    def caught(self, mistake: Mistake, tests: Sequence[str], timeout: float) -> str:
+        """What catches `mistake`; nothing where it passes unseen. A test that fails without it as well does not count."""
+        path = self.root / mistake.file
+        right = path.read_text()
+        left_out: list[str] = []
+        while True:
+            try:
+                path.write_text(mistake.made(right))
+                found = self.failing([*tests, *left_out], timeout)
+            finally:
+                path.write_text(right)
+            if not found.startswith("tests/") or not self.failing([found], timeout):
+                return found
+            left_out += ["--deselect", found]
+
+
+def equivalent(mistake: Mistake) -> str:
+    """Why it makes no difference; nothing where it does."""
+    flat = (" ".join(mistake.old.split()), " ".join(mistake.new.split()))
+    return next((e.reason for e in EQUIVALENT if (e.file, e.old, e.new) == (mistake.file, *flat)), "")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; the status is 1 where a mistake has passed unseen."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", help="folders or files of bert_jax (all)")
+    parser.add_argument("--sample", type=int, default=20, help="so many mistakes (20)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
+    parser.add_argument("--table", action="store_true", help="those of known.py instead")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds after which a test hangs (900)")
+    parser.add_argument("--list", action="store_true", help="only says which they are, and which tests would run")
+    flags = parser.parse_args(argv)
+    files = [path.relative_to(REPOSITORY).as_posix() for path in sorted((REPOSITORY / "bert_jax").rglob("*.py"))]
+    wanted = [f"bert_jax/{path.removeprefix('bert_jax/')}" for path in flags.paths]
+    files = [file for file in files if not wanted or any(file == w or file.startswith(f"{w}/") for w in wanted)]
+    chosen = SEEN if flags.table else sample({file: (REPOSITORY / file).read_text() for file in files}, flags.sample, flags.seed)
+    counts = {"caught": 0, "no difference": 0, "UNSEEN": 0}
+    with tempfile.TemporaryDirectory(prefix="mutations-") as scratch:
+        copy = Copy(pathlib.Path(scratch))
+        for mistake in chosen:
+            tests = tests_of(mistake.file, REPOSITORY)
+            if flags.list:
+                print(f"{mistake}\n    {' '.join(tests)}")
+                continue
+            begin = time.monotonic()
+            reason = equivalent(mistake)
+            by = "" if reason else copy.caught(mistake, tests, flags.timeout)
+            result = "no difference" if reason else "caught" if by else "UNSEEN"
+            why = f"  [{by or reason}]" if by or reason else ""
+            counts[result] += 1
+            print(f"{result:13} {time.monotonic() - begin:5.0f} s  {mistake}{why}", flush=True)
+    different = counts["caught"] + counts["UNSEEN"]
+    if different:
+        share = 100 * counts["caught"] / different
+        print(f"{counts['caught']} of {different} caught, {share:.0f} %; {counts['no difference']} make no difference")
+    return int(counts["UNSEEN"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The mistakes that `run.py` makes are mistakes, are drawn by their seed, and are caught or listed."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+
+import pytest
+
+from tests.mutations import run
+from tests.mutations.known import EQUIVALENT, SEEN, Equivalent
+from tests.mutations.mistakes import Mistake, mistakes, sample
+
+SOURCE = '''
+"""A module with 7 in its docstring."""
+WIDTH: int = 3
+
+def area(width, height, axis=-1):
+    if width < height and axis:
+        total = width * height + 1
+        log.info("3 + 4", width)
+        fill(width, height)
+    raise UserError(f"{width + 1} is 2")
+'''
+
+
+def changed(kind: str) -> set[tuple[str, str]]:
+    """(line, what it becomes) of every mistake of a kind in SOURCE."""
+    return {(m.old.strip(), m.new.strip()) for m in mistakes("area.py", SOURCE) if m.kind == kind}
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        ("operator", "total = width * height + 1", "total = width * height - 1"),
+        ("factor dropped", "total = width * height + 1", "total = width + 1"),
+        ("comparison", "if width < height and axis:", "if width <= height and axis:"),
+        ("and for or", "if width < height and axis:", "if width < height or axis:"),
+        ("condition turned round", "if width < height and axis:", "if not (width < height and axis):"),
+        ("constant", "WIDTH: int = 3", "WIDTH: int = 4"),
+        ("sign or negation dropped", "def area(width, height, axis=-1):", "def area(width, height, axis=1):"),
+        ("arguments swapped", "fill(width, height)", "fill(height, width)"),
+        ("wrong name", "fill(width, height)", "fill(height, height)"),
+        ("statement removed", "fill(width, height)", "pass"),
+    ],
+)
+def test_the_usual_mistakes_are_made(kind: str, old: str, new: str):
+    assert (old, new) in changed(kind)
+
+
+def test_what_is_said_is_left_alone():
+    touched = {mistake.old.strip() for mistake in mistakes("area.py", SOURCE)}
+    assert not any(word in line for line in touched for word in ("docstring", "log.info", "UserError"))
+
+
+def test_every_mistake_changes_the_program_and_leaves_python():
+    for mistake in mistakes("area.py", SOURCE):
+        made = mistake.made(SOURCE)
+        assert ast.dump(ast.parse(made)) != ast.dump(ast.parse(SOURCE))
+        assert made.count("\n") == SOURCE.count("\n")
+
+
+def test_a_seed_draws_the_same_mistakes_again_and_another_seed_others():
+    sources = {path.name: path.read_text() for path in (run.REPOSITORY / "bert_jax" / "examples").glob("p*.py")}
+    assert sample(sources, 20, 1) == sample(sources, 20, 1)
+    assert sample(sources, 20, 1) != sample(sources, 20, 2)
+    assert len({(mistake.file, mistake.line) for mistake in sample(sources, 20, 1)}) == 20
+
+
+def test_every_known_mistake_can_still_be_made():
+    for mistake in SEEN:
+        ast.parse(mistake.made((run.REPOSITORY / mistake.file).read_text()))
+    for known in EQUIVALENT:
+        assert known.old in " ".join((run.REPOSITORY / known.file).read_text().split()), known
+
+
+def test_the_tests_of_a_file_begin_with_its_own():
+    assert run.tests_of("bert_jax/examples/masking.py", run.REPOSITORY)[0] == "tests/examples/test_masking.py"
+    assert run.tests_of("bert_jax/workdir.py", run.REPOSITORY)[0] == "tests/test_workdir.py"
+
+
+def test_a_mistake_is_caught_listed_as_unseen_or_known_to_make_no_difference(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "bert_jax").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "bert_jax" / "__init__.py").touch()
+    (tmp_path / "bert_jax" / "sizes.py").write_text("def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n")
+    (tmp_path / "tests" / "test_sizes.py").write_text(
+        "from bert_jax.sizes import double, half\n\n\ndef test_double():\n    assert double(2) == 4\n    half(2)\n"
+    )
+    file = "bert_jax/sizes.py"
+    made = [Mistake(file, 2, "2 * x", "3 * x"), Mistake(file, 6, "x / 2", "x / 3"), Mistake(file, 6, "x / 2", "2 / x")]
+    monkeypatch.setattr(run, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(run, "SEEN", made)
+    monkeypatch.setattr(run, "EQUIVALENT", [Equivalent(file, "x / 2", "2 / x", "both are halves")])
+    monkeypatch.setattr(run, "files_of", lambda root: ["bert_jax/__init__.py", "bert_jax/sizes.py", "tests/test_sizes.py"])
+    assert run.main(["--table"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0].strip() for line in lines[:3]] == ["caught", "UNSEEN", "no difference"]
+    assert "1 of 2 caught, 50 %; 1 make no difference" in lines[-1]
