@@ -33,6 +33,7 @@ _SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
 _PIECES, _MEGABYTES = Interval(ge=1, le=10_000_000), Interval(ge=1, le=100_000_000)
 _CHARACTERS = Interval(ge=1, le=MOST)
 _FRACTION = Interval(ge=0, lt=1)
+_USUAL_FRACTION = 0.01
 
 _EXAMPLES = """examples:
   python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --output=corpora/embedded
@@ -138,9 +139,9 @@ def _parser() -> FlagParser:
     output.add_argument(
         "--heldout-fraction",
         type=InRange(float, _FRACTION),
-        default=0.01,
         metavar="F",
-        help="documents kept for evaluation, chosen by their content (default: 0.01)",
+        help="documents kept for evaluation, chosen by their content (default: 0.01, more where that is too few); a finished "
+        "corpus is split anew without tokenising",
     )
     output.add_argument(
         "--shards",
@@ -204,9 +205,10 @@ def main() -> None:
                 flags.text_field, flags.layout, flags.on_bad_bytes, flags.on_bad_records, flags.tfds_directory
             ),
             cleaning=CleaningConfig(frozenset(flags.keep), flags.max_sentence_characters, flags.min_document_characters),
-            heldout_fraction=flags.heldout_fraction,
+            heldout_fraction=_USUAL_FRACTION if flags.heldout_fraction is None else flags.heldout_fraction,
         ),
         shards=flags.shards,
+        enough_heldout=flags.heldout_fraction is None,
     )
     if ":/" in str(flags.output):  # pathlib would make a directory of that name here
         raise UserError(

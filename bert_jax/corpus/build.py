@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.corpus import files, report, shard, sources, store, survey
-from bert_jax.corpus.shard import SPLITS, ShardWork, TextConfig, shard_name
+from bert_jax.corpus import files, heldout, report, shard, sources, store, survey
+from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, ShardWork, TextConfig, shard_name
 from bert_jax.corpus.sources import Item, Source
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.workers import Report, run_jobs
@@ -37,6 +37,7 @@ class BuildConfig:
     sources: tuple[Source, ...]
     text: TextConfig
     shards: int | None = None  # None: chosen from the amount of text
+    enough_heldout: bool = False  # hold out more than text.heldout_fraction where that is too little to evaluate on
 
 
 def build_corpus(
@@ -55,7 +56,7 @@ def build_corpus(
             raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
         shards = sources.usual_shards(items, config.shards)
         directory.mkdir(parents=True, exist_ok=True)
-        settle_settings(directory, _settings(config, items, shards, tokenizer), command)
+        settle_settings(directory, _settings(config, items, shards, tokenizer), command, resplit=not config.enough_heldout)
         settle_tokenizer(tokenizer, directory / store.TOKENIZER)
         with _lock(directory / f".build-{host[0]}-of-{host[1]}.lock", wait=False):
             spans = sources.cut(items, shards)
@@ -72,7 +73,8 @@ def build_corpus(
             print(f"{shards - missing} of {shards} shards are done; {missing} belong to other hosts; the last one ends the work")
             return None
         with _lock(directory / ".finish.lock", wait=True):
-            if not (directory / store.MANIFEST).is_file():
+            if not _is_finished(directory, config):
+                (directory / store.MANIFEST).unlink(missing_ok=True)
                 _finish(directory, config, items, shards, tokenizer, workers)
         return files.read_json(directory / REPORT)
 
@@ -117,8 +119,17 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
     }
 
 
-def settle_settings(directory: pathlib.Path, settings: dict[str, Any], command: str) -> None:
-    """Writes the settings of a new store; of one that is begun, insists that they are the same."""
+def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
+    """Whether there is a manifest, with the fraction held out that was asked for."""
+    if not (directory / store.MANIFEST).is_file():
+        return False
+    fraction = files.read_object(directory / store.MANIFEST).get("heldout_fraction")
+    return config.enough_heldout or fraction == config.text.heldout_fraction
+
+
+def settle_settings(directory: pathlib.Path, settings: dict[str, Any], command: str, resplit: bool = False) -> None:
+    """Writes the settings of a new store; of one that is begun, insists that they are the same. With `resplit`, a finished one
+    may be given another fraction to hold out."""
     path = directory / store.SETTINGS
     if not path.is_file():
         foreign = [
@@ -132,6 +143,13 @@ def settle_settings(directory: pathlib.Path, settings: dict[str, Any], command: 
         return
     before = files.read_json(path)
     changed = [key for key in settings if before.get(key) != settings[key]]
+    if changed == ["heldout_fraction"] and resplit and (directory / store.MANIFEST).is_file():
+        _require_hashes(directory, settings["shards"])
+        difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
+        print(f"{difference}: documents move between the splits, none is tokenised anew;")
+        print("a run that began with the corpus as it was cannot be continued with it")
+        files.write_json(path, settings | {"command": command})
+        return
     if changed:
         differences = "; ".join(_difference(key, before.get(key), settings[key]) for key in changed)
         raise UserError(
@@ -219,6 +237,35 @@ def _drop_one(work: _DropWork, report: Report) -> None:
         survey.drop_documents(work.directory, work.index, work.shards, work.repeated, work.vocabulary_size)
 
 
+def _require_hashes(directory: pathlib.Path, shards: int) -> None:
+    if not all((directory / shard_name(k, shards) / DOCUMENT_HASHES).is_file() for k in range(shards)):
+        raise UserError(
+            f"{directory} was built by a version that did not keep what --heldout-fraction needs to split it anew; build it in "
+            "another --output"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _SplitWork:
+    directory: pathlib.Path
+    index: int
+    shards: int
+    fraction: float
+    vocabulary_size: int
+
+
+def _split_one(work: _SplitWork, report: Report) -> None:
+    """Holds out another fraction of a shard. A kill in between leaves a whole shard, or none, which the next run makes anew."""
+    with files.disk_errors(work.directory):
+        path = work.directory / shard_name(work.index, work.shards)
+        content = files.read_json(path / "shard.json")
+        hashes = files.map_array(path / DOCUMENT_HASHES)
+        arrays: Any = {split: tuple(files.map_array(path / f"{split}.{name}.npy") for name in ARRAYS) for split in SPLITS}
+        arrays = heldout.split_anew(arrays, hashes, content["heldout_fraction"], work.fraction)
+        content["heldout_fraction"] = work.fraction
+        survey.rewrite_shard(work.directory, work.index, work.shards, arrays, hashes, content, work.vocabulary_size)
+
+
 def _finish(
     directory: pathlib.Path, config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer, workers: int
 ) -> None:
@@ -251,6 +298,18 @@ def _finish(
             for k, new in zip(changed, surveyed([jobs[k] for k in changed]), strict=True):
                 surveys[k] = new
         contents = [files.read_json(path / "shard.json") for path in paths]
+    hash_files = [path / DOCUMENT_HASHES for path in paths]
+    fraction = least = config.text.heldout_fraction
+    if all(file.is_file() for file in hash_files):  # a shard that an older version wrote has none
+        least = heldout.usable_fraction(np.concatenate([files.map_array(file) for file in hash_files]), fraction)
+        fraction = least if config.enough_heldout else fraction
+        moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
+        if moved:
+            work = [_SplitWork(directory, k, shards, fraction, tokenizer.size) for k in moved]
+            run_jobs(_split_one, work, 1 if few else workers, lambda *_: None)
+            for k, new in zip(moved, surveyed([jobs[k] for k in moved]), strict=True):
+                surveys[k] = new
+            contents = [files.read_json(path / "shard.json") for path in paths]
     progress.close()
     manifest = {
         "format": store.FORMAT,
@@ -260,12 +319,13 @@ def _finish(
         "layouts": _layouts(items),
         "read": _sum(content["read"] for content in contents),
         "dropped": _sum(content["dropped"] for content in contents),
-        "heldout_fraction": config.text.heldout_fraction,
+        "heldout_fraction": fraction,
         "shards": [
             {"name": path.name, "splits": c["splits"], "files": c["files"]} for path, c in zip(paths, contents, strict=True)
         ],
     }
-    numbers = report.corpus_report(manifest, surveys, tokenizer, every)
+    fractions = {"asked": config.text.heldout_fraction, "used": fraction, "least": least}
+    numbers = report.corpus_report(manifest, surveys, tokenizer, every, fractions)
     files.write_json(directory / REPORT, numbers)
     files.write_text(directory / "report.txt", report.format_report(numbers))
     files.write_json(directory / store.MANIFEST, manifest)

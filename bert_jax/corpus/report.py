@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.corpus.cleaning import ALWAYS, RULES
+from bert_jax.corpus.heldout import wanted_documents
 from bert_jax.corpus.survey import ShardSurvey, duplicate_lines
 from bert_jax.corpus.tokenizer import Tokenizer
 
@@ -18,8 +19,11 @@ _PASSED_OVER = {
 }
 
 
-def corpus_report(manifest: dict[str, Any], surveys: list[ShardSurvey], tokenizer: Tokenizer, sampled: int) -> dict[str, Any]:
-    """The numbers of report.json. `sampled`: duplicate lines were counted on one hash class in so many."""
+def corpus_report(
+    manifest: dict[str, Any], surveys: list[ShardSurvey], tokenizer: Tokenizer, sampled: int, fractions: dict[str, float]
+) -> dict[str, Any]:
+    """The numbers of report.json. `sampled`: duplicate lines were counted on one hash class in so many; `fractions` of documents
+    to hold out: "asked" for, "used", and the "least" that holds out enough to evaluate on."""
     rate, repeated = duplicate_lines(surveys)
     splits = {}
     for split, counts in manifest["splits"].items():
@@ -37,6 +41,7 @@ def corpus_report(manifest: dict[str, Any], surveys: list[ShardSurvey], tokenize
         "dropped": manifest["dropped"],
         "layouts": manifest["layouts"],
         "vocabulary": manifest["vocabulary"],
+        "heldout_fractions": fractions,
     }
     return report | {"warnings": _warnings(report)}
 
@@ -73,8 +78,14 @@ def _warnings(report: dict[str, Any]) -> list[str]:
             f"{report['one_sentence_documents']:,} of {documents:,} documents have a single sentence, which gives no next "
             "segment; train without sentence pairs, or check --layout."
         )
-    if not heldout["documents"]:
-        found.append("no document is held out, so nothing can be evaluated; raise --heldout-fraction.")
+    if heldout["documents"] < wanted_documents(documents):
+        count = heldout["documents"]
+        held = "no document is" if not count else "1 document is" if count == 1 else f"{count} documents are"
+        least = report["heldout_fractions"]["least"]
+        found.append(
+            f"{held} held out, too few to evaluate on; give the same command with --heldout-fraction={least:.3g}: nothing is "
+            "tokenised anew."
+        )
     return found
 
 
@@ -92,6 +103,10 @@ def format_report(report: dict[str, Any]) -> str:
             f"{split:<12} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, "
             f"{counts['unknown_rate']:.3%} unknown"
         )
+    fractions = report["heldout_fractions"]
+    if fractions["used"] != fractions["asked"]:
+        why = f"{fractions['asked']:.1%} would be too few to evaluate on; --heldout-fraction decides otherwise"
+        lines.append(f"             {fractions['used']:.1%} of the documents are held out: {why}")
     estimated = "" if report["duplicate_lines_sampled"] == 1 else f" (estimated from one in {report['duplicate_lines_sampled']})"
     lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}")
     lines += [f"             {line['occurrences']:,} x {line['text']}" for line in report["most_repeated_lines"]]

@@ -66,10 +66,14 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
+def content_hash(sentences: Sequence[str]) -> int:
+    """64 bits of a document's text, by which it is held out or not."""
+    return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "big")
+
+
 def is_heldout(sentences: Sequence[str], fraction: float) -> bool:
     """Whether a document is held out: its content decides alone, so the split outlives a change of shards, hosts or order."""
-    digest = hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < fraction * 2.0**64
+    return content_hash(sentences) < fraction * 2.0**64
 
 
 class _SplitWriter:
@@ -89,8 +93,8 @@ class _SplitWriter:
     def tokens(self) -> int:
         return self._tokens + len(self._held)
 
-    def add(self, sentences: Sequence[str], tokenizer: Tokenizer) -> None:
-        """A document. A sentence of which no token came leaves no trace."""
+    def add(self, sentences: Sequence[str], tokenizer: Tokenizer) -> bool:
+        """A document; whether any token came of it. A sentence of which none came leaves no trace."""
         before = self.sentences
         for sentence in sentences:
             length = len(self._held)
@@ -103,6 +107,7 @@ class _SplitWriter:
             self._document_ends.append(self.sentences)
         if len(self._held) >= _FLUSH_TOKENS:
             self.flush()
+        return self.sentences > before
 
     def flush(self) -> None:
         held = (self._held, self._sentence_ends, self._document_ends)
@@ -135,6 +140,7 @@ def _write_splits(
     read: Counter[str] = Counter()
     total = sum(span.weight for span in spans)
     before = 0.0
+    limit, hashes = config.heldout_fraction * 2.0**64, array("Q")
     with contextlib.ExitStack() as opened:
         writers = {split: _SplitWriter(part, split, token_dtype(tokenizer.size), opened) for split in SPLITS}
         for span in spans:
@@ -145,14 +151,21 @@ def _write_splits(
                 read["documents"] += 1
                 read["characters"] += sum(map(len, document.lines))
                 if sentences:
-                    split = "heldout" if is_heldout(sentences, config.heldout_fraction) else "train"
-                    writers[split].add(sentences, tokenizer)
+                    digest = content_hash(sentences)
+                    if writers["heldout" if digest < limit else "train"].add(sentences, tokenizer):
+                        hashes.append(digest)
                 done = before + min(1.0, document.fraction) * span.weight
                 progress(done / total, sum(writer.tokens for writer in writers.values()))
             before += span.weight
         for writer in writers.values():
             writer.flush()
-    return {"splits": {split: writer.counts() for split, writer in writers.items()}, "dropped": dict(counts), "read": dict(read)}
+    files.write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
+    return {
+        "heldout_fraction": config.heldout_fraction,
+        "splits": {split: writer.counts() for split, writer in writers.items()},
+        "dropped": dict(counts),
+        "read": dict(read),
+    }
 
 
 def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: dict[str, Any]) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from bert_jax.corpus import files
-from bert_jax.corpus.shard import ARRAYS, SPLITS, finish_shard, shard_name, temporary_name
+from bert_jax.corpus.heldout import heldout_limit
+from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, finish_shard, shard_name, temporary_name
 
 _EXACT_SENTENCES = 20_000_000
 _CHUNK_TOKENS = 1 << 21
@@ -91,33 +93,58 @@ def repeated_documents(surveys: list[ShardSurvey]) -> list[dict[str, np.ndarray]
 
 def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[str, np.ndarray], vocabulary_size: int) -> None:
     """Rewrites a shard without some documents. A kill in between leaves a whole shard, or none, which the next run makes anew."""
-    final, part = store / shard_name(index, shards), store / temporary_name(index, shards)
-    files.remove_tree(part)
-    part.mkdir()
+    final = store / shard_name(index, shards)
     content = files.read_json(final / "shard.json")
+    rewritten = {}
     for split in SPLITS:
         tokens, sentences, documents = (files.map_array(final / f"{split}.{name}.npy") for name in ARRAYS)
         keep = ~dropped[split]
         keep_sentences = np.repeat(keep, np.diff(documents))
-        kept = (
+        rewritten[split] = (
             tokens[np.repeat(keep_sentences, np.diff(sentences))],
-            _offsets(np.diff(sentences)[keep_sentences]),
-            _offsets(np.diff(documents)[keep]),
+            offsets_of(np.diff(sentences)[keep_sentences]),
+            offsets_of(np.diff(documents)[keep]),
         )
-        for name, values, dtype in zip(ARRAYS, kept, (tokens.dtype, np.dtype(np.int64), np.dtype(np.int64)), strict=True):
-            files.write_array(part / f"{split}.{name}.npy", values, dtype)
-        content["splits"][split] = {
-            name: max(0, len(values) - (name != "tokens")) for name, values in zip(ARRAYS, kept, strict=True)
-        }
+    hashes = None
+    if (final / DOCUMENT_HASHES).is_file():
+        hashes = files.map_array(final / DOCUMENT_HASHES)
+        heldout = hashes < heldout_limit(content["heldout_fraction"])
+        gone_here = np.zeros(len(hashes), bool)
+        gone_here[heldout], gone_here[~heldout] = dropped["heldout"], dropped["train"]
+        hashes = hashes[~gone_here]
     gone = sum(int(mask.sum()) for mask in dropped.values())
     content["dropped"]["duplicate-documents"] = content["dropped"].get("duplicate-documents", 0) + gone
+    rewrite_shard(store, index, shards, rewritten, hashes, content, vocabulary_size)
+
+
+def rewrite_shard(
+    store: pathlib.Path,
+    index: int,
+    shards: int,
+    arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
+    hashes: np.ndarray | None,
+    content: dict[str, Any],
+    vocabulary_size: int,
+) -> None:
+    """Puts other `arrays` (split -> `ARRAYS`) in a shard's place, with `content` but for their counts as its shard.json."""
+    final, part = store / shard_name(index, shards), store / temporary_name(index, shards)
+    files.remove_tree(part)
+    part.mkdir()
+    for split, values in arrays.items():
+        for name, array, dtype in zip(ARRAYS, values, (values[0].dtype, np.dtype(np.int64), np.dtype(np.int64)), strict=True):
+            files.write_array(part / f"{split}.{name}.npy", array, dtype)
+        tokens, sentences, documents = map(len, values)
+        content["splits"][split] = {"documents": documents - 1, "sentences": sentences - 1, "tokens": tokens}
+    if hashes is not None:
+        files.write_array(part / DOCUMENT_HASHES, hashes, np.dtype(np.uint64))
     old = store / f"{temporary_name(index, shards)}.old"
     final.rename(old)
     finish_shard(part, final, vocabulary_size, content)
     files.remove_tree(old)
 
 
-def _offsets(lengths: np.ndarray) -> np.ndarray:
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """int64 [n + 1], where each of n runs of `lengths` begins when they stand one after another."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 

@@ -17,6 +17,7 @@ from bert_jax.examples.pairs import Pairs, pairs_of
 from bert_jax.examples.settings import ExampleConfig
 from bert_jax.terminal import UserError
 
+_MORE_HELDOUT = "give the corpus command again with a larger --heldout-fraction (nothing is tokenised anew)"
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 
 
@@ -81,12 +82,14 @@ def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
     """UserError for a corpus that no example can be made from."""
     documents = len(corpus.document_offsets) - 1
     if documents < 1:
-        held_out = "with a larger --heldout-fraction, or " if corpus.split == "heldout" else ""
-        raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); build it {held_out}from more text")
+        more = _MORE_HELDOUT if corpus.split == "heldout" else "build it from more text"
+        raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); {more}")
     if config.pairs != "none" and documents < 2:
         raise UserError(
             f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes its random segments from another "
-            "document, so it needs two at least; put blank lines between the documents of the text, or set pairs='none'"
+            "document, so it needs two at least; "
+            + (f"{_MORE_HELDOUT}, or " if corpus.split == "heldout" else "put blank lines between the documents of the text, or ")
+            + "set pairs='none'"
         )
 
 

@@ -79,6 +79,7 @@ def build(tiny: Tokenizer):
                 heldout_fraction=0.1,
             ),
             shards=shards,
+            enough_heldout=changes.pop("enough_heldout", False),
         )
         tokenizer = changes.pop("tokenizer", tiny)
         config = dataclasses.replace(config, text=dataclasses.replace(config.text, **changes))

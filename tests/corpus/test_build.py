@@ -134,7 +134,7 @@ def test_a_killed_build_goes_on_without_redoing_shards_or_using_half_written_one
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"heldout_fraction": 0.2}, "heldout_fraction was 0.1, is 0.2"),
+        ({"heldout_fraction": 0.2, "enough_heldout": True}, "heldout_fraction was 0.1, is 0.2"),
         ({"keep": {"symbol-lines"}}, r"keep was \[\], is \['symbol-lines'\]"),
         ({"shards": 7}, "shards was 4, is 7"),
         ({"layout": "lines"}, "layout was auto, is lines"),

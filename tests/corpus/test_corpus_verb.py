@@ -150,7 +150,7 @@ def test_a_bucket_is_no_place_for_a_corpus(text_file, tiny_vocabulary, verb):
 def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, verb, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
-    assert "corpus holds what was written: 7 files, 0.1 MB, and the vocabulary" in verb(f"--verify={tmp_path}/corpus")
+    assert "corpus holds what was written: 8 files, 0.1 MB, and the vocabulary" in verb(f"--verify={tmp_path}/corpus")
     file = next(tmp_path.glob("corpus/*/train.tokens.npy"))
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):

@@ -52,7 +52,7 @@ def test_a_flipped_bit_is_found_and_the_remedy_works(directory, text_file, build
     files.remove_tree(directory / "shard-00001-of-00002")
     (directory / "manifest.json").unlink()
     build(directory, f"text:{text_file}", shards=2)
-    assert verify(directory)[0] == 14
+    assert verify(directory)[0] == 16
 
 
 def test_what_a_machine_has_verified_is_not_read_again_until_its_size_or_time_changes(directory, monkeypatch):
@@ -133,7 +133,7 @@ def test_training_goes_on_while_the_files_are_read_and_a_save_waits_for_them(dir
         running.wait(alive)  # a save
     assert beats
     assert "waiting until the corpus is verified: 0 of" in caplog.text
-    assert "the corpus is verified: 14 files" in caplog.text
+    assert "the corpus is verified: 16 files" in caplog.text
 
 
 def test_a_step_ends_the_run_once_damage_is_found(directory):
@@ -165,7 +165,7 @@ def test_a_run_that_ends_early_leaves_no_thread_and_the_next_goes_on_from_there(
     assert not running._finished.is_set()
     with Verification(directory) as rest:
         rest.wait()
-    assert len(hashed) == 4 + 14 - 3
+    assert len(hashed) == 4 + 16 - 3
 
 
 def test_a_file_that_cannot_be_read_is_named(directory, monkeypatch):

@@ -1,0 +1,63 @@
+"""Which documents are held out, when it is decided anew: a finished shard keeps the hash of every document's text.
+
+A document is held out where its hash is below a fraction of all hashes; so another fraction moves documents between the splits of
+a shard without reading or tokenising any text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+_ENOUGH = 10  # documents: fewer say little of a model
+
+
+def heldout_limit(fraction: float) -> np.uint64:
+    """The documents with a smaller hash are held out."""
+    return np.uint64(math.ceil(fraction * 2.0**64))
+
+
+def wanted_documents(documents: int) -> int:
+    """How many of a corpus's documents an evaluation wants: ten, or a tenth where there are fewer than a hundred, two at least
+    (next sentence prediction takes its random segments from another document); one or none where training would lack them."""
+    return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
+
+
+def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
+    """`fraction`, or where it holds out too few of the documents with these `hashes` (uint64 [D]), the least that does not."""
+    wanted = wanted_documents(len(hashes))
+    if np.count_nonzero(hashes < heldout_limit(fraction)) >= wanted:
+        return fraction
+    exact = (int(np.partition(hashes, wanted - 1)[wanted - 1]) + 4096) / 2.0**64
+    short = math.ceil(exact * 1000) / 1000  # a number that a person can type, unless it would take more than it should
+    if short >= 1:
+        return exact
+    taken = np.count_nonzero(hashes < heldout_limit(short))
+    return short if taken <= 2 * wanted and len(hashes) - taken >= wanted else exact
+
+
+def split_anew(
+    arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], hashes: np.ndarray, before: float, now: float
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The arrays of a shard, split -> (tokens, sentences, documents), with the fraction `now` held out where it was `before`."""
+    was, heldout = hashes < heldout_limit(before), hashes < heldout_limit(now)
+    tokens, lengths = {}, {}
+    for split, (ids, sentences, documents) in arrays.items():
+        bounds = sentences[documents]
+        tokens[split] = [ids[start:stop] for start, stop in itertools.pairwise(bounds)]
+        inside = np.diff(sentences)
+        lengths[split] = [inside[start:stop] for start, stop in itertools.pairwise(documents)]
+    places = {"heldout": iter(range(len(tokens["heldout"]))), "train": iter(range(len(tokens["train"])))}
+    moved: dict[str, list[tuple[str, int]]] = {split: [] for split in arrays}
+    for there, here in zip(was.tolist(), heldout.tolist(), strict=True):  # in the order of the text
+        split = "heldout" if there else "train"
+        moved["heldout" if here else "train"].append((split, next(places[split])))
+    result = {}
+    for split, found in moved.items():
+        ids = np.concatenate([np.empty(0, arrays[split][0].dtype), *(tokens[old][i] for old, i in found)])
+        sentences = np.concatenate([np.zeros(1, np.int64), *(lengths[old][i] for old, i in found)])
+        documents = np.array([0, *(len(lengths[old][i]) for old, i in found)], np.int64)
+        result[split] = (ids, np.cumsum(sentences), np.cumsum(documents))
+    return result

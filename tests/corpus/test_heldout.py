@@ -1,0 +1,121 @@
+"""The held-out split: usable where the corpus allows it, and changed without tokenising anew."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.corpus import build as build_module
+from bert_jax.corpus import files
+from bert_jax.corpus.heldout import usable_fraction, wanted_documents
+from bert_jax.corpus.store import open_corpus
+from bert_jax.terminal import UserError
+from tests.corpus.conftest import english
+from tests.corpus.test_build import contents, documents_of
+
+
+def texts(tmp_path, documents: int) -> str:
+    (tmp_path / "a.txt").write_text("\n\n".join(english(documents)) + "\n")
+    return f"text:{tmp_path}/a.txt"
+
+
+@pytest.mark.parametrize("documents", [4, 12, 60, 100, 300])
+def test_a_small_corpus_holds_out_enough_to_evaluate_on_and_says_so(tmp_path, build, documents):
+    report = build(tmp_path / "c", texts(tmp_path, documents), layout="sentences", heldout_fraction=0.01, enough_heldout=True)
+    wanted = wanted_documents(documents)
+    assert wanted <= report["splits"]["heldout"]["documents"] <= 2 * wanted
+    assert report["splits"]["train"]["documents"] >= 2
+    assert not [warning for warning in report["warnings"] if "held out" in warning]
+    assert (
+        "of the documents are held out: 1.0% would be too few to evaluate on; --h" in (tmp_path / "c" / "report.txt").read_text()
+    )
+    assert open_corpus(tmp_path / "c", "heldout").num_documents == report["splits"]["heldout"]["documents"]
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.005])
+def test_too_small_a_fraction_that_is_asked_for_is_kept_with_a_warning_that_names_one_that_does(tmp_path, build, fraction):
+    source = texts(tmp_path, 60)
+    report = build(tmp_path / "c", source, layout="sentences", heldout_fraction=fraction)
+    (warning,) = (warning for warning in report["warnings"] if "held out" in warning)
+    assert "too few to evaluate on; give the same command with --heldout-fraction=" in warning
+    asked = float(warning.split("--heldout-fraction=")[1].split(":")[0])
+    again = build(tmp_path / "c", source, layout="sentences", heldout_fraction=asked)
+    assert 6 <= again["splits"]["heldout"]["documents"] <= 12
+    assert not [warning for warning in again["warnings"] if "held out" in warning]
+
+
+def test_another_fraction_gives_the_corpus_that_would_have_been_built_and_tokenises_nothing(tmp_path, build, monkeypatch, capsys):
+    source = texts(tmp_path, 200)
+    build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module, "_write_one", lambda *_: pytest.fail("a shard was tokenised anew"))
+        for fraction in (0.5, 0.02, 0.3):
+            build(tmp_path / "c", source, layout="sentences", heldout_fraction=fraction)
+    assert "heldout_fraction was 0.02, is 0.3: documents move between the splits" in capsys.readouterr().out
+    build(tmp_path / "directly", source, layout="sentences", heldout_fraction=0.3)
+    assert contents(tmp_path / "c") == contents(tmp_path / "directly")
+
+
+def test_documents_that_were_dropped_as_repeats_stay_away(tmp_path, build):
+    (tmp_path / "a.txt").write_text("\n\n".join([*english(100), *english(40)]))
+    build(tmp_path / "c", f"text:{tmp_path}/a.txt", layout="sentences", heldout_fraction=0.1)
+    before = documents_of(tmp_path / "c")
+    build(tmp_path / "c", f"text:{tmp_path}/a.txt", layout="sentences", heldout_fraction=0.4)
+    after = documents_of(tmp_path / "c")
+    assert sorted(after["train"] + after["heldout"]) == sorted(before["train"] + before["heldout"])
+    assert len(after["heldout"]) > 20
+    assert set(before["heldout"]) < set(after["heldout"])
+
+
+def test_a_kill_while_it_is_split_anew_loses_nothing(tmp_path, build, monkeypatch):
+    source = texts(tmp_path, 100)
+    build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.1)
+    split, calls = build_module._split_one, []
+
+    def killed(work, report):
+        calls.append(work)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        split(work, report)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module, "_split_one", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.3)
+    with pytest.raises(UserError, match="is unfinished"):
+        open_corpus(tmp_path / "c")
+    build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.3)
+    build(tmp_path / "directly", source, layout="sentences", heldout_fraction=0.3)
+    assert contents(tmp_path / "c") == contents(tmp_path / "directly")
+
+
+def test_a_corpus_of_an_older_version_opens_and_says_that_it_cannot_be_split_anew(tmp_path, build):
+    source = texts(tmp_path, 60)
+    build(tmp_path / "c", source, layout="sentences")
+    manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
+    for shard in manifest["shards"]:
+        directory = tmp_path / "c" / shard["name"]
+        (directory / "document_hashes.npy").unlink()
+        del shard["files"]["document_hashes.npy"]
+        content = json.loads((directory / "shard.json").read_text())
+        del content["files"]["document_hashes.npy"], content["heldout_fraction"]
+        files.write_json(directory / "shard.json", content)
+    files.write_json(tmp_path / "c" / "manifest.json", manifest)
+    assert open_corpus(tmp_path / "c").num_documents > 0
+    build(tmp_path / "c", source, layout="sentences")
+    with pytest.raises(UserError, match=r"was built by a version that did not keep what .*; build it in another --output"):
+        build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.3)
+    (tmp_path / "c" / "manifest.json").unlink()  # a build that an older version began is finished as it would have been
+    assert build(tmp_path / "c", source, layout="sentences", enough_heldout=True)["heldout_fractions"]["used"] == 0.1
+
+
+def test_the_least_usable_fraction_takes_as_many_as_are_wanted_and_leaves_some_to_train_on():
+    draw = np.random.default_rng(0)
+    for documents in (0, 1, 2, 3, 4, 5, 11, 60, 99, 1000, 5000):
+        hashes = draw.integers(0, 2**64, documents, dtype=np.uint64)
+        taken = int(np.sum(hashes < usable_fraction(hashes, 0.0) * 2.0**64))
+        assert wanted_documents(documents) <= taken <= max(2 * wanted_documents(documents), 0)
+        assert documents - taken >= min(documents, 1) if documents < 4 else documents - taken >= 2
+    assert usable_fraction(hashes, 0.25) == 0.25
