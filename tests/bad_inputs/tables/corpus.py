@@ -211,7 +211,7 @@ CASES = [
     Case(
         "a data set with a name that is none",
         "--source=tfds:a:b:c",
-        "tfds:a is not prepared in /root/tensorflow_datasets, and cannot be ... or use --source=embedded, text: or jsonl:",
+        "tfds:a is not prepared in ... tensorflow_datasets, and cannot be ... or use --source=embedded, text: or jsonl:",
     ),
     # ---------------------------------------------------------------------------------------------------------- the vocabulary
     Case(
