@@ -18,10 +18,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+
+from tests.end_to_end.runs import xla_flags
 
 SERVER = multiprocessing.get_context("forkserver")
 VERBS = {"corpus": "corpus.__main__"} | {
@@ -44,6 +46,8 @@ class Signal:
     after: bool = False
     once_there: tuple[str, ...] = ()
     """Waits for these paths first, where something is saved in the background."""
+    once_gone: tuple[str, ...] = ()
+    """Waits until these are removed, too."""
 
     def arm(self) -> None:
         """Wraps the function, in this process."""
@@ -69,7 +73,8 @@ class Signal:
     def send(self) -> None:
         """Sends it to this process."""
         deadline = time.monotonic() + 60
-        while not all(pathlib.Path(path).exists() for path in self.once_there) and time.monotonic() < deadline:
+        expected = dict.fromkeys(self.once_there, True) | dict.fromkeys(self.once_gone, False)
+        while any(pathlib.Path(path).exists() != there for path, there in expected.items()) and time.monotonic() < deadline:
             time.sleep(0.001)
         os.kill(os.getpid(), self.number)
 
@@ -119,18 +124,21 @@ def run(
     *commands: Sequence[str],
     devices: int = 1,
     at: Signal | None = None,
+    prepare: Callable[[], None] | None = None,
     slow: str = "",
     around: Surroundings = Surroundings(),
     timeout: float = 600,
 ) -> list[Done]:
     """Does `commands` in one process on so many devices; what they compile is kept in `directory` for the runs that follow.
 
+    prepare: a function of a module, called in the process first.
     slow: a file or directory comes to a name with this in it a second late, as on a slow disk.
     """
     directory.mkdir(parents=True, exist_ok=True)
     outputs = [directory / f"output-{time.monotonic_ns()}-{i}.txt" for i in range(len(commands))]
     names = [str(path) for path in outputs]
-    child = SERVER.Process(target=_child, args=(str(directory), [list(c) for c in commands], names, devices, at, slow, around))
+    arguments = (str(directory), [list(command) for command in commands], names, xla_flags(devices), at, prepare, slow, around)
+    child = SERVER.Process(target=_child, args=arguments)
     child.start()
     child.join(timeout)
     if child.is_alive():
@@ -149,18 +157,21 @@ def _child(
     directory: str,
     commands: list[list[str]],
     outputs: list[str],
-    devices: int,
+    flags: str,
     at: Signal | None,
+    prepare: Callable[[], None] | None,
     slow: str,
     around: Surroundings,
 ) -> None:
     """In the new process: the verbs, with everything they say in `outputs` and their statuses beside."""
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    os.environ["XLA_FLAGS"] = flags
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(pathlib.Path(directory) / "compiled")
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
     multiprocessing.set_start_method("fork", force=True)  # whose queues leave nothing behind when their process is killed
+    if prepare:
+        prepare()
     if at:
         at.arm()
     if slow:

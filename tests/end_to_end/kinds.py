@@ -194,7 +194,11 @@ class Kind:
     experiment: str
     metric: str
     beats: float
-    """The score that it reaches; what the most frequent answer scores is far below."""
+    """The score that it reaches; what the most frequent answer scores is far below.
+
+    The worst of five seeds, after as many epochs or fewer: 0.951 for own/sequence, 0.943 for own/sequence with values, 1.0 (100
+    for questions) for every other task; from glue/sst2 to pos also with `XLA_FLAGS=--xla_cpu_max_isa=SSE4_2`.
+    """
     score: Callable[[pathlib.Path], float]
     """The metric, from the file of predictions."""
     files: tuple[str, ...]
@@ -205,7 +209,7 @@ class Kind:
     """Its records for the dev set."""
     flags: Callable[[pathlib.Path], Sequence[str]] = lambda directory: (f"--config.task.data_dir={directory}",)
     rate: float = 2e-3
-    epochs: int = 20
+    epochs: int = 10
     """With which a model so small learns it."""
     answer: Callable[[Mapping[str, Any]], Any] = lambda reply: reply["label"]
     """Its answer to one, in the form of `told`."""
@@ -239,8 +243,7 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         0.8,
         lambda directory: agreement(directory, "dev_matched"),
         ("dev_matched.tsv", "dev_mismatched.tsv"),
-        rate=1e-3,
-        epochs=18,
+        epochs=12,
         predict=("classify",),
         asked=as_inferences,
         told=lambda directory: predicted(directory, "dev_matched"),
@@ -252,6 +255,8 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         0.9,
         lambda directory: float(np.corrcoef(*values(directory))[0, 1]),
         ("dev.tsv", "dev.txt", "test.tsv", "test.txt"),
+        rate=1e-3,
+        epochs=16,
         predict=("classify",),
         asked=as_pairs,
         answer=lambda reply: reply["value"],
@@ -260,11 +265,11 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
     "own/sequence": Kind(
         "own_text.py",
         "micro_f1",
-        0.7,
+        0.8,
         f1_of_sets,
         ("dev.tsv", "test.tsv"),
         flags=own_files("own/sequence", "--config.task.own.problem=multi_label"),
-        epochs=12,
+        epochs=16,
         predict=("classify",),
         asked=as_fields("text"),
         answer=lambda reply: ", ".join(reply["labels"]),
@@ -276,7 +281,6 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         lambda directory: float(stats.spearmanr(*values(directory)).statistic),
         ("dev.tsv", "test.tsv"),
         flags=own_files("own/sequence", "--config.task.own.problem=regression", "--config.task.own.text_b=text_b"),
-        epochs=10,
         predict=("classify",),
         asked=as_fields("text", "text_b"),
         answer=lambda reply: reply["value"],
@@ -289,7 +293,6 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         f1_of_entities,
         ("dev.conll", "test.conll"),
         flags=lambda directory: (f"--config.task.data_dir={directory}", "--config.task.context=sentence"),
-        rate=4e-3,
         predict=("tag", "--words"),
         asked=as_words,
         answer=labels_of_words,
@@ -302,7 +305,6 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         f1_of_entities,
         ("dev.conll", "test.conll"),
         flags=own_files("own/token"),
-        epochs=15,
         predict=("tag", "--words"),
         asked=as_fields("words"),
         answer=labels_of_words,
@@ -314,7 +316,6 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         0.9,
         agreement_of_words,
         ("dev.conll",),
-        epochs=15,
         predict=("tag", "--words"),
         asked=as_syntactic_words,
         answer=labels_of_words,
@@ -326,7 +327,6 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         90.0,
         exact_answers("v1.1"),
         SQUAD,
-        epochs=10,
         predict=ANSWER,
         asked=as_questions("v1.1"),
         answer=lambda reply: reply["answer"],
@@ -352,7 +352,6 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         exact_own_answers,
         (*SQUAD, *(name.replace("dev", "test") for name in SQUAD)),
         flags=own_files("own/span"),
-        epochs=10,
         predict=ANSWER,
         asked=as_fields("question", "context"),
         answer=lambda reply: reply["answer"],
@@ -364,7 +363,7 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         0.9,
         agreement,
         ("dev.tsv",),
-        epochs=5,
+        epochs=6,
         predict=("choose",),
         asked=as_choices,
         answer=lambda reply: str(reply["choice"]),
@@ -376,7 +375,7 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         agreement,
         ("dev.tsv", "test.tsv"),
         flags=own_files("own/choice"),
-        epochs=5,
+        epochs=6,
         predict=("choose",),
         asked=as_fields("prompt", "choices"),
         answer=lambda reply: str(reply["choice"]),
@@ -387,7 +386,6 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a c
         0.8,
         f1_of_pronouns,
         ("dev.tsv", "dev.csv"),
-        rate=4e-3,
         predict=("resolve",),
         asked=as_pronouns,
         answer=lambda reply: list(reply["probabilities"].values()),

@@ -19,7 +19,7 @@ from bert_jax.interop.huggingface import import_model
 from bert_jax.model.settings import HeadConfig
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
-from tests.end_to_end.runs import REPOSITORY, results
+from tests.end_to_end.runs import REPOSITORY, results, xla_flags
 from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
 from tests.end_to_end.toy_tasks import entities, sentiment, write_model
 
@@ -138,7 +138,7 @@ def test_the_readmes_example_learns_from_ones_own_table(toys: pathlib.Path, tmp_
     flags = [flag.replace("MODEL", str(toys / "model")) for flag in finetune[2:]]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
     environment |= {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    environment |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_COMPILATION_CACHE_DIR": str(toys / "compiled")}
+    environment |= {"XLA_FLAGS": xla_flags(1), "JAX_COMPILATION_CACHE_DIR": str(toys / "compiled")}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     for_a_tiny_model = [*SMALL, THAWING, "--config.training.learning_rate=1e-3", "--config.training.epochs=12"]
     done = subprocess.run(

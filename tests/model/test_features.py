@@ -27,6 +27,9 @@ CONFIG = ModelConfig(
 LENGTHS = ((5, 3, 9), (), (1, 20), (7,), (), ())
 """Of the texts in each row; as many texts as rows, so that each in a row of its own compiles nothing new."""
 ROW, SLOTS = 24, 4
+ROUNDING = 64 * 2.0**-23
+"""Of the largest number: float32 rounds each of at most 64 additions and multiplications in a row, whatever their order, by up
+to half of 2**-23 (48 products where four layers are read, and what follows them). A wrong term is thousands of times as large."""
 
 
 def head_of(kind: str, **fields) -> HeadConfig:
@@ -120,7 +123,7 @@ def test_a_head_computes_what_numpy_does_on_each_text_alone(head):
     for r, p, columns in texts(batch):
         ours = logits[r, columns] if head.per_token else logits[r, p]
         theirs = head_logits(head, params, states[:, r, columns], batch["marks"][r, p] - columns.start)
-        np.testing.assert_allclose(ours, theirs, atol=2e-6 * max(1, np.abs(theirs).max()))
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=ROUNDING * max(1, np.abs(theirs).max()))
 
 
 @pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM], ids=name_of)
@@ -153,7 +156,7 @@ def test_packed_texts_have_the_logits_of_a_row_each(head):
     for i, (r, p, columns) in enumerate(found):
         ours = packed[r, columns] if head.per_token else packed[r, p]
         theirs = apart[i, : columns.stop - columns.start] if head.per_token else apart[i, 0]
-        np.testing.assert_allclose(ours, theirs, atol=5e-6)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * ROUNDING * max(1, np.abs(theirs).max()))  # five layers more
 
 
 @pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM], ids=name_of)
@@ -208,9 +211,9 @@ def test_the_gradient_of_the_recurrence_is_that_of_its_plain_loop():
         return (recurrence(inputs, keep, kernel) * weights).sum()
 
     values, gradients = zip(*(jax.jit(jax.value_and_grad(f, (0, 1)))(inputs, kernel) for f in (ours, plain)), strict=True)
-    np.testing.assert_allclose(*values, rtol=1e-5)
+    np.testing.assert_allclose(*values, rtol=0, atol=ROUNDING * np.linalg.norm(weights))  # states are below 1
     for mine, theirs in zip(*gradients, strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-6 * np.abs(theirs).max())
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=ROUNDING * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize("head", [h for h in HEADS if h.lstm or h.mixed_layers(5)], ids=name_of)
@@ -234,7 +237,7 @@ def test_a_new_mix_is_the_mean_of_its_layers(layers):
     mixed = BertForLabels(CONFIG, head).apply(
         {"params": {head.part: fresh}}, states[-1], states, batch["sequence_ids"], method="features"
     )
-    np.testing.assert_allclose(mixed, states[-fresh["mix"]["weights"].size :].mean(0), atol=1e-6)
+    np.testing.assert_allclose(mixed, states[-fresh["mix"]["weights"].size :].mean(0), rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("head", HEADS, ids=name_of)
@@ -261,7 +264,7 @@ def test_bfloat16_states_are_read_in_float32(head):
     params, batch, states = random_params(head), layout(), jnp.asarray(hidden_states(), jnp.bfloat16)
     ours, wide = (logits_from_states(head, params, x, batch) for x in (states, states.astype(jnp.float32)))
     assert ours.dtype == jnp.float32
-    np.testing.assert_allclose(ours, wide, atol=1e-6 * np.abs(wide).max())
+    np.testing.assert_allclose(ours, wide, rtol=0, atol=ROUNDING * np.abs(wide).max())
 
 
 @pytest.mark.parametrize("layers", [layers for layers in LAYERS if layers.startswith("last_four")])
