@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -59,8 +60,8 @@ def replaced_when_complete(
 
 
 def _unwritable(directory: pathlib.Path, error: OSError) -> Unwritable:
-    reason = error.strerror or str(error)
-    return Unwritable(f"cannot write a model to {directory}: {reason}; free space, or choose a writable directory")
+    remedy = "free space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
+    return Unwritable(f"cannot write a model to {directory}: {error.strerror or error}; {remedy}choose a writable directory")
 
 
 def recover(directory: pathlib.Path) -> None:

@@ -98,7 +98,7 @@ CASES = [
         "--from=nothing",
         "there is no nothing ... name a directory that holds config.json and model.safetensors, a",
     ),
-    Case("an empty model", "--from=", ". is not a model directory: config.json and model.safetensors missing"),
+    Case("an empty model", "--from=", "--from= is empty; give a name, or leave the flag out"),
     Case("a directory that is no model", "--from=.", ". is not a model directory: config.json and model.safetensors missing"),
     Case(
         "a model whose weights are cut short",

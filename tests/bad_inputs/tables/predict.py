@@ -76,12 +76,12 @@ CASES = [
         "there is no use for --pooling: with --words every word has its own vector; leave one of the two out",
     ),
     Case("a window of nothing", "answer --model=$reader --length=0 who 'it was ada'", "--length=0 must be at least 8"),
-    Case("a stride of nothing", "answer --model=$reader --stride=0 who 'it was ada'", "--stride=0 must be at least 1"),
+    Case("a stride of nothing", "answer --model=$reader --stride=0 who 'it was ada'", "--doc-stride=0 must be at least 1"),
     Case("no answers", "answer --model=$reader --n-best=0 who 'it was ada'", "--n-best=0 must be at least 1"),
     Case(
         "answers of no tokens",
         "answer --model=$reader --max-answer-tokens=0 who 'it was ada'",
-        "--max-answer-tokens=0 must be at least 1",
+        "--max-answer=0 must be at least 1",
     ),
     Case(
         "a window shorter than its question",
