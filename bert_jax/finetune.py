@@ -58,6 +58,7 @@ from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from bert_jax.step_memory import finetuning_demand, scoring_demand
 from bert_jax.sweep import BEST, UNSAVED, Learned, sweep
+from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.registry import load_task
 from bert_jax.tasks.task import Task
 from bert_jax.terminal import UserError, run_verb
@@ -101,6 +102,8 @@ class Data:
     """By split."""
     shape: RowShape
     pad_id: int
+    baselines: Mapping[str, Baseline]
+    """By dev split."""
 
     @property
     def dev(self) -> list[str]:
@@ -154,7 +157,8 @@ def finetune(
         if state is None:
             state = program.begin(with_own_head(start, program.config, program.head, experiment).params)
         step = int(state.step)
-        said = FinetuningLog(experiment, run, directory, task, batches, data.shape, program.config, mesh, last_step, step)
+        about = (task, data.baselines, batches, data.shape, program.config, mesh)
+        said = FinetuningLog(experiment, run, directory, *about, last_step, step)
         frozen = program.config.num_layers + 2 - training.epochs  # the head, the layers, and the embeddings, one an epoch
         if training.gradual_unfreezing and frozen > 0:
             lowest = f"the lowest {frozen} of layers and embeddings"
@@ -212,12 +216,14 @@ def finetune(
                 export_best(experiment, run, directory, program, task.name, start, best, mesh)
                 raise UserError(f"{best_unsaved}. The best weights so far are in {directory / MODEL}")
             logits = {split: evaluate(best["params"], split) for split in data.dev}
+        degeneracy = task.degeneracy(data.dev[0], logits[data.dev[0]])
         results = {
             "task": task.name,
             "metric": task.metric,
             "scores": {split: task.scores(split, found) for split, found in logits.items()},
-            "baseline": {split: task.baseline(split) for split in data.dev},
-            "degenerate": task.is_degenerate(data.dev[0], logits[data.dev[0]]),
+            "baseline": {split: baseline.scores for split, baseline in data.baselines.items()},
+            "baseline_answers": {split: baseline.named for split, baseline in data.baselines.items()},
+            "degenerate": bool(degeneracy),
             "best_step": int(best["step"]),
             "steps": step,
             "steps_per_epoch": batches.steps_per_epoch,
@@ -231,8 +237,8 @@ def finetune(
             "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
             "jax": jax.__version__,
         }
-        if results["degenerate"]:
-            said.warn_degenerate(data.dev[0])
+        if degeneracy:
+            said.warn_degenerate(data.dev[0], degeneracy)
         if run.is_first:
             unsaved = write_results(directory, results) or unsaved
             said.draw()
@@ -289,14 +295,15 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
 def read_units(task: Task, start: Model) -> Data:
     """The task's examples as the model `start` reads them. Raises UserError where training or a dev split has no labels."""
     units = {split: task.units(split, start.tokenizer) for split in task.splits}
-    for split, own in units.items():
-        if split == "train" and all(unit.target is None for unit in own):
-            raise UserError(f"no example of {task.name} to train on has a label; give the file with labels")
-        if split.startswith("dev") and not task.baseline(split):
+    if all(unit.target is None for unit in units["train"]):
+        raise UserError(f"no example of {task.name} to train on has a label; give the file with labels")
+    baselines = {split: task.baseline(split) for split in units if split.startswith("dev")}
+    for split, baseline in baselines.items():
+        if not baseline.scores:
             raise UserError(f"no example of {task.name}, {split}, has a label to score it by; give the file with labels")
     everything = [unit for split in units.values() for unit in split]
     kind = task.head.problem if task.head.problem != "classification" else task.head.kind
-    return Data(task, units, row_shape(everything, kind, len(task.head.labels)), start.tokenizer.pad_id)
+    return Data(task, units, row_shape(everything, kind, len(task.head.labels)), start.tokenizer.pad_id, baselines)
 
 
 def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
@@ -329,7 +336,7 @@ def main() -> int:
                 f"({start.config.max_position}); shorten it, or extend the table with `python -m bert_jax.convert`"
             )
         data = read_units(task, start)
-        log_start(experiment, task, start.config, {split: len(examples) for split, examples in task.splits.items()})
+        log_start(experiment, task, start.config, data.baselines)
         teacher = teacher_of(experiment, start, experiment.head_config(task.head))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
         return sweep(

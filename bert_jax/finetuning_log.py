@@ -24,6 +24,7 @@ from bert_jax.metrics.report import Pace, model_row_flops, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.attention_choice import in_words
 from bert_jax.model.settings import ModelConfig
+from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         run: launch.Run,
         directory: pathlib.Path,
         task: Task,
+        baselines: Mapping[str, Baseline],
         batches: LabelledBatches,
         shape: RowShape,
         model: ModelConfig,
@@ -50,6 +52,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         step: int,
     ):
         self._experiment, self._task, self._directory, self._mesh = experiment, task, directory, mesh
+        self._baselines = baselines
         self._last_step, self._is_first = last_step, run.is_first
         self._prefix = f"{directory.name}  " if directory != run.workdir else ""
         self._row_flops = model_row_flops(model, shape.length)
@@ -101,7 +104,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
     def evaluation(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
         """The scores of every dev split."""
         for split, own in scores.items():
-            self.note(f"{split} after step {step:,}: {shown(own)}")
+            self.note(f"{split} after step {step:,}: {shown(own, self._task.metric, self._baselines[split].bar)}")
         if self._metrics:
             self._metrics.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
         if time.monotonic() - self._drawn > DRAWN_EVERY:
@@ -111,39 +114,39 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         """A record of saves that have failed in a row, of states and of the best weights."""
         note_failed_saves(self._metrics, step, checkpoints=checkpoints, best=best)
 
-    def warn_degenerate(self, split: str) -> None:
+    def warn_degenerate(self, split: str, reason: str) -> None:
         """The weights are of no use, whatever their score."""
-        log.warning(
-            "%sall answers of this run on %s are alike (degenerate): take another seed, or a smaller learning rate",
-            self._prefix,
-            split,
-        )
+        log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self._prefix, split, reason)
 
     def draw(self) -> None:
         """Draws the curves so far."""
         self._drawn = time.monotonic()
         if self._is_first:
-            split = next(split for split in self._task.splits if split.startswith("dev"))
+            split = next(iter(self._baselines))
             draw_task_curves(
                 self._directory / METRICS,
                 self._directory / PICTURE,
                 title=f"{self._task.name}: {self._directory.name}",
                 metric=f"{split}/{self._task.metric}",
-                baseline=self._task.baseline(split).get(self._task.metric),
+                baselines=self._baselines[split].named,
             )
 
 
-def shown(scores: Mapping[str, float], most: int = 8) -> str:
-    """Scores in a line: "f1 0.8912  accuracy 0.8456"."""
-    return "  ".join(f"{name} {value:.4g}" for name, value in list(scores.items())[:most])
+def shown(scores: Mapping[str, float], metric: str, bar: float, most: int = 8) -> str:
+    """Scores in a line, the baseline beside the one that counts: "f1 0.8912 (baseline 0.8122)  accuracy 0.8456"."""
+    parts = [f"{name} {value:.4g}" + (f" (baseline {bar:.4g})" if name == metric else "") for name, value in scores.items()]
+    return "  ".join(parts[:most])
 
 
-def log_start(experiment: FinetuningExperiment, task: Task, model: ModelConfig, examples: Mapping[str, int]) -> None:
+def log_start(experiment: FinetuningExperiment, task: Task, model: ModelConfig, baselines: Mapping[str, Baseline]) -> None:
     """What is about to be learned, from what."""
     origin = f"random weights in the shape of {experiment.init_from}" if experiment.init_random else experiment.init_from
     log.info("model: %d layers, %d wide, from %s", model.num_layers, model.hidden_size, origin)
-    log.info("task: %s, %s", task.name, ", ".join(f"{count:,} {split}" for split, count in examples.items()))
+    log.info("task: %s, %s", task.name, ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items()))
     labels = task.head.labels
     if labels and task.head.problem != "regression":
         log.info("labels: %s", ", ".join(labels) if len(labels) <= 20 else f"{len(labels)}")
+    for split, baseline in baselines.items():
+        answers = ", ".join(f"{value:.4g} ({name})" for name, value in baseline.named.items())
+        log.info("baseline of %s: %s %s", split, task.metric, answers)
     log.info("devices: %d x %s", jax.device_count(), jax.devices()[0].device_kind)

@@ -46,7 +46,7 @@ from bert_jax.loop import (
     with_shardings,
 )
 from bert_jax.metrics.report import Pace
-from bert_jax.metrics.scores import summarise, unigram_baseline
+from bert_jax.metrics.scores import next_sentence_baseline, summarise, unigram_baseline
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
@@ -258,13 +258,15 @@ def checked_rows(source: BatchSource, start: int, shard: tuple[int, int], model:
 def evaluation(
     experiment: Experiment, phase: int, train: Corpus, heldout: Corpus, mesh: Mesh, shard: tuple[int, int], run: launch.Run
 ) -> Callable[[Any], dict[str, float]]:
-    """A function from parameters to held-out scores, on rows of the phase's length, next to what word frequency alone
-    scores on the same targets."""
+    """A function from parameters to held-out scores, on rows of the phase's length, next to what word frequency alone and
+    one answer for all pairs score on the same rows."""
     settings = experiment.evaluation
     batches = functools.partial(
         heldout_batches, heldout, experiment.example_config(phase), settings.batch_size, settings.rows, HELDOUT_SEED
     )
-    baseline = unigram_baseline(train.token_counts, np.concatenate([batch["masked_targets"] for batch in batches()]))
+    rows = [(batch["masked_targets"], batch["nsp_labels"]) for batch in batches()]
+    targets, labels = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
+    baseline = unigram_baseline(train.token_counts, targets) | next_sentence_baseline(labels)
     step_fn = jitted_eval_step(experiment, mesh)
     gathered = jax.jit(lambda params: params, out_shardings=parameter_shardings(abstract_parameters(experiment.model), mesh))
 

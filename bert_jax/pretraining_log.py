@@ -114,7 +114,10 @@ def log_evaluation(metrics: MetricsWriter | None, step: int, scores: dict[str, f
     line = f"held out after step {step:,}: MLM accuracy {100 * scores['mlm_accuracy']:.1f} %"
     line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), loss {scores['mlm_loss']:.3f}"
     line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
-    log.info(line + (f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %" if "nsp_accuracy" in scores else ""))
+    if "nsp_accuracy" in scores:
+        line += f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %"
+        line += f" (one answer for all pairs {100 * scores['nsp_majority_accuracy']:.1f} %)"
+    log.info(line)
     if metrics:
         metrics.write(step, {f"heldout/{name}": value for name, value in scores.items()})
     return scores

@@ -233,7 +233,15 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         )
     settings.sort(key=lambda s: -math.inf if s["mean"] is None else s["mean"], reverse=True)
     baseline = scored[0]["baseline"][split].get(metric) if scored else None
-    return {"metric": f"{split}/{metric}", "baseline": baseline, "settings": settings, "runs": list(results)}
+    unnamed = {} if baseline is None else {"most frequent answer": baseline}  # of results that an earlier version has written
+    answers = scored[0].get("baseline_answers", {}).get(split, unnamed) if scored else unnamed
+    return {
+        "metric": f"{split}/{metric}",
+        "baseline": baseline,
+        "baseline_answers": answers,
+        "settings": settings,
+        "runs": list(results),
+    }
 
 
 def draw(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
@@ -247,7 +255,7 @@ def draw(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
     labels = ["batch {batch_size}\nrate {learning_rate:g}\n{epochs} epochs".format(**setting) for setting in summary["settings"]]
     settings = [(label, scores(setting)) for label, setting in zip(labels, summary["settings"], strict=True)]
     title = f"{workdir.name}: {len(summary['runs'])} runs"
-    draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baseline=summary["baseline"])
+    draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baselines=summary["baseline_answers"])
 
 
 def table(summary: Mapping[str, Any]) -> str:
@@ -260,5 +268,5 @@ def table(summary: Mapping[str, Any]) -> str:
     rows = [names, *(tuple(cell(setting[name]) for name in names) for setting in summary["settings"])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
     lines = ["  ".join(f"{value:>{width}}" for value, width in zip(row, widths, strict=True)) for row in rows]
-    title = f"{summary['metric']} (the most frequent answer scores {cell(summary['baseline'])})"
-    return "\n".join([title, *lines])
+    answers = ", ".join(f"{cell(value)} ({name})" for name, value in summary["baseline_answers"].items())
+    return "\n".join([summary["metric"] + (f", baseline {answers}" if answers else ""), *lines])

@@ -121,12 +121,14 @@ def test_a_setting_whose_runs_all_failed_is_last_and_has_no_mean():
     summary = summarise([failed, results_of(runs[1], 0.0)])
     assert [s["mean"] for s in summary["settings"]] == [0.0, None]
     assert (summary["metric"], summary["baseline"]) == ("dev/f1", 0.125)
+    assert summary["baseline_answers"] == {"most frequent answer": 0.125}  # of results without a name, as they once were
 
 
-def test_the_table_has_a_line_for_each_setting_and_says_what_answering_alike_would_score():
+def test_the_table_has_a_line_for_each_setting_and_names_the_baseline():
     runs = experiment(seeds=[1, 2], batch_sizes=[16, 32]).runs()
-    lines = table(summarise([results_of(one, 0.25 * i) for i, one in enumerate(runs)])).splitlines()
-    assert lines[0] == "dev/f1 (the most frequent answer scores 0.125)"
+    named = {"baseline_answers": {"dev": {"'a' for all, best on dev": 0.125}}}
+    lines = table(summarise([results_of(one, 0.25 * i, **named) for i, one in enumerate(runs)])).splitlines()
+    assert lines[0] == "dev/f1, baseline 0.125 ('a' for all, best on dev)"
     assert " ".join(lines[1].split()) == "batch_size learning_rate epochs runs best mean std median degenerate failed"
     assert lines[2].split() == ["32", "2e-05", "3", "2", "0.75", "0.625", "0.1768", "0.625", "0", "0"]
     assert len({len(line) for line in lines[1:]}) == 1

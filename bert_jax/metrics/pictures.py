@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +20,28 @@ from bert_jax.metrics.writer import read_metrics
 log = logging.getLogger(__name__)
 
 TRAIN, HELDOUT, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
+DOTTED: dict[str, Any] = {"color": HELDOUT, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
+"""A line through dots, which are whole at the edge too."""
+
+Records = Sequence[Mapping[str, Any]]
+Panel = Callable[[Axes, Records], None]
+
 SMOOTHED = 1 / 20  # share of the training points averaged for the line drawn over the raw ones: single batches scatter
 
 
 def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, phases: Sequence[tuple[int, str]] = ()) -> bool:
-    """Draws MLM loss, MLM accuracy over the unigram baseline, NSP accuracy and learning rate; False if there is nothing to draw.
+    """Draws MLM loss and accuracy over what word frequency alone scores, NSP accuracy over the better constant answer, and the
+    learning rate; False if there is nothing to draw.
 
-    `phases` are (first step, label) of a run in several; each start after the first is marked by a line.
+    `phases` are (first step, label) of a run in several; each start after the first is marked by a line, and each phase has the
+    baselines of its own held-out rows.
     """
     records = read_metrics(metrics)
-    panels: list[tuple[str, Callable[[Axes, Sequence[Mapping[str, Any]]], None]]] = [
-        ("mlm_loss", _loss),
-        ("mlm_accuracy", _accuracy),
-        ("nsp_accuracy", _next_sentence),
+    starts = [start for start, _ in phases]
+    panels: list[tuple[str, Panel]] = [
+        ("mlm_loss", functools.partial(_loss, starts=starts)),
+        ("mlm_accuracy", functools.partial(_accuracy, starts=starts)),
+        ("nsp_accuracy", functools.partial(_next_sentence, starts=starts)),
         ("learning_rate", _learning_rate),
     ]
     present = {name.rpartition("/")[2] for record in records for name in record}
@@ -42,25 +53,22 @@ def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, pha
 
 
 def draw_task_curves(
-    metrics: pathlib.Path, picture: pathlib.Path, *, title: str, metric: str, baseline: float | None = None
+    metrics: pathlib.Path, picture: pathlib.Path, *, title: str, metric: str, baselines: Mapping[str, float]
 ) -> bool:
-    """Draws the loss of fine-tuning, `metric` ("dev/f1") over its majority baseline, and the learning rate; False if there is
-    nothing to draw."""
+    """Draws the loss of fine-tuning, `metric` ("dev/f1") over the `baselines`, and the learning rate; False if
+    there is nothing to draw."""
     records = read_metrics(metrics)
 
-    def loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    def loss(axes: Axes, records: Records) -> None:
         axes.set_title("training loss")
         _both(axes, records, "loss", "{:.3f}".format)
 
-    def score(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    def score(axes: Axes, records: Records) -> None:
         axes.set_title(metric.replace("/", " "))
         steps, values = series(records, metric)
         if steps.size:
-            axes.plot(steps, values, color=HELDOUT, linewidth=1.8, marker="o", markersize=3.5, label=f"best {values.max():.4g}")
-        if baseline is not None:
-            axes.axhline(
-                baseline, color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=f"most frequent answer, {baseline:.4g}"
-            )
+            axes.plot(steps, values, **DOTTED, label=f"best {values.max():.4g}")
+        _baselines(axes, baselines)
 
     if not records:
         return False
@@ -69,10 +77,15 @@ def draw_task_curves(
 
 
 def draw_sweep(
-    picture: pathlib.Path, *, title: str, metric: str, settings: Sequence[tuple[str, Sequence[float]]], baseline: float | None
+    picture: pathlib.Path,
+    *,
+    title: str,
+    metric: str,
+    settings: Sequence[tuple[str, Sequence[float]]],
+    baselines: Mapping[str, float],
 ) -> None:
-    """Draws every run's score as a dot over its setting (label, scores of its seeds), their means as bars, and the score of the
-    most frequent answer."""
+    """Draws every run's score as a dot over its setting (label, scores of its seeds), their means as bars, and what each of the
+    `baselines` scores."""
     figure = Figure(figsize=(max(5.6, 0.7 * len(settings) + 2.0), 4.2), layout="constrained", dpi=120)
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
@@ -81,9 +94,7 @@ def draw_sweep(
         axes.plot([place] * len(scores), scores, "o", color=HELDOUT, markersize=4, alpha=0.7)
         if scores:
             axes.plot([place - 0.3, place + 0.3], [np.mean(scores)] * 2, color=TRAIN, linewidth=2.5)
-    if baseline is not None:
-        label = f"most frequent answer, {baseline:.4g}"
-        axes.axhline(baseline, color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=label)
+    _baselines(axes, baselines)
     axes.set_title(metric.replace("/", " "))
     _dress(axes, last=max(1, len(settings) - 1), phases=())
     axes.set_xlim(-0.7, len(settings) - 0.3)
@@ -93,8 +104,8 @@ def draw_sweep(
 
 
 def _draw(
-    records: Sequence[Mapping[str, Any]],
-    panels: Sequence[Callable[[Axes, Sequence[Mapping[str, Any]]], None]],
+    records: Records,
+    panels: Sequence[Panel],
     picture: pathlib.Path,
     title: str,
     phases: Sequence[tuple[int, str]] = (),
@@ -125,7 +136,7 @@ def _save(figure: Figure, picture: pathlib.Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
+def series(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Steps int64 [n] and values float64 [n] of one name; null values are left out."""
     points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
     return np.array([step for step, _ in points], np.int64), np.array([value for _, value in points], np.float64)
@@ -139,52 +150,104 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
     return (sums[here + reach + 1] - sums[here - reach]) / (2 * reach + 1)
 
 
+def windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means over windows of training, each joined to the next until it holds half as many steps as is usual: what a stop, an
+    evaluation or the end of a phase cuts short is a mean over few batches, and would stand out as a spike.
+
+    steps: int [n], the last step of each window, ascending from that of the first; values: float [n], the means. Returns the same
+    of fewer windows.
+    """
+    if not steps.size:
+        return steps, values
+    lengths = np.diff(steps, prepend=0)
+    least = np.median(lengths) / 2
+    kept: list[tuple[int, float, int]] = []  # last step, sum, steps
+    for step, length, value in zip(steps.tolist(), lengths.tolist(), values.tolist(), strict=True):
+        if kept and kept[-1][2] < least:
+            _, total, count = kept.pop()
+            kept.append((step, total + length * value, count + length))
+        else:
+            kept.append((step, length * value, length))
+    if len(kept) > 1 and kept[-1][2] < least:  # nothing follows the last one
+        step, total, count = kept.pop()
+        kept[-1] = (step, kept[-1][1] + total, kept[-1][2] + count)
+    return np.array([step for step, _, _ in kept]), np.array([total / max(count, 1) for _, total, count in kept])
+
+
 def _percent(share: float, position: int | None = None) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+def _loss(axes: Axes, records: Records, starts: Sequence[int]) -> None:
     axes.set_title("MLM loss (nats per predicted token)")
     _both(axes, records, "mlm_loss", "{:.3f}".format)
-    _level(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.3f}".format)
+    _level(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.3f}".format, starts)
 
 
-def _accuracy(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+def _accuracy(axes: Axes, records: Records, starts: Sequence[int]) -> None:
     axes.set_title("MLM accuracy")
     _both(axes, records, "mlm_accuracy", _percent)
-    _level(axes, records, "heldout/unigram_accuracy", "word frequency alone", _percent)
+    _level(axes, records, "heldout/unigram_accuracy", "word frequency alone", _percent, starts)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
 
 
-def _next_sentence(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+def _next_sentence(axes: Axes, records: Records, starts: Sequence[int]) -> None:
     axes.set_title("NSP accuracy")
     _both(axes, records, "nsp_accuracy", _percent)
+    _level(axes, records, "heldout/nsp_majority_accuracy", "one answer for all pairs", _percent, starts)
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
 
 
-def _learning_rate(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+def _learning_rate(axes: Axes, records: Records) -> None:
     axes.set_title("learning rate")
-    axes.plot(*series(records, "train/learning_rate"), color=HELDOUT, linewidth=1.8)
+    _line(axes, *series(records, "train/learning_rate"), color=HELDOUT, linewidth=1.8)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:.1e}"))
 
 
-def _both(axes: Axes, records: Sequence[Mapping[str, Any]], name: str, show: Callable[[float], str]) -> None:
+def _both(axes: Axes, records: Records, name: str, show: Callable[[float], str]) -> None:
     """Training as a pale raw line under its running mean, held-out as dots joined by a dark line, its last value written out."""
-    steps, values = series(records, f"train/{name}")
+    steps, values = windows(*series(records, f"train/{name}"))
     if steps.size:
         axes.plot(steps, values, color=TRAIN, linewidth=0.7, alpha=0.6)
-        axes.plot(steps, smooth(values, int(SMOOTHED * len(values))), color=TRAIN, linewidth=2.0, label="training")
+        _line(axes, steps, smooth(values, int(SMOOTHED * len(values))), color=TRAIN, linewidth=2.0, label="training")
     steps, values = series(records, f"heldout/{name}")
     if steps.size:
-        axes.plot(steps, values, color=HELDOUT, linewidth=1.8, marker="o", markersize=3.5, label=f"held out, {show(values[-1])}")
+        axes.plot(steps, values, **DOTTED, label=f"held out, {show(values[-1])}")
 
 
-def _level(axes: Axes, records: Sequence[Mapping[str, Any]], name: str, label: str, show: Callable[[float], str]) -> None:
-    _, values = series(records, name)
-    if values.size:
-        axes.axhline(values[-1], color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=f"{label}, {show(values[-1])}")
+def _line(axes: Axes, steps: np.ndarray, values: np.ndarray, **style: Any) -> None:
+    """A line, or a dot where there is a single point, of which a line shows nothing."""
+    if len(steps) == 1:
+        style |= {"marker": "o", "markersize": 5, "clip_on": False}
+    axes.plot(steps, values, **style)
+
+
+def _level(axes: Axes, records: Records, name: str, label: str, show: Callable[[float], str], starts: Sequence[int] = ()) -> None:
+    """A baseline that is measured on the held-out rows of each phase: the last value of each, over the steps of that phase."""
+    steps, values = series(records, name)
+    if not values.size:
+        return
+    last = max(record["step"] for record in records)
+    begins = [0, *(start for start in starts if 0 < start < steps[-1])]
+    spans = []
+    for begin, end in itertools.pairwise([*begins, last]):
+        own = values[(steps > begin) & (steps <= end)] if begin else values[steps <= end]
+        spans += [(begin, end, float(own[-1]))] if own.size else []
+    said = list(dict.fromkeys(show(value) for _, _, value in spans))
+    for i, (begin, end, value) in enumerate(spans):
+        text = f"{label}, {', then '.join(said)}" if i == 0 else None
+        # to the edge where nothing else is drawn: a run of no step has no width
+        until = max(end, 1) if i == len(spans) - 1 else end
+        axes.plot([begin, until], [value, value], color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=text)
+
+
+def _baselines(axes: Axes, baselines: Mapping[str, float]) -> None:
+    """A line for each, over the whole width."""
+    dashes = itertools.cycle([(0, (4, 2)), (0, (1, 2))])
+    for (name, value), style in zip(baselines.items(), dashes, strict=False):
+        axes.axhline(value, color=BASELINE, linewidth=1.5, linestyle=style, label=f"{name}, {value:.4g}")
 
 
 def _dress(axes: Axes, last: int, phases: Sequence[tuple[int, str]]) -> None:

@@ -56,3 +56,13 @@ def unigram_baseline(token_counts: np.ndarray, targets: np.ndarray) -> dict[str,
         "unigram_accuracy": float(target_counts[token_counts.argmax()] / used.size),
         "unigram_loss": float(-(target_counts @ log_probability) / used.size),
     }
+
+
+def next_sentence_baseline(labels: np.ndarray) -> dict[str, float]:
+    """The NSP accuracy of the better of the two constant answers on `labels` (int [...]; 0 follows, 1 random, -1 no example): a
+    model that scores no more has learned nothing of next sentences. {} where there is no example."""
+    used = np.asarray(labels)[np.asarray(labels) >= 0]
+    if not used.size:
+        return {}
+    random = float(np.mean(used == 1))
+    return {"nsp_majority_accuracy": max(random, 1.0 - random)}

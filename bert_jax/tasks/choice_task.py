@@ -16,10 +16,11 @@ from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
 from bert_jax.model.settings import HeadConfig
 from bert_jax.tasks import catalogue
+from bert_jax.tasks.baselines import TRIED, Baseline, Constant, by_frequency, constant_baseline
 from bert_jax.tasks.examples import ChoiceExample
 from bert_jax.tasks.own_data import SPLITS, load_own_data
 from bert_jax.tasks.readers import read_codah, read_swag
-from bert_jax.tasks.scores import accuracy, majority_baseline
+from bert_jax.tasks.scores import ALIKE, accuracy
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import (
     TaskConfig,
@@ -67,15 +68,21 @@ class ChoiceTask:
         known, labels = self._labels(split)
         return {"accuracy": accuracy(_best(logits)[known], labels)} if known else {}
 
-    def baseline(self, split: str) -> dict[str, float]:
-        """The accuracy of the place at which the right candidate stands most often in training."""
+    def baseline(self, split: str) -> Baseline:
+        """Of the place at which the right candidate stands most often."""
         known, labels = self._labels(split)
-        training = self._labels("train")[1]
-        return {"accuracy": majority_baseline(accuracy, training, labels)} if known else {}
+        if not known:
+            return Baseline()
 
-    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
+        def constant(place: int) -> Constant:
+            return f"candidate {place + self.first_choice}", {"accuracy": accuracy(np.full_like(labels, place), labels)}
+
+        usual = by_frequency(self._labels("train")[1])[0]
+        return constant_baseline(self.metric, split, constant(usual), map(constant, by_frequency(labels)[:TRIED]))
+
+    def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
         """Whether the candidate at one place is taken every time."""
-        return all_equal(_best(logits))
+        return ALIKE if all_equal(_best(logits)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """SPLIT.tsv: id, prediction, label (empty where it is not known) and the probability of each candidate. Of SWAG's test

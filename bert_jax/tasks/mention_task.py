@@ -17,9 +17,10 @@ from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
 from bert_jax.model.settings import HeadConfig
 from bert_jax.tasks import catalogue
+from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers import read_gap
-from bert_jax.tasks.scores import accuracy, gap_scores, log_loss
+from bert_jax.tasks.scores import ALIKE, accuracy, gap_scores, log_loss
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, softmax, table_text, usable_splits
 from bert_jax.terminal import UserError
@@ -81,28 +82,25 @@ class MentionTask:
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """Those of `gap_scores`, the accuracy of the three answers, and log_loss (of which less is better), over the examples
         with a label; {} where none has one."""
-        examples = self.splits[split]
-        known = [i for i, example in enumerate(examples) if example.label is not None]
-        if not known:
-            return {}
-        stacked = np.stack(logits)[known]
-        labels = np.array([LABELS.index(examples[i].label or "") for i in known])
-        feminine = np.array([examples[i].gender == "feminine" for i in known])
-        said = stacked.argmax(-1)
-        scores = gap_scores(_corefers(said), _corefers(labels), feminine)
-        finite = np.nan_to_num(softmax(stacked), nan=1 / len(LABELS))
-        return scores | {"accuracy": accuracy(said, labels), "log_loss": log_loss(finite, labels)}
+        stacked = np.stack(logits)
+        return self._scored(split, stacked.argmax(-1), np.nan_to_num(softmax(stacked), nan=1 / len(LABELS)))
 
-    def baseline(self, split: str) -> dict[str, float]:
-        """The same metrics where every answer is the most frequent of training, with the frequencies as probabilities."""
+    def baseline(self, split: str) -> Baseline:
+        """Of A, B or neither, with the frequencies of training as probabilities."""
         labels = [example.label for example in self.splits["train"]]
         counts = np.array([labels.count(label) for label in LABELS])
-        prior = np.log(np.maximum(counts / max(1, counts.sum()), _LEAST)).astype(np.float32)
-        return self.scores(split, [prior] * len(self.splits[split]))
+        prior = np.maximum(counts / max(1, counts.sum()), _LEAST)
+        shape = (len(self.splits[split]),)
 
-    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
+        def constant(answer: int) -> Constant:
+            return repr(LABELS[answer]), self._scored(split, np.full(shape, answer), np.broadcast_to(prior, (*shape, len(prior))))
+
+        usual = constant(int(counts.argmax()))
+        return constant_baseline(self.metric, split, usual, map(constant, range(len(LABELS)))) if usual[1] else Baseline()
+
+    def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
         """Whether all answers are A, all B, or all neither."""
-        return all_equal(np.stack(logits).argmax(-1))
+        return ALIKE if all_equal(np.stack(logits).argmax(-1)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """SPLIT.tsv as gap_scorer.py reads it (`ID<TAB>A-coref<TAB>B-coref`, TRUE or FALSE, no header), and SPLIT.csv with the
@@ -117,6 +115,17 @@ class MentionTask:
             predictions_file(directory, f"{split}.tsv", table_text(rows)),
             predictions_file(directory, f"{split}.csv", "".join(f"{line}\n" for line in lines)),
         ]
+
+    def _scored(self, split: str, said: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+        """`scores` of answers int [N] in LABELS and probabilities float [N, 3]."""
+        examples = self.splits[split]
+        known = [i for i, example in enumerate(examples) if example.label is not None]
+        if not known:
+            return {}
+        labels = np.array([LABELS.index(examples[i].label or "") for i in known])
+        feminine = np.array([examples[i].gender == "feminine" for i in known])
+        scores = gap_scores(_corefers(said[known]), _corefers(labels), feminine)
+        return scores | {"accuracy": accuracy(said[known], labels), "log_loss": log_loss(probabilities[known], labels)}
 
     def _tell(self, split: str, inexact: Sequence[str], broken: Sequence[str]) -> None:
         """inexact, broken: ids of examples, by the fields of `Reading`."""

@@ -8,14 +8,14 @@ empty, or a label is not finite, every function raises ValueError.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import numpy as np
 
 from bert_jax.terminal import UserError
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
-Scores = TypeVar("Scores")
+
+ALIKE = "all answers are alike"
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -129,34 +129,24 @@ def main_score(task: str) -> str:
     return "spearman" if "spearman" in names else names[0]
 
 
-def degenerate(predictions: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether a model answers the same whatever it is asked, as fine-tuning on few examples sometimes ends (paper section 4.1).
+def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
+    """What shows that a model answers the same whatever it is asked, as fine-tuning on few examples sometimes ends (paper section
+    4.1); "" where nothing does.
 
     Integers: one class, though the labels hold several. Floats: a standard deviation below 1 % of the labels', or a value that is
     not finite.
     """
     predictions, labels = _paired(predictions, labels)
     if (labels == labels[0]).all():
-        return False
+        return ""
+    if (predictions == predictions[0]).all():
+        return ALIKE
     if not np.issubdtype(predictions.dtype, np.floating):
-        return bool((predictions == predictions[0]).all())
-    return not np.isfinite(predictions).all() or bool(np.std(np.float64(predictions)) < 0.01 * np.std(np.float64(labels)))
-
-
-def majority_baseline(
-    score: Callable[[np.ndarray, np.ndarray], Scores], training_labels: np.ndarray, labels: np.ndarray
-) -> Scores:
-    """What `score(predictions, labels)` gives for always answering the most frequent of the `training_labels`, the least where
-    several are; their mean where they are floats. A model that scores no more has learned nothing."""
-    training_labels, labels = np.asarray(training_labels), np.asarray(labels)
-    if not training_labels.size:
-        raise ValueError("no training labels: the majority is undefined")
-    if np.issubdtype(training_labels.dtype, np.floating):
-        answer = training_labels.mean(dtype=np.float64)
-    else:
-        values, counts = np.unique(training_labels, return_counts=True)
-        answer = values[counts.argmax()]
-    return score(np.full(labels.shape, answer), labels)
+        return ""
+    if not np.isfinite(predictions).all():
+        return "some answers are not finite"
+    nearly = bool(np.std(np.float64(predictions)) < 0.01 * np.std(np.float64(labels)))
+    return "all answers are nearly alike, with less than 1 % of the labels' deviation" if nearly else ""
 
 
 def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray) -> dict[str, float]:

@@ -26,11 +26,12 @@ from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
 from bert_jax.model.settings import HeadConfig
 from bert_jax.tasks import catalogue
+from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.own_data import SPLITS, load_own_data
 from bert_jax.tasks.spans import Answer, best_spans
 from bert_jax.tasks.squad import read_squad
-from bert_jax.tasks.squad_scores import find_threshold, question_scores, squad1_scores, squad2_scores
+from bert_jax.tasks.squad_scores import find_threshold, normalise, question_scores, squad1_scores, squad2_scores
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, usable_splits
 from bert_jax.tasks.windows import Window, windows
@@ -129,24 +130,32 @@ class SpanTask:
         scores = squad2_scores(gold, verdicts.texts, verdicts.margins, verdicts.threshold)
         return _main_first(scores) | {"threshold": verdicts.threshold}
 
-    def baseline(self, split: str) -> dict[str, float]:
-        """`scores` of saying nothing: 0, but the share of impossible questions in 2.0."""
+    def baseline(self, split: str) -> Baseline:
+        """Of one text for every question, whether its context holds it or not; "" is no answer."""
         gold = _gold(self.splits[split])
-        nothing = dict.fromkeys(gold, "")
         if not gold:
-            return {}
-        return _main_first((squad2_scores if self.may_be_unanswerable else squad1_scores)(gold, nothing))
+            return Baseline()
 
-    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
+        def constant(text: str) -> Constant:
+            scores = (squad2_scores if self.may_be_unanswerable else squad1_scores)(gold, dict.fromkeys(gold, text))
+            return repr(text) if text else "no answer", _main_first(scores)
+
+        usual = [*_usual_texts(_gold(self.splits["train"])), ""][0]
+        return constant_baseline(self.metric, split, constant(usual), map(constant, ["", *_usual_texts(gold)[:3]]))
+
+    def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
         """Whether the best start is [CLS] in every window, which is never an answer, or all windows say the same two columns, or,
         in 2.0, every question is said to have no answer though some have one."""
         best = np.array([values.argmax(0) for values in logits])
-        if all_equal(best) or (all_equal(best[:, 0]) and bool(best[0, 0] == 0)):
-            return True
+        if all_equal(best[:, 0]) and bool(best[0, 0] == 0):
+            return "every answer begins at [CLS], which is never one"
+        if all_equal(best):
+            return "every answer is at the same place"
         if not self.may_be_unanswerable or not any(_gold(self.splits[split]).values()):
-            return False
+            return ""
         verdicts = self._verdicts(split, logits)
-        return all(margin > verdicts.threshold for margin in verdicts.margins.values())
+        none = all(margin > verdicts.threshold for margin in verdicts.margins.values())
+        return "every question is said to have no answer" if none else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """SPLIT_predictions.json, {id: text}, "" for no answer; SPLIT_nbest_predictions.json, {id: entries}, each with the four
@@ -294,6 +303,19 @@ def _target(window: Window, tokens: tuple[int, int] | None) -> np.ndarray:
 def _gold(examples: Sequence[QuestionExample]) -> dict[str, list[str]]:
     """The answers of the questions of which they are known."""
     return {e.id: [text for text, _ in e.answers] for e in examples if e.answers or e.is_impossible}
+
+
+def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
+    """The answers by the number of questions they answer, most first; "" is that of a question without one. Those that differ in
+    case, punctuation and articles alone are one, the first of them."""
+    texts: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for answers in gold.values():
+        own = {normalise(answer): answer for answer in reversed(answers)} or {"": ""}
+        counts.update(own.keys())
+        for key, text in own.items():
+            texts.setdefault(key, text)
+    return [texts[key] for key, _ in counts.most_common()]
 
 
 def _main_first(scores: Mapping[str, float]) -> dict[str, float]:

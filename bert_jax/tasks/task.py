@@ -17,6 +17,7 @@ from bert_jax.examples.labelled import Unit
 from bert_jax.examples.settings import LONGEST
 from bert_jax.model.settings import HeadConfig
 from bert_jax.ranges import CountOrZero, Name, OneOf
+from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.entity_scores import SCHEMES
 from bert_jax.tasks.own_data import OwnDataConfig
 from bert_jax.terminal import UserError
@@ -76,11 +77,12 @@ class Task(Protocol):
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """The official metrics: fractions, but SQuAD's in percent. A split without labels has none: {}."""
 
-    def baseline(self, split: str) -> dict[str, float]:
-        """The same metrics of the answer that is most frequent in training."""
+    def baseline(self, split: str) -> Baseline:
+        """The same metrics of one answer for the whole split: of the most frequent in training, or of the best on this split,
+        whichever has more of `metric`."""
 
-    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
-        """Whether every answer is the same."""
+    def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
+        """What shows that the answers depend on no text, such as "all answers are alike"; "" where they do."""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """Writes the official files of predictions for a split; returns their paths."""

@@ -17,17 +17,18 @@ from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
 from bert_jax.model.settings import HeadConfig
 from bert_jax.tasks import catalogue
+from bert_jax.tasks.baselines import TRIED, Baseline, Constant, best_set, by_frequency, constant_baseline
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.glue import GLUE_NAMES, TASKS, GlueTask, has_glue, prediction_table, read_glue
 from bert_jax.tasks.own_data import SPLITS, load_own_data
 from bert_jax.tasks.readers import SICK_LABELS, has_sick, read_sick
 from bert_jax.tasks.scores import (
+    ALIKE,
     accuracy,
-    degenerate,
+    degeneracy,
     glue_scores,
     macro_f1,
     main_score,
-    majority_baseline,
     matthews,
     mean_squared_error,
     micro_f1,
@@ -81,26 +82,35 @@ class TextTask:
         known, labels = self._labels(split)
         return self.score(split, self._predictions(logits)[known], labels) if known else {}
 
-    def baseline(self, split: str) -> dict[str, float]:
-        """`scores` of the most frequent label of training (several labels: the most frequent set of them), or of the mean."""
+    def baseline(self, split: str) -> Baseline:
+        """Of a label, a set of labels, or a value: the mean."""
         known, labels = self._labels(split)
         if not known or "train" not in self.splits:
-            return {}
+            return Baseline()
         _, training = self._labels("train")
-        if self.head.problem != "multi_label":
-            return majority_baseline(lambda said, true: self.score(split, said, true), training, labels)
-        sets, counts = np.unique(training, axis=0, return_counts=True)
-        return self.score(split, np.broadcast_to(sets[counts.argmax()], labels.shape), labels)
 
-    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
-        """`scores.degenerate` over the examples with a label; where none has one, whether every answer is the same."""
+        def constant(answer: np.ndarray) -> Constant:
+            shown = self._shown(answer)
+            name = repr(shown) if isinstance(shown, str) else _text(shown) or "no label"
+            return name, self.score(split, np.broadcast_to(answer, labels.shape), labels)
+
+        if self.head.problem == "regression":
+            usual, others = training.mean(dtype=np.float64), [labels.mean(dtype=np.float64)]
+        else:
+            usual, others = by_frequency(training)[0], list(by_frequency(labels)[:TRIED])
+        if self.head.problem == "multi_label":
+            others.append(best_set(labels))
+        return constant_baseline(self.metric, split, constant(usual), map(constant, others))
+
+    def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
+        """`scores.degeneracy` over the examples with a label; where none has one, whether every answer is the same."""
         said = self._predictions(logits)
         known, labels = self._labels(split)
         if not known:
-            return all_equal(said)
+            return ALIKE if all_equal(said) else ""
         if self.head.problem == "multi_label":
-            return all_equal(said[known]) and not all_equal(labels)
-        return degenerate(said[known], labels)
+            return ALIKE if all_equal(said[known]) and not all_equal(labels) else ""
+        return degeneracy(said[known], labels)
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """NAME.tsv for a submission to GLUE's leaderboard where the split is one of its test sets; of any other split SPLIT.tsv

@@ -21,11 +21,12 @@ from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
 from bert_jax.model.settings import HeadConfig
 from bert_jax.tasks import catalogue
+from bert_jax.tasks.baselines import TRIED, Baseline, Constant, constant_baseline
 from bert_jax.tasks.entity_scores import convert, entity_scores, is_tag
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.own_data import SPLITS, collect_labels, load_own_data
 from bert_jax.tasks.readers import conll_width, read_conll, read_conllu
-from bert_jax.tasks.scores import accuracy, macro_f1
+from bert_jax.tasks.scores import ALIKE, accuracy, macro_f1
 from bert_jax.tasks.tables import Say, note, read_text, split_lines
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
 from bert_jax.terminal import UserError, nearest
@@ -131,9 +132,9 @@ class TokenTask:
         """
         return self._scored(split, self._predicted(split, logits))
 
-    def baseline(self, split: str) -> dict[str, float]:
-        """`scores` where every word has the label that is most frequent in training (O, in entities), and, with the prefix
-        `word_`, where it has the one most frequent with this very word; words that training does not know have the former."""
+    def baseline(self, split: str) -> Baseline:
+        """Of one label for every word, and, with the prefix `word_`, of the label most frequent in training with this very word;
+        words that training does not know have the one most frequent there of all (O, in entities)."""
         by_word: dict[str, Counter[str]] = {}
         for example in self.splits["train"]:
             for word, label in zip(example.words, self._in_scheme(example), strict=True):
@@ -142,13 +143,22 @@ class TokenTask:
         usual = min(overall, key=lambda label: (-overall[label], label))
         of_word = {word: min(counts, key=lambda label: (-counts[label], label)) for word, counts in by_word.items()}
         examples = self.splits[split]
-        same = self._scored(split, [[usual] * len(example.words) for example in examples])
         own = self._scored(split, [[of_word.get(word, usual) for word in example.words] for example in examples])
-        return same | {f"word_{name}": score for name, score in own.items()}
+        if not own:
+            return Baseline()
 
-    def is_degenerate(self, split: str, logits: Sequence[np.ndarray]) -> bool:
+        def constant(label: str) -> Constant:
+            return repr(label), self._scored(split, [[label] * len(example.words) for example in examples])
+
+        here = Counter(label for example in examples for label in self._in_scheme(example))
+        others = sorted(here, key=lambda label: (-here[label], label))[:TRIED]
+        same = constant_baseline(self.metric, split, constant(usual), map(constant, others))
+        named = {"each word's most frequent label in training": own[self.metric]}
+        return Baseline({**same.scores, **{f"word_{name}": score for name, score in own.items()}}, {**same.named, **named})
+
+    def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
         """Whether all words have the same label."""
-        return len({label for labels in self._predicted(split, logits) for label in labels}) < 2
+        return ALIKE if len({label for labels in self._predicted(split, logits) for label in labels}) < 2 else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """SPLIT.conll, the input of conlleval: `word label prediction` a line, a blank line after each sentence; without
@@ -263,7 +273,7 @@ def _official(config: TaskConfig, paths: Mapping[str, pathlib.Path], say: Say) -
 
 
 def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
-    """"PATH, line 3" for the first line of a file that has this label; "" where there is none."""
+    """ "PATH, line 3" for the first line of a file that has this label; "" where there is none."""
 
     def has(line: str) -> bool:
         if config.name == "own/token":

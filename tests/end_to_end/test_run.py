@@ -18,13 +18,17 @@ def test_every_step_has_one_line_of_metrics(uninterrupted: Ended):
     assert trained == list(range(1, LAST_STEP + 1))
 
 
-def test_held_out_scores_stand_beside_the_word_frequency_baseline(uninterrupted: Ended):
+def test_held_out_scores_stand_beside_their_baselines(uninterrupted: Ended):
     evaluated = [record for record in records(uninterrupted.workdir) if "heldout/mlm_loss" in record]
     assert [record["step"] for record in evaluated] == [0, 12, 14, LAST_STEP]
     for record in evaluated:
         assert record.keys() >= {
             f"heldout/{n}" for n in ("mlm_accuracy", "perplexity", "nsp_accuracy", "unigram_accuracy", "unigram_loss")
         }
+        assert 0.5 <= record["heldout/nsp_majority_accuracy"] <= 1
+    majority = evaluated[-1]["heldout/nsp_majority_accuracy"]
+    assert json.loads((uninterrupted.workdir / "results.json").read_text())["heldout"]["nsp_majority_accuracy"] == majority
+    assert f"(one answer for all pairs {100 * majority:.1f} %)" in uninterrupted.output
 
 
 def test_training_learns_something_even_here(uninterrupted: Ended):

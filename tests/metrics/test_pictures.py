@@ -6,8 +6,10 @@ import pathlib
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from bert_jax.metrics.pictures import draw_curves, series, smooth
+from bert_jax.metrics import pictures
+from bert_jax.metrics.pictures import draw_curves, draw_sweep, draw_task_curves, series, smooth, windows
 from tests.small_disk import files_of_at_most
 
 
@@ -61,6 +63,79 @@ def test_another_baseline_moves_the_line(tmp_path: pathlib.Path):
         for name in ("low", "high")
     ]
     assert heights[0].min() > heights[1].max() + 50  # rows of an image count downwards
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """What is drawn lands here, and in no file."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(pictures, "_save", lambda figure, picture: drawn.append(figure))
+    return drawn
+
+
+def lines(figure: Figure, title: str, label: str) -> list[tuple[list[float], list[float]]]:
+    """(x, y) of the lines of one panel that have the colour of the line whose label begins like this."""
+    (axes,) = (axes for axes in figure.axes if axes.get_title(loc="left") == title)
+    (named,) = (line for line in axes.lines if str(line.get_label()).startswith(label))
+    alike = [line for line in axes.lines if line.get_color() == named.get_color() and line.get_alpha() is None]
+    return [(list(map(float, line.get_xdata())), list(map(float, line.get_ydata()))) for line in alike]
+
+
+def test_each_phase_has_the_baselines_of_its_own_rows(tmp_path: pathlib.Path, figures: list[Figure]):
+    def evaluated(step: int, unigram: float, majority: float) -> dict[str, float]:
+        scores = {"mlm_accuracy": 0.3, "unigram_accuracy": unigram, "nsp_accuracy": 0.9, "nsp_majority_accuracy": majority}
+        return {"step": step, **{f"heldout/{name}": score for name, score in scores.items()}}
+
+    records = [evaluated(0, 0.06, 0.5), evaluated(50, 0.06, 0.5), evaluated(80, 0.06, 0.5), evaluated(100, 0.05, 0.79)]
+    metrics = write(tmp_path / "metrics.jsonl", *records)
+    assert draw_curves(metrics, tmp_path / "x.png", title="a run", phases=[(0, "length 128"), (80, "length 512")])
+    nsp = lines(figures[0], "NSP accuracy", "one answer for all pairs, 50 %, then 79 %")
+    assert nsp == [([0, 80], [0.5, 0.5]), ([80, 100], [0.79, 0.79])]
+    assert lines(figures[0], "MLM accuracy", "word frequency alone, 6 %, then 5 %") == [
+        ([0, 80], [0.06, 0.06]),
+        ([80, 100], [0.05, 0.05]),
+    ]
+
+
+def test_a_single_point_is_a_dot(tmp_path: pathlib.Path, figures: list[Figure]):
+    metrics = write(tmp_path / "metrics.jsonl", {"step": 13, "train/loss": 0.7, "train/learning_rate": 1e-5, "dev/f1": 0.8})
+    assert draw_task_curves(metrics, tmp_path / "x.png", title="a run", metric="dev/f1", baselines={"'a' for all": 0.5})
+    for axes in figures[0].axes:
+        dots = [line for line in axes.lines if line.get_marker() == "o"]
+        assert axes.get_title(loc="left") == "" or dots, axes.get_title(loc="left")
+
+
+def test_every_baseline_is_drawn_with_its_name(tmp_path: pathlib.Path, figures: list[Figure]):
+    metrics = write(tmp_path / "metrics.jsonl", {"step": 13, "train/loss": 0.7, "dev/f1": 0.8})
+    bars = {"'O' for all, most frequent in training": 0.25, "each word's most frequent label in training": 0.5}
+    draw_task_curves(metrics, tmp_path / "x.png", title="a run", metric="dev/f1", baselines=bars)
+    draw_sweep(tmp_path / "x.png", title="runs", metric="dev/f1", settings=[("batch 16", [0.6, 0.7])], baselines=bars)
+    for figure in figures:
+        (axes,) = (axes for axes in figure.axes if axes.get_title(loc="left") == "dev f1")
+        named = {str(line.get_label()): float(line.get_ydata()[0]) for line in axes.lines}
+        assert named.items() >= {f"{name}, {bar:.4g}": bar for name, bar in bars.items()}.items()
+
+
+def test_a_window_that_was_cut_short_is_no_spike(tmp_path: pathlib.Path, figures: list[Figure]):
+    """A stop after step 52 wrote a line for two steps, the resumed run the next one for eight."""
+    steps = [*range(10, 60, 10), 52, *range(60, 110, 10)]
+    records = [{"step": s, "train/mlm_loss": 25.0 if s == 52 else 5.0} for s in steps]
+    draw_curves(write(tmp_path / "metrics.jsonl", *records), tmp_path / "x.png", title="a run")
+    (axes,) = (axes for axes in figures[0].axes if axes.get_title(loc="left").startswith("MLM loss"))
+    (raw,) = (line for line in axes.lines if line.get_alpha())
+    drawn = dict(zip(map(float, raw.get_xdata()), map(float, raw.get_ydata()), strict=True))
+    assert 52.0 not in drawn
+    assert drawn[60.0] == pytest.approx((2 * 25 + 8 * 5) / 10)
+
+
+def test_windows_of_usual_length_are_drawn_as_they_are_and_none_is_lost():
+    steps, values = windows(np.array([10, 20, 30]), np.array([3.0, 1.0, 2.0]))
+    assert (steps.tolist(), values.tolist()) == ([10, 20, 30], [3.0, 1.0, 2.0])
+    steps, values = windows(np.array([10, 20, 30, 31]), np.array([3.0, 1.0, 2.0, 13.0]))  # nothing follows the last one
+    assert (steps.tolist(), values.tolist()) == ([10, 20, 31], [3.0, 1.0, 3.0])
+    steps, values = windows(np.array([1, 2, 3, 10, 20]), np.array([1.0, 1.0, 1.0, 2.0, 3.0]))
+    assert float(values @ np.diff(steps, prepend=0)) == pytest.approx(3 + 7 * 2 + 10 * 3)
+    assert windows(np.zeros(0, np.int64), np.zeros(0))[0].size == 0
 
 
 def test_nothing_to_draw_draws_nothing(tmp_path: pathlib.Path):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.metrics.scores import perplexity, summarise, unigram_baseline
+from bert_jax.metrics.scores import next_sentence_baseline, perplexity, summarise, unigram_baseline
 
 
 def test_means_are_over_targets_not_over_batches():
@@ -46,3 +46,9 @@ def test_unigram_baseline_rejects_targets_it_cannot_score():
         unigram_baseline(np.ones(4), np.full(3, -1))
     with pytest.raises(ValueError, match="target 4 is outside the vocabulary of 4"):
         unigram_baseline(np.ones(4), np.array([4]))
+
+
+def test_the_next_sentence_baseline_is_the_better_constant_answer():
+    assert next_sentence_baseline(np.array([[0, 1, -1], [1, 1, -1]])) == {"nsp_majority_accuracy": 0.75}
+    assert next_sentence_baseline(np.array([0, 0, 0, 1])) == {"nsp_majority_accuracy": 0.75}
+    assert next_sentence_baseline(np.full((2, 3), -1)) == {}

@@ -68,8 +68,8 @@ def test_swag_repeats_the_beginning_of_the_second_sentence_in_each_candidate(tmp
     task = load(TaskConfig(name="swag", data_dir=str(tmp_path), train_rows=2))
     assert {split: len(examples) for split, examples in task.splits.items()} == {"train": 2, "dev": 3, "test": 2}
     assert task.splits["dev"][0].choices == ("He runs.", "He sits.", "He goes, then.", "He swims.")
-    assert task.baseline("dev") == {"accuracy": pytest.approx(2 / 3)}
-    assert task.scores("test", choosing(1, 2)) == task.baseline("test") == {}
+    assert task.baseline("dev").scores == {"accuracy": pytest.approx(2 / 3)}
+    assert task.scores("test", choosing(1, 2)) == task.baseline("test").scores == {}
     readable, official = task.write_predictions(tmp_path / "out", "test", choosing(3, 0))
     assert (official.name, official.read_text()) == ("test.csv", ",pred\n0,3\n1,0\n")
     assert readable.read_text().splitlines()[1].split("\t")[:3] == ["0", "3", ""]
@@ -79,13 +79,13 @@ def test_swag_repeats_the_beginning_of_the_second_sentence_in_each_candidate(tmp
 def test_accuracy_counts_the_right_places_and_the_baseline_is_the_usual_one(tmp_path: pathlib.Path):
     task = load(codah(tmp_path, "1130", "1132", test="03"))
     assert task.scores("dev", choosing(1, 0, 3, 3)) == {"accuracy": 0.5}
-    assert task.baseline("dev") == {"accuracy": 0.5}
+    assert task.baseline("dev").scores == {"accuracy": 0.5}
     assert task.scores("test", choosing(0, 3)) == {"accuracy": 1.0}
     assert [path.name for path in task.write_predictions(tmp_path / "out", "test", choosing(0, 3))] == ["test.tsv"]
-    assert task.is_degenerate("dev", choosing(2, 2, 2))
+    assert task.degeneracy("dev", choosing(2, 2, 2))
     level = [np.full(4, 7, np.float32), np.full(4, -1, np.float32)]  # no candidate is better than another
-    assert task.is_degenerate("dev", level)
-    assert not task.is_degenerate("dev", choosing(2, 1, 2))
+    assert task.degeneracy("dev", level)
+    assert not task.degeneracy("dev", choosing(2, 1, 2))
 
 
 def test_ones_own_candidates_may_differ_in_number(tmp_path: pathlib.Path, tiny: Tokenizer):
@@ -138,4 +138,4 @@ def test_the_real_codah_is_read_whole(shared_data: pathlib.Path, tiny: Tokenizer
     assert {len(unit.ids) for unit in units} == {4}
     right = choosing(*(int(unit.target) for unit in units if unit.target is not None))
     assert task.scores("dev", right) == {"accuracy": 1.0}
-    assert 0.2 < task.baseline("dev")["accuracy"] < 0.3
+    assert 0.2 < task.baseline("dev").scores["accuracy"] < 0.3

@@ -197,25 +197,25 @@ def test_log_loss_is_of_the_probabilities_that_are_written(tmp_path: pathlib.Pat
     assert asked.scores("dev", logits)["log_loss"] == pytest.approx(-(math.log(0.5) + math.log(0.8) + math.log(0.4)) / 3)
     nan = [np.full(3, np.nan, np.float32)] * 3
     assert asked.scores("dev", nan)["log_loss"] == pytest.approx(math.log(3))
-    assert asked.is_degenerate("dev", nan)
+    assert asked.degeneracy("dev", nan)
 
 
 def test_the_baseline_says_the_usual_answer_with_its_frequency():
     dev = [example("ann saw bo and she ran", label=label) for label in ("A", "B", "B")]
     train = [example("ann saw bo and she ran", label=label) for label in ("B", "A", "B", "B")]
-    scores = task(*dev, train=tuple(train)).baseline("dev")
+    scores = task(*dev, train=tuple(train)).baseline("dev").scores
     assert scores["accuracy"] == pytest.approx(2 / 3)
     assert scores["f1"] == pytest.approx(2 / 3)
     assert scores["log_loss"] == pytest.approx(-(math.log(1 / 4) + 2 * math.log(3 / 4)) / 3)
     unlabelled = [dataclasses.replace(made, label=None) for made in dev]
     blind = task(*unlabelled, train=tuple(train))
-    assert blind.baseline("dev") == blind.scores("dev", saying(0, 1, 2)) == {}
+    assert blind.baseline("dev").scores == blind.scores("dev", saying(0, 1, 2)) == {}
 
 
 def test_one_answer_for_all_is_degenerate():
     asked = task(example("ann saw bo and she ran"))
-    assert asked.is_degenerate("dev", saying(2, 2, 2))
-    assert not asked.is_degenerate("dev", saying(2, 0, 2))
+    assert asked.degeneracy("dev", saying(2, 2, 2))
+    assert not asked.degeneracy("dev", saying(2, 0, 2))
 
 
 def test_gaps_files_are_train_dev_and_if_it_is_there_test(tmp_path: pathlib.Path):

@@ -92,6 +92,6 @@ def test_every_task_keeps_the_protocol_on_real_data(shared_data: pathlib.Path, t
     logits = [draw.normal(size=shape(unit)).astype(np.float32) for unit in units]
     scores = task.scores("dev", logits)
     assert np.isfinite(scores[task.metric])
-    assert task.metric in task.baseline("dev")
-    assert not task.is_degenerate("dev", logits)
+    assert task.metric in task.baseline("dev").scores
+    assert not task.degeneracy("dev", logits)
     assert all(path.is_file() for path in task.write_predictions(tmp_path, "dev", logits))

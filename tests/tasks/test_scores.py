@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import json
 import math
 import pathlib
@@ -85,7 +84,7 @@ def test_an_undefined_correlation_is_zero(correlation, said):
     assert correlation([1.0], [2.0]) == 0.0
 
 
-METRICS = (scores.accuracy, scores.f1, scores.macro_f1, scores.matthews, *CORRELATIONS, scores.degenerate)
+METRICS = (scores.accuracy, scores.f1, scores.macro_f1, scores.matthews, *CORRELATIONS, scores.degeneracy)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -135,23 +134,21 @@ def test_an_unknown_task_is_told_the_known_ones(asked):
 
 def test_only_a_model_that_always_says_the_same_is_degenerate():
     labels, values = np.array([0, 1, 1, 0]), np.array([0.0, 5.0, 2.0, 3.0])
-    assert scores.degenerate(np.ones(4, int), labels)
-    assert not scores.degenerate(np.array([1, 1, 1, 0]), labels)
-    assert not scores.degenerate(np.ones(4, int), np.ones(4, int))
+    assert scores.degeneracy(np.ones(4, int), labels)
+    assert not scores.degeneracy(np.array([1, 1, 1, 0]), labels)
+    assert not scores.degeneracy(np.ones(4, int), np.ones(4, int))
     for collapsed in (np.full(4, 2.5), 2.5 + 0.009 * values, np.array([1, 2, 3, math.nan])):
-        assert scores.degenerate(collapsed, values)
-    assert not scores.degenerate(2.5 + 0.011 * values, values)
+        assert scores.degeneracy(collapsed, values)
+    assert not scores.degeneracy(2.5 + 0.011 * values, values)
 
 
-def test_the_majority_baseline_answers_what_training_saw_most():
-    rte = functools.partial(scores.glue_scores, "rte")
-    assert scores.majority_baseline(rte, np.array([2, 1, 1, 2, 0]), np.array([1, 2, 1, 0])) == {"accuracy": 0.5}
-    assert scores.majority_baseline(scores.accuracy, np.array([2, 2, 1]), np.array([1, 2, 1, 1])) == 0.25
-    assert scores.majority_baseline(scores.matthews, np.array([1]), np.array([1, 0, 1])) == 0.0
-    answers = scores.majority_baseline(lambda said, _: said.tolist(), np.array([1.0, 2.0]), np.array([4.0, 5.0, 0.0]))
-    assert answers == [1.5, 1.5, 1.5]
-    with pytest.raises(ValueError, match="no training labels"):
-        scores.majority_baseline(rte, np.array([], int), np.array([1]))
+def test_answers_that_are_nearly_alike_are_not_called_alike():
+    values = np.array([0.0, 5.0, 2.0, 3.0])
+    assert (
+        scores.degeneracy(np.full(4, 2.5), values) == scores.degeneracy(np.ones(4, int), np.arange(4)) == "all answers are alike"
+    )
+    assert "nearly alike" in scores.degeneracy(2.5 + 0.009 * values, values)
+    assert "not finite" in scores.degeneracy(np.array([1, 2, 3, math.nan]), values)
 
 
 def slow_gap(said, true, feminine):

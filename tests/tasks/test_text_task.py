@@ -96,8 +96,8 @@ def test_scores_are_the_official_ones_and_a_split_without_labels_has_none(tmp_pa
     task = load(config("glue/mrpc", tmp_path))
     assert task.metric == "f1"
     assert task.scores("dev", logits(task, 1, 0, 0)) == {"f1": pytest.approx(2 / 3), "accuracy": pytest.approx(2 / 3)}
-    assert task.baseline("dev") == {"f1": pytest.approx(0.8), "accuracy": pytest.approx(2 / 3)}
-    assert task.scores("test", logits(task, 1)) == task.baseline("test") == {}
+    assert task.baseline("dev").scores == {"f1": pytest.approx(0.8), "accuracy": pytest.approx(2 / 3)}
+    assert task.scores("test", logits(task, 1)) == task.baseline("test").scores == {}
 
 
 def test_the_metric_that_selects_is_1_where_all_is_right_and_less_of_the_majority(tmp_path: pathlib.Path, tiny: Tokenizer):
@@ -118,8 +118,8 @@ def test_the_metric_that_selects_is_1_where_all_is_right_and_less_of_the_majorit
         right = [unit.target.item() for unit in task.units("dev", tiny) if unit.target is not None]
         said = [np.array([r]) for r in right] if task.head.problem == "regression" else logits(task, *map(int, right))
         assert task.scores("dev", said)[task.metric] == pytest.approx(1.0), name
-        assert task.baseline("dev")[task.metric] < 0.7, name
-        assert not task.is_degenerate("dev", said)
+        assert task.baseline("dev").scores[task.metric] < 0.7, name
+        assert not task.degeneracy("dev", said)
 
 
 def test_values_are_learnt_as_they_are_and_cut_only_in_a_submission(tmp_path: pathlib.Path, tiny: Tokenizer):
@@ -135,7 +135,7 @@ def test_values_are_learnt_as_they_are_and_cut_only_in_a_submission(tmp_path: pa
     [path] = task.write_predictions(tmp_path / "out", "test", beyond)
     assert (path.name, path.read_text()) == ("STS-B.tsv", "index\tprediction\n0\t5.000\n1\t0.000\n")
     constant = [np.array([2.0], np.float32)] * 3
-    assert task.scores("dev", constant) == {"pearson": 0.0, "spearman": 0.0} == task.baseline("dev")
+    assert task.scores("dev", constant) == {"pearson": 0.0, "spearman": 0.0} == task.baseline("dev").scores
     [shown] = task.write_predictions(tmp_path / "out", "dev", constant)
     assert shown.read_text() == "id\tprediction\tlabel\n0\t2\t4.8\n1\t2\t0.2\n2\t2\t2.5\n"
 
@@ -148,16 +148,16 @@ def test_values_that_hardly_differ_are_degenerate(tmp_path: pathlib.Path, values
     for split in ("train", "dev"):
         put(tmp_path / f"{split}.tsv", "index\tsentence1\tsentence2\tscore", *(f"{i}\tA\tB\t{i}" for i in range(3)))
     task = load(config("glue/stsb", tmp_path))
-    assert task.is_degenerate("dev", [np.array([v], np.float32) for v in values]) is degenerate
+    assert bool(task.degeneracy("dev", [np.array([v], np.float32) for v in values])) is degenerate
 
 
 def test_one_class_for_all_is_degenerate(tmp_path: pathlib.Path):
     task = load(config("glue/rte", rte(tmp_path)))
-    assert task.is_degenerate("dev", logits(task, 1, 1))
-    assert task.is_degenerate("dev", [np.array([np.nan, np.nan], np.float32)] * 2)
-    assert not task.is_degenerate("dev", logits(task, 1, 0))
+    assert task.degeneracy("dev", logits(task, 1, 1))
+    assert task.degeneracy("dev", [np.array([np.nan, np.nan], np.float32)] * 2)
+    assert not task.degeneracy("dev", logits(task, 1, 0))
     (alike,) = (dataclasses.replace(task, splits={"dev": [e] * 2}) for e in task.splits["dev"][:1])
-    assert not alike.is_degenerate("dev", logits(task, 1, 1))  # where all labels are one, one answer says nothing
+    assert not alike.degeneracy("dev", logits(task, 1, 1))  # where all labels are one, one answer says nothing
 
 
 def mnli(directory: pathlib.Path, *splits: str) -> pathlib.Path:
@@ -201,7 +201,7 @@ def test_ax_is_mnli_with_another_test_set(tmp_path: pathlib.Path):
     mnli(tmp_path, "train", "dev_matched", "test_matched")
     task = load(config("glue/ax", tmp_path))
     assert list(task.splits) == ["train", "dev_matched", "test"]
-    assert task.baseline("dev_matched")[task.metric] == 0.5
+    assert task.baseline("dev_matched").scores[task.metric] == 0.5
     [path] = task.write_predictions(tmp_path, "test", logits(task, 2))
     assert (path.name, path.read_text()) == ("AX.tsv", "index\tprediction\n0\tneutral\n")
 
@@ -295,19 +295,19 @@ def own(tmp_path: pathlib.Path, problem: str, *rows: str, **fields: str) -> Task
 def test_ones_own_classes_values_and_sets_are_learnt_and_scored(tmp_path: pathlib.Path, tiny: Tokenizer):
     classes = load(own(tmp_path, "classification", "a\tyes", "b\tno", "c\tyes"))
     assert classes.head.labels == ("no", "yes")
-    assert classes.baseline("dev") == {"accuracy": pytest.approx(2 / 3), "macro_f1": pytest.approx(0.4), "matthews": 0.0}
+    assert classes.baseline("dev").scores == {"accuracy": pytest.approx(2 / 3), "macro_f1": pytest.approx(0.4), "matthews": 0.0}
     values = load(own(tmp_path, "regression", "a\t1", "b\t2", "c\t3"))
     assert values.head.labels == ("score",)
-    assert values.baseline("dev") == {"pearson": 0.0, "spearman": 0.0, "mean_squared_error": pytest.approx(2 / 3)}
+    assert values.baseline("dev").scores == {"pearson": 0.0, "spearman": 0.0, "mean_squared_error": pytest.approx(2 / 3)}
     sets = load(own(tmp_path, "multi_label", "a\tred,blue", "b\t", "c\tred"))
     assert sets.head.labels == ("blue", "red")
     assert [unit.target.tolist() for unit in sets.units("dev", tiny) if unit.target is not None] == [[1, 1], [0, 0], [0, 1]]
     assert sets.units("dev", tiny)[0].target.dtype == np.float32  # type: ignore[union-attr]
     said = [np.array(row, np.float32) for row in ([-1, 2], [-3, -1], [1, 1])]
     assert sets.scores("dev", said) == {"micro_f1": pytest.approx(2 * 2 / (3 + 3)), "accuracy": pytest.approx(1 / 3)}
-    assert sets.baseline("dev") == {"micro_f1": 0.0, "accuracy": pytest.approx(1 / 3)}  # each set is as frequent: the first, none
-    assert sets.is_degenerate("dev", [said[0]] * 3)
-    assert not sets.is_degenerate("dev", said)
+    assert sets.baseline("dev").scores == {"micro_f1": pytest.approx(4 / 6), "accuracy": pytest.approx(1 / 3)}  # of "red"
+    assert sets.degeneracy("dev", [said[0]] * 3)
+    assert not sets.degeneracy("dev", said)
     [path] = sets.write_predictions(tmp_path, "dev", said)
     assert [line.split("\t")[:3] for line in path.read_text().splitlines()[1:]] == [
         ["0", "red", "red, blue"],
