@@ -12,9 +12,7 @@ and model/ are those of the best. Started again with the same command, it contin
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import hashlib
 import logging
 import pathlib
 import time
@@ -33,7 +31,6 @@ from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evalua
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.examples.assemble import Batch
-from bert_jax.examples.labelled import RowShape, Unit, row_shape
 from bert_jax.finetuning_best import (
     best_layout,
     better,
@@ -45,10 +42,21 @@ from bert_jax.finetuning_best import (
     save,
 )
 from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.finetuning_data import Data, fingerprints, read_units
 from bert_jax.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning_program import Program, Teach, program_of, teaching
 from bert_jax.interop.huggingface import Model
-from bert_jax.loop import MODEL, add, due, require_learned, stop_if_diverged, with_shardings, write_results
+from bert_jax.loop import (
+    MODEL,
+    add,
+    compiling,
+    due,
+    evaluation_progress,
+    require_learned,
+    stop_if_diverged,
+    with_shardings,
+    write_results,
+)
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.settings import ModelConfig
@@ -58,11 +66,9 @@ from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from bert_jax.step_memory import finetuning_demand, scoring_demand
 from bert_jax.sweep import BEST, UNSAVED, Learned, sweep
-from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.registry import load_task
-from bert_jax.tasks.task import Task
 from bert_jax.terminal import UserError, run_verb
-from bert_jax.warm_start import labelled_start, teacher_of, weights_fingerprint, with_own_head
+from bert_jax.warm_start import labelled_start, teacher_of, with_own_head
 
 log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb
 
@@ -91,24 +97,6 @@ attention, and in microbatches). Models and data may have moved; what they hold 
 FINGERPRINTS = "fingerprints"
 """The key of a workdir's config.json that says which examples and weights, to the byte, the run began with."""
 PREDICTIONS = "predictions"
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """A task's examples as one model reads them."""
-
-    task: Task
-    units: Mapping[str, Sequence[Unit]]
-    """By split."""
-    shape: RowShape
-    pad_id: int
-    baselines: Mapping[str, Baseline]
-    """By dev split."""
-
-    @property
-    def dev(self) -> list[str]:
-        """The splits that are scored during training; the first one decides."""
-        return [split for split in self.units if split.startswith("dev")]
 
 
 def finetune(
@@ -168,12 +156,17 @@ def finetune(
         stopped = False
         ended = best is not None and early(experiment, evaluations, step, int(best["step"]))
         with said, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            evaluate = evaluation(experiment, data, program, mesh, run)
+            evaluate = evaluation(experiment, data, program, mesh, run, said.prefix)
             window: dict[str, Array] = {}
             previous: dict[str, Array] = {}
             with prefetch(rows, step, step if ended else last_step) as prepared:
                 for batch in prepared:
-                    state, sums = program.train(state, teach(to_device(batch, mesh, BATCH)), scalars)
+                    is_new = program.is_new("train", batch)
+                    with said.compiling("training step", batch) if is_new else contextlib.nullcontext():
+                        given = (state, teach(to_device(batch, mesh, BATCH)), scalars)
+                        if is_new:
+                            program.train.lower(*given).compile()  # which the call then finds
+                    state, sums = program.train(*given)
                     step += 1
                     stop_if_diverged(experiment.abort_after_skipped, directory, rows, step - 1, previous)  # one step behind
                     previous, window = sums, add(window, sums)
@@ -246,21 +239,28 @@ def finetune(
 
 
 def evaluation(
-    experiment: FinetuningExperiment, data: Data, program: Program, mesh: Mesh, run: launch.Run
+    experiment: FinetuningExperiment, data: Data, program: Program, mesh: Mesh, run: launch.Run, prefix: str = ""
 ) -> Callable[[Any, str], list[np.ndarray]]:
-    """A function (parameters, split) -> the logits of each of the split's units, in their order."""
+    """A function (parameters, split) -> the logits of each of the split's units, in their order. What takes long is said, in
+    lines that begin with `prefix`."""
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
     mine = process_rows(mesh, BATCH, rows)
     demand = functools.partial(scoring_demand, experiment, rows, data.shape.length, mesh)
 
     def evaluate(params: Any, split: str) -> list[np.ndarray]:
         def forward(batch: Batch) -> np.ndarray:
-            found = program.logits(params, to_device(batch, mesh, BATCH))
+            given = (params, to_device(batch, mesh, BATCH))
+            if program.is_new("logits", batch):
+                with compiling("the evaluation", prefix):
+                    program.logits.lower(*given).compile()
+            found = program.logits(*given)
             run.watchdog.alive("evaluation")
             return np.asarray(found.addressable_data(0))
 
-        with fits_in_memory(demand), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            return EvaluationBatches(data.units[split], data.shape, rows, data.pad_id).logits(forward, mine.tolist())
+        batches = EvaluationBatches(data.units[split], data.shape, rows, data.pad_id)
+        told = evaluation_progress(prefix + split, run.is_first)
+        with fits_in_memory(demand), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh), told as progress:
+            return batches.logits(forward, mine.tolist(), progress)
 
     return evaluate
 
@@ -290,32 +290,6 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
             logits = evaluate(best["params"], split)
             if run.is_first:
                 data.task.write_predictions(run.workdir / PREDICTIONS, split, logits)
-
-
-def read_units(task: Task, start: Model) -> Data:
-    """The task's examples as the model `start` reads them. Raises UserError where training or a dev split has no labels."""
-    units = {split: task.units(split, start.tokenizer) for split in task.splits}
-    if all(unit.target is None for unit in units["train"]):
-        raise UserError(f"no example of {task.name} to train on has a label; give the file with labels")
-    baselines = {split: task.baseline(split) for split in units if split.startswith("dev")}
-    for split, baseline in baselines.items():
-        if not baseline.scores:
-            raise UserError(f"no example of {task.name}, {split}, has a label to score it by; give the file with labels")
-    everything = [unit for split in units.values() for unit in split]
-    kind = task.head.problem if task.head.problem != "classification" else task.head.kind
-    return Data(task, units, row_shape(everything, kind, len(task.head.labels)), start.tokenizer.pad_id, baselines)
-
-
-def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
-    """What changes when examples or weights do: a run that continues must find those it began with, wherever they lie now."""
-    digest = hashlib.sha256()
-    for split, examples in task.splits.items():
-        digest.update(split.encode())
-        for example in examples:
-            digest.update(repr(example).encode())
-    teacher = experiment.distillation.teacher
-    models = {"init_from": experiment.init_from} | ({"teacher": teacher} if teacher else {})
-    return {"examples": digest.hexdigest()} | {name: weights_fingerprint(model) for name, model in models.items()}
 
 
 def main() -> int:

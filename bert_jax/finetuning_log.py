@@ -6,11 +6,12 @@ import contextlib
 import logging
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax import launch
@@ -18,7 +19,7 @@ from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.examples.labelled import RowShape
 from bert_jax.finetuning_config import FinetuningExperiment
-from bert_jax.loop import note_failed_saves
+from bert_jax.loop import compiling, note_failed_saves
 from bert_jax.metrics.pictures import draw_task_curves
 from bert_jax.metrics.report import Pace, model_row_flops, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
@@ -54,8 +55,9 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self._experiment, self._task, self._directory, self._mesh = experiment, task, directory, mesh
         self._baselines = baselines
         self._last_step, self._is_first = last_step, run.is_first
-        self._prefix = f"{directory.name}  " if directory != run.workdir else ""
+        self.prefix = f"{directory.name}  " if directory != run.workdir else ""
         self._row_flops = model_row_flops(model, shape.length)
+        self._watchdog = run.watchdog
         self.pace = Pace()
         directory.mkdir(parents=True, exist_ok=True)
         self._metrics = MetricsWriter(directory, resume_step=step or -1) if run.is_first else None
@@ -76,7 +78,16 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def note(self, text: str) -> None:
         """One line."""
-        log.info("%s%s", self._prefix, text)
+        log.info("%s%s", self.prefix, text)
+
+    @contextlib.contextmanager
+    def compiling(self, what: str, batch: Mapping[str, np.ndarray]) -> Iterator[None]:
+        """Around the compilation of `what` for such rows: says so, and leaves its time out of the rates."""
+        rows, length = batch["input_ids"].shape
+        self._watchdog.alive("compilation")
+        with self.pace.pause(), compiling(f"the {what} for {rows} rows of {length} tokens", self.prefix):
+            yield
+        self._watchdog.alive("compilation")
 
     def training(self, step: int, window: Mapping[str, Any]) -> None:
         """One line and one record: the means of the steps since the last one."""
@@ -95,7 +106,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self.note(training_line(step, self._last_step, scores, rates, kind, self._mesh.size))
         if values["skipped"]:
             skipped = int(values["skipped"])
-            log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self._prefix, skipped)
+            log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self.prefix, skipped)
         record = scores | rates | {"grad_norm": values["grad_norm"] / steps}
         record |= {name: values[name] for name in ("skipped", "learning_rate")}
         if self._metrics:
@@ -116,7 +127,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def warn_degenerate(self, split: str, reason: str) -> None:
         """The weights are of no use, whatever their score."""
-        log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self._prefix, split, reason)
+        log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self.prefix, split, reason)
 
     def draw(self) -> None:
         """Draws the curves so far."""

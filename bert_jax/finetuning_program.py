@@ -42,10 +42,18 @@ class Program:
     shardings: Any
     begin: Callable[[Any], TrainState]
     """Parameters -> the state before step 0."""
-    train: Callable[[TrainState, Mapping[str, Array], Mapping[str, Any]], tuple[TrainState, Sums]]
-    """(state, batch, scalars) -> (state, sums); the memory of the old state goes to the new one."""
-    logits: Callable[[Any, Mapping[str, Array]], Array]
-    """(parameters, batch) -> whole logits on every device."""
+    train: Any
+    """Jitted, (state, batch, scalars) -> (state, sums); the memory of the old state goes to the new one."""
+    logits: Any
+    """Jitted, (parameters, batch) -> whole logits on every device."""
+    _compiled: set[tuple[Any, ...]] = dataclasses.field(default_factory=set, repr=False)
+
+    def is_new(self, function: str, batch: Mapping[str, np.ndarray]) -> bool:
+        """Whether `function`, "train" or "logits", is asked about rows of this shape for the first time: it is to be compiled."""
+        key = (function, *batch["input_ids"].shape)
+        seen = key in self._compiled
+        self._compiled.add(key)
+        return not seen
 
 
 def program_of(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,12 +21,14 @@ from bert_jax.interop.directory import Unwritable
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.metrics.writer import RESULTS, MetricsWriter, write_json
 from bert_jax.saved_programs import load_program
-from bert_jax.terminal import UserError, duration
+from bert_jax.terminal import Progress, UserError, duration
 from bert_jax.training.losses import Sums
 
 log = logging.getLogger(__name__)
 
 MODEL = "model"
+EVALUATION_TOLD = 2.0
+"""Seconds after which an evaluation shows how far it is."""
 
 
 def with_shardings(abstract: Any, shardings: Any) -> Any:
@@ -43,6 +46,25 @@ def add(window: Sums, sums: Sums) -> Sums:
     return {name: window[name] + value if window and name != "learning_rate" else value for name, value in sums.items()}
 
 
+@contextlib.contextmanager
+def compiling(what: str, prefix: str = "") -> Iterator[None]:
+    """Says that `what` is being compiled, which may take minutes, and afterwards how long it took."""
+    start = time.monotonic()
+    log.info("%scompiling %s", prefix, what)
+    yield
+    log.info("%scompiled %s in %s", prefix, what, duration(time.monotonic() - start))
+
+
+@contextlib.contextmanager
+def evaluation_progress(what: str, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """A function (rows that are scored, all rows) that shows how far the evaluation of `what` is, once it has taken seconds."""
+    progress = Progress(f"evaluating {what}:", None, "rows", delay=EVALUATION_TOLD)
+    try:
+        yield lambda done, total: progress.update(done, total=total) if is_shown else None
+    finally:
+        progress.close()
+
+
 def compiled(function: Any, *arguments: Any, mesh: Mesh, saved: pathlib.Path | None = None, must: bool = True) -> Any:
     """`function` compiled for such arguments, so that the first step is as fast as the others and the log says what
     compiling took; loaded from the directory `saved` where that is given. Raises UserError where it `must` be there and is not;
@@ -57,10 +79,11 @@ def compiled(function: Any, *arguments: Any, mesh: Mesh, saved: pathlib.Path | N
             if must:
                 raise
             log.warning("compiling, for %s", error)
-    how = "loaded" if program is not None else "compiled"
-    program = program or lowered.compile()
-    log.info("%s the training step in %s", how, duration(time.monotonic() - start))
-    return program
+    if program is not None:
+        log.info("loaded the training step in %s", duration(time.monotonic() - start))
+        return program
+    with compiling("the training step"):
+        return lowered.compile()
 
 
 def stop_if_diverged(limit: int, directory: pathlib.Path, rows: Callable[[int], Batch], step: int, sums: Sums) -> None:

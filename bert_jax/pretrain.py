@@ -37,7 +37,9 @@ from bert_jax.loop import (
     MODEL,
     add,
     compiled,
+    compiling,
     due,
+    evaluation_progress,
     export_trained,
     note_failed_saves,
     on_host,
@@ -270,13 +272,24 @@ def evaluation(
     step_fn = jitted_eval_step(experiment, mesh)
     gathered = jax.jit(lambda params: params, out_shardings=parameter_shardings(abstract_parameters(experiment.model), mesh))
 
+    count = int((targets >= 0).any(1).sum())  # without the empty rows that fill up the last batch
+    is_compiled = False
+
     def evaluate(params: Any) -> dict[str, float]:
+        nonlocal is_compiled
         total: dict[str, Array] = {}
         with fits_in_memory(functools.partial(evaluation_demand, experiment, phase, mesh)):
             params = gathered(params)  # once, where they are spread over the data axis
-            for batch in batches(shard):
-                total = add(total, step_fn(params, to_device(batch, mesh, BATCH)))
-                run.watchdog.alive("evaluation")
+            with evaluation_progress("held-out rows", run.is_first) as progress:
+                for number, batch in enumerate(batches(shard), 1):
+                    given = (params, to_device(batch, mesh, BATCH))
+                    if not is_compiled:
+                        with compiling("the evaluation"):
+                            step_fn.lower(*given).compile()  # which the call then finds
+                        is_compiled = True
+                    total = add(total, step_fn(*given))
+                    run.watchdog.alive("evaluation")
+                    progress(min(number * settings.batch_size, count), count)
             return summarise(jax.device_get(total)) | baseline
 
     return evaluate

@@ -231,22 +231,36 @@ def duration(seconds: float) -> str:
 class Progress:
     """One line of progress with an ETA: redrawn in place on a terminal, a plain line every `plain_every` seconds elsewhere.
 
+    What is done before `delay` seconds have passed shows nothing.
+
     >>> progress = Progress("tokenising", total=8, unit="shards")
     >>> progress.update(3, note="12.1 M tokens")    # tokenising 3/8 shards, 12.1 M tokens, ETA 41s
     >>> progress.close()
     """
 
-    def __init__(self, title: str, total: int | None, unit: str, *, plain_every: float = 10.0, stream: TextIO | None = None):
+    def __init__(
+        self,
+        title: str,
+        total: int | None,
+        unit: str,
+        *,
+        plain_every: float = 10.0,
+        delay: float = 0.0,
+        stream: TextIO | None = None,
+    ):
         self._title, self._total, self._unit = title, total, unit
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
         self._every = 0.1 if self._live else plain_every
         self._start = time.monotonic()
         self._first: int | None = None
-        self._shown = float("-inf")
+        self._shown = self._start + delay - self._every  # as if it had been shown so that the next time is in `delay` seconds
+        self._delay, self._last_shown = delay, ""
         self._line = ""
 
-    def update(self, done: int, note: str = "") -> None:
+    def update(self, done: int, note: str = "", total: int | None = None) -> None:
+        """`done` units are finished, of `total` where that is known only now."""
+        self._total = self._total if total is None else total
         now = time.monotonic()
         if self._first is None:  # work found finished at the start says nothing about speed
             self._first, self._start = done, now
@@ -256,8 +270,9 @@ class Progress:
             self._draw()
 
     def close(self) -> None:
-        if self._line:
-            self._draw()
+        if self._line and (self._last_shown or not self._delay):
+            if self._live or self._line != self._last_shown:
+                self._draw()
             if self._live:
                 self._stream.write("\n")
                 self._stream.flush()
@@ -271,5 +286,6 @@ class Progress:
         return line
 
     def _draw(self) -> None:
+        self._last_shown = self._line
         self._stream.write(f"\r\x1b[2K{self._line}" if self._live else f"{self._line}\n")
         self._stream.flush()

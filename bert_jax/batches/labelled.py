@@ -61,13 +61,21 @@ class EvaluationBatches:
     rows: int
     pad_id: int
 
-    def logits(self, forward: Callable[[Batch], np.ndarray], mine: Sequence[int] | None = None) -> list[np.ndarray]:
+    def logits(
+        self,
+        forward: Callable[[Batch], np.ndarray],
+        mine: Sequence[int] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[np.ndarray]:
         """What `forward` says of every unit, in their order; see `unit_logits`.
 
         `forward` gets the rows `mine` of a batch, those that this host holds (None: all), and returns the logits of all rows.
+        `progress` is told after each batch how many rows are done, and how many there are.
         """
+        packed = pack_units(self.units, self.shape)
+        done = 0
         found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(self.units)
-        for rows, batch in self._batches(range(self.rows) if mine is None else mine):
+        for rows, batch in self._batches(packed, range(self.rows) if mine is None else mine):
             numbers = [i for members in rows for i in members]
             local = iter(range(len(numbers)))
             of_units = unit_logits(
@@ -75,10 +83,12 @@ class EvaluationBatches:
             )
             for i, logits in zip(numbers, of_units, strict=True):
                 found[i] = logits
+            done += len(rows)
+            if progress:
+                progress(done, len(packed))
         return found
 
-    def _batches(self, mine: Sequence[int]) -> Iterator[tuple[list[list[int]], Batch]]:
-        packed = pack_units(self.units, self.shape)
+    def _batches(self, packed: list[list[int]], mine: Sequence[int]) -> Iterator[tuple[list[list[int]], Batch]]:
         for first in range(0, len(packed), self.rows):
             rows = packed[first : first + self.rows]
             own = [rows[r] if r < len(rows) else [] for r in mine]

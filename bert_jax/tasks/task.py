@@ -38,6 +38,8 @@ class TaskConfig:
     """Tokens of a sequence with [CLS] and [SEP]; a longer one is cut, a longer context read in windows."""
     train_rows: CountOrZero = 0
     """The first so many training examples; 0 takes all."""
+    dev_rows: CountOrZero = 0
+    """The first so many examples of each dev split, for an evaluation that takes less time; 0 takes all."""
     context: Annotated[str, OneOf(CONTEXTS)] = "sentence"
     """Token tasks: "sentence" reads a sentence alone, "document" with what stands around it (paper section 5.3)."""
     scheme: Annotated[str, OneOf(("", *SCHEMES))] = ""
@@ -110,14 +112,15 @@ def encode_pair(
 
 
 def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Those of `splits` that hold examples, of "train" the first `config.train_rows`. Raises UserError where there is nothing to
-    train on, or no dev set."""
+    """Those of `splits` that hold examples, of "train" the first `config.train_rows`, of "dev" and those that begin with it the
+    first `config.dev_rows`. Raises UserError where there is nothing to train on, or no dev set."""
     held = {split: examples for split, examples in splits.items() if examples}
     for part in ("train", "dev"):
         if not any(split.startswith(part) for split in held):
             where = f"config.task.own.{part}" if config.name.startswith("own/") else "config.task.data_dir"
             raise UserError(f"{config.name} has no examples of its {part} split; give them with {where}")
-    return held | {"train": held["train"][: config.train_rows or None]}
+    most = {"train": config.train_rows, "dev": config.dev_rows}
+    return {split: examples[: most.get(split.partition("_")[0], 0) or None] for split, examples in held.items()}
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

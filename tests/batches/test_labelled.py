@@ -155,6 +155,18 @@ def test_evaluation_gives_every_unit_its_own_logits_in_order_whatever_the_rows_a
                 np.testing.assert_array_equal(mine, fake_logits_of(unit, kind))
 
 
+def test_evaluation_tells_how_many_of_its_rows_are_done():
+    told: list[tuple[int, int]] = []
+    batches = EvaluationBatches(UNITS, SHAPE, 4, 0)
+
+    def forward(batch: Batch) -> np.ndarray:
+        return fake_logits(batch, SHAPE)
+
+    batches.logits(forward, progress=lambda done, total: told.append((done, total)))
+    count = told[-1][1]
+    assert told == [(min(done, count), count) for done in range(4, count + 4, 4)]
+
+
 def test_every_evaluation_batch_has_the_same_shape():
     shapes = set()
 

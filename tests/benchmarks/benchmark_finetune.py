@@ -140,8 +140,8 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
 
     from bert_jax.batches.device import to_device
     from bert_jax.batches.labelled import LabelledBatches
-    from bert_jax.finetune import read_units
     from bert_jax.finetuning_config import FinetuningExperiment
+    from bert_jax.finetuning_data import read_units
     from bert_jax.finetuning_program import program_of
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import BATCH

@@ -115,7 +115,7 @@ def topics(directory: pathlib.Path) -> None:
     rng = random.Random(4)
     for split in ROWS:
         lines = []
-        for kinds in _balanced(rng, split, ((), ("person",), ("place",), ("person", "place"))):
+        for kinds in _balanced(rng, split, ((), (), ("person",), ("place",), ("person", "place"))):
             words = [rng.choice(NAMES if kind == "person" else PLACES) for kind in kinds]
             lines.append({"text": sentence(rng, *words), "label": kinds})
         _lines(directory / f"{split}.jsonl", lines)

@@ -12,7 +12,7 @@ from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.glue import SUBMISSION
 from bert_jax.tasks.glue_submission import collect_predictions
 from bert_jax.tasks.own_data import OwnDataConfig
-from bert_jax.tasks.task import TaskConfig
+from bert_jax.tasks.task import TaskConfig, usable_splits
 from bert_jax.tasks.text_task import TextTask, load
 from bert_jax.terminal import UserError
 
@@ -86,6 +86,14 @@ def test_long_texts_are_cut_to_the_length_and_hostile_ones_yield_units(tmp_path:
 def test_only_training_is_cut_to_train_rows(tmp_path: pathlib.Path):
     task = load(config("glue/rte", rte(tmp_path), train_rows=1))
     assert {split: len(examples) for split, examples in task.splits.items()} == {"train": 1, "dev": 2, "test": 3}
+
+
+def test_only_dev_splits_are_cut_to_dev_rows(tmp_path: pathlib.Path):
+    task = load(config("glue/rte", rte(tmp_path), dev_rows=1))
+    assert {split: len(examples) for split, examples in task.splits.items()} == {"train": 4, "dev": 1, "test": 3}
+    splits = {split: ["a", "b"] for split in ("train", "dev_matched", "dev_mismatched", "test_matched")}
+    cut = usable_splits(TaskConfig(dev_rows=1), splits)
+    assert {split: len(examples) for split, examples in cut.items()} == dict(zip(splits, (2, 1, 1, 2), strict=True))
 
 
 def test_scores_are_the_official_ones_and_a_split_without_labels_has_none(tmp_path: pathlib.Path):
