@@ -46,7 +46,7 @@ from bert_jax.step_programs import (
     shape_to_finetune,
     with_keys,
 )
-from bert_jax.terminal import FlagParser, UserError, nearest, require_stdout, run_verb
+from bert_jax.terminal import FlagParser, UserError, counted, nearest, require_stdout, run_verb
 
 STEPS = ("train", "eval", "finetune")
 
@@ -116,7 +116,7 @@ class Case:
         name, (steps, covers) = f"phase {self.phase}, {self.kind} step", self._steps(program)
         if isinstance(self.experiment, FinetuningExperiment):
             runs = len(self.experiment.runs())
-            name = "finetune step" + (f" (1 of {runs} runs)" if runs > 1 else "")
+            name = "finetune step" + (f" (1 of {counted(runs, 'run')})" if runs > 1 else "")
         mesh = dict(program.mesh.shape)
         return Step(name, self.config, self.kind, mesh, program.rows, program.length, program.flops, steps, covers)
 
@@ -127,9 +127,9 @@ class Case:
         if self.examples is None:
             return None, ""
         if isinstance(self.experiment, Experiment):
-            return -(-self.examples // program.rows), f"1 pass, {self.examples:,} rows"
+            return -(-self.examples // program.rows), f"1 pass, {counted(self.examples, 'row')}"
         t = costliest_run(self.experiment).training
-        return t.epochs * -(-self.examples // t.batch_size), f"{t.epochs} epochs, {self.examples:,} examples"
+        return t.epochs * -(-self.examples // t.batch_size), f"{counted(t.epochs, 'epoch')}, {counted(self.examples, 'example')}"
 
     @property
     def accumulation(self) -> int:
@@ -281,7 +281,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     if most.rows:
         batch = most.rows * k * parts
         each = batch / case.step(program).chips(compiler.topology)
-        found.append(f"{flags_of(case.batch_of(batch))}, {each:g} rows a chip, the most ({most.bytes / GIB:.1f} GiB)")
+        found.append(f"{flags_of(case.batch_of(batch))}, {each:g} a chip, the most ({most.bytes / GIB:.1f} GiB)")
     return found
 
 

@@ -18,7 +18,7 @@ from bert_jax.keys import did_you_mean
 from bert_jax.model.settings import ModelConfig
 from bert_jax.ranges import MOST, BatchSize, Count, CountOrZero, Name, Rate, Seed, check_value, hints, is_group, kinds_of
 from bert_jax.sharding.mesh import MeshConfig
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Warmup
 
@@ -112,7 +112,7 @@ class Experiment:
         if (self.init_new or self.init_drop) and not self.init_from:
             raise UserError("config.init_new and config.init_drop are about the model config.init_from, which is empty; name one")
         if (steps := self.phase_starts()[-1]) > MOST:
-            raise UserError(f"config.phases have {steps:,} steps together, which must be at most {MOST:,}; shorten them")
+            raise UserError(f"config.phases have {counted(steps, 'step')} together, which must be at most {MOST:,}; shorten them")
         if self.examples.pairs != "none" and self.model.type_vocab_size < 2:
             raise UserError(
                 f"config.model.type_vocab_size={self.model.type_vocab_size} has no type for the second text of a pair; "

@@ -51,7 +51,7 @@ from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.settings import ACTIVATIONS, NAMED, PROBLEMS, HeadConfig
 from bert_jax.ranges import COUNT, SEED, InRange
-from bert_jax.terminal import FlagParser, UserError, named, nearest, run_verb
+from bert_jax.terminal import FlagParser, UserError, counted, named, nearest, run_verb
 
 FORMATS = ("huggingface", "tf1", "stablehlo")
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
@@ -113,11 +113,12 @@ def described(model: Model, new: Sequence[str] = ()) -> list[str]:
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"
     return [
-        f"{model.source}: {_count_of(read):,} parameters",
+        f"{model.source}: {counted(_count_of(read), 'parameter')}",
         *_parts(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
-        f"{config.num_layers} layers x {config.hidden_size}, {config.num_heads} heads, {config.max_position:,} positions, "
+        f"{counted(config.num_layers, 'layer')} x {config.hidden_size}, {counted(config.num_heads, 'head')}, "
+        f"{counted(config.max_position, 'position')}, "
         f"{config.type_vocab_size} token types, {config.activation}",
-        f"vocabulary of {words.size:,} pieces ({words.kind}, {casing}, sha256 {words.sha256[:12]}...)",
+        f"vocabulary of {counted(words.size, 'piece')} ({words.kind}, {casing}, sha256 {words.sha256[:12]}...)",
     ]
 
 
@@ -163,7 +164,7 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         there = set(model.tokenizer.pieces)
         missing = [token for token in tokens if token not in there]
         model, note = _with_words(model, extended(model.tokenizer, missing))
-        notes += [note, f"{len(tokens) - len(missing):,} of the {len(tokens):,} tokens were in the vocabulary already"]
+        notes += [note, f"in the vocabulary already: {len(tokens) - len(missing):,} of {counted(len(tokens), 'token')}"]
     if (flags.labels or flags.problem) and _new_head(flags) is None:
         model = _relabelled(model, flags)
         notes.append("labels and problem of the head are those given")
@@ -199,7 +200,7 @@ def written(model: Model, flags: argparse.Namespace) -> list[str]:
         notes += [f"without {part}" for part in lost]
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     files = ", ".join(sorted(path.name for path in target.iterdir()))
-    return [f"{target} as {flags.format}: {_count_of(model.params):,} parameters, {size / 1e6:,.1f} MB", files, *notes]
+    return [f"{target} as {flags.format}: {counted(_count_of(model.params), 'parameter')}, {size / 1e6:,.1f} MB", files, *notes]
 
 
 def _arrays(signature: dict) -> Iterator[tuple[str, dict]]:
@@ -241,7 +242,7 @@ def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
     words = sources_of(model.tokenizer, tokenizer)
     casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
     note = (
-        f"vocabulary {model.tokenizer.size:,} -> {tokenizer.size:,} pieces ({casing}): {words.kept:,} kept, "
+        f"vocabulary {model.tokenizer.size:,} -> {counted(tokenizer.size, 'piece')} ({casing}): {words.kept:,} kept, "
         f"{words.spelt + words.unknown:,} the mean of their old spelling ({words.unknown:,} with unknown parts), "
         f"{words.given_up:,} given up"
     )
@@ -253,7 +254,9 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
         raise UserError("--labels and --problem are for a labelled head, and the model has none; --new=sequence_head makes one")
     labels = flags.labels or model.head.labels
     if len(labels) != model.head.num_outputs:
-        raise UserError(f"{len(labels)} labels for the {model.head.num_outputs} outputs of the {model.head.part}; name as many")
+        raise UserError(
+            f"{counted(len(labels), 'label')} for the {model.head.num_outputs} outputs of the {model.head.part}; name as many"
+        )
     head = dataclasses.replace(model.head, labels=tuple(labels), problem=flags.problem or model.head.problem)
     return dataclasses.replace(model, head=head)
 

@@ -67,7 +67,7 @@ from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from bert_jax.step_memory import finetuning_demand, scoring_demand
 from bert_jax.sweep import BEST, UNSAVED, Learned, sweep
 from bert_jax.tasks.registry import load_task
-from bert_jax.terminal import UserError, run_verb
+from bert_jax.terminal import UserError, counted, run_verb
 from bert_jax.warm_start import labelled_start, teacher_of, with_own_head
 
 log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb
@@ -150,7 +150,7 @@ def finetune(
         frozen = program.config.num_layers + 2 - training.epochs  # the head, the layers, and the embeddings, one an epoch
         if training.gradual_unfreezing and frozen > 0:
             lowest = f"the lowest {frozen} of layers and embeddings"
-            said.note(f"gradual unfreezing: {training.epochs} epochs leave {lowest} as they are")
+            said.note(f"gradual unfreezing: in {counted(training.epochs, 'epoch')}, {lowest} stay as they are")
 
         # -------------------------------------------------------------------------------------------------------------- the loop
         stopped = False

@@ -27,6 +27,7 @@ from bert_jax.model.attention_choice import in_words
 from bert_jax.model.settings import ModelConfig
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.task import Task
+from bert_jax.terminal import counted
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,9 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self.note(f"continuing from step {step:,}")
         else:
             self.note(
-                f"{last_step:,} steps, {batches.steps_per_epoch:,} an epoch of {experiment.training.batch_size} examples, "
-                f"in rows of {shape.length} tokens"
+                f"{counted(last_step, 'step')}, {batches.steps_per_epoch:,} an epoch of "
+                f"{counted(experiment.training.batch_size, 'example')}, "
+                f"in rows of {counted(shape.length, 'token')}"
             )
         self.note(in_words(model, [shape.length], mesh))
 
@@ -85,7 +87,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         """Around the compilation of `what` for such rows: says so, and leaves its time out of the rates."""
         rows, length = batch["input_ids"].shape
         self._watchdog.alive("compilation")
-        with self.pace.pause(), compiling(f"the {what} for {rows} rows of {length} tokens", self.prefix):
+        with self.pace.pause(), compiling(f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}", self.prefix):
             yield
         self._watchdog.alive("compilation")
 
@@ -152,7 +154,7 @@ def shown(scores: Mapping[str, float], metric: str, bar: float, most: int = 8) -
 def log_start(experiment: FinetuningExperiment, task: Task, model: ModelConfig, baselines: Mapping[str, Baseline]) -> None:
     """What is about to be learned, from what."""
     origin = f"random weights in the shape of {experiment.init_from}" if experiment.init_random else experiment.init_from
-    log.info("model: %d layers, %d wide, from %s", model.num_layers, model.hidden_size, origin)
+    log.info("model: %s, %d wide, from %s", counted(model.num_layers, "layer"), model.hidden_size, origin)
     log.info("task: %s, %s", task.name, ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items()))
     labels = task.head.labels
     if labels and task.head.problem != "regression":

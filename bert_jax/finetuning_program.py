@@ -19,7 +19,7 @@ from bert_jax.model.labelling import BertForLabels, initial_label_parameters
 from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings
 from bert_jax.tasks.task import Task
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 from bert_jax.training.depths import rate_factors
 from bert_jax.training.label_losses import LabelLoss, spread_layers
 from bert_jax.training.losses import Sums
@@ -144,7 +144,8 @@ def label_loss(experiment: FinetuningExperiment, task: Task, units: Sequence[Uni
         raise UserError(f"config.training.class_weights is for tasks that choose one of several labels, and {task.name} is none")
     if weights and len(weights) != len(labels):
         raise UserError(
-            f"config.training.class_weights has {len(weights)} numbers, but {task.name} has {len(labels)} labels "
+            f"config.training.class_weights has {counted(len(weights), 'number')}, but {task.name} has "
+            f"{counted(len(labels), 'label')} "
             f"({', '.join(labels)}); give one for each, or a single 0 to balance them"
         )
     if experiment.training.label_smoothing and task.head.problem == "regression":

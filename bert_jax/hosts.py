@@ -26,7 +26,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 from bert_jax.workdir import flatten
 
 # The firewall that Google makes for a slice opens 8470, 8471, 8474 and 8476; JAX's own default, 8482 since 0.8.1, is shut on v6e
@@ -195,7 +195,8 @@ def _judge(hosts: Hosts, facts: dict[str, str], heard: Mapping[int, dict[str, st
     missing = [i for i in range(1, hosts.count) if i not in heard]
     if missing:
         return (
-            f"{hosts.count} workers are expected and {_listed(hosts, missing)} did not start; start the same command on all of "
+            f"{counted(hosts.count, 'worker')} expected, and {_listed(hosts, missing)} did not start; start the same "
+            f"command on all of "
             f"them at once:\n  {hosts.remedy}"
         )
     differing = []

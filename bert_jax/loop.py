@@ -21,7 +21,7 @@ from bert_jax.interop.directory import Unwritable
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.metrics.writer import RESULTS, MetricsWriter, write_json
 from bert_jax.saved_programs import load_program
-from bert_jax.terminal import Progress, UserError, duration
+from bert_jax.terminal import Progress, UserError, counted, duration
 from bert_jax.training.losses import Sums
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def stop_if_diverged(limit: int, directory: pathlib.Path, rows: Callable[[int], 
         path.unlink(missing_ok=True)
         kept = f"could not be kept in {path} ({error.strerror})"
     raise UserError(
-        f"the loss or the gradient was not finite in {limit} steps in a row, up to step {step:,} "
+        f"the loss or the gradient was not finite in {counted(limit, 'step')} in a row, up to step {step:,} "
         f"(config.abort_after_skipped); nothing was learned from them. The last batch {kept}. "
         "The checkpoints hold finite weights: lower the learning rate, or start the same command again to retry from the newest"
     )

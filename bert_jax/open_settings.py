@@ -18,6 +18,7 @@ from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.settings import config_from_json
 from bert_jax.metrics.writer import METRICS
 from bert_jax.model.settings import ModelConfig
+from bert_jax.terminal import counted
 from bert_jax.warm_start import FREE
 from bert_jax.workdir import CONFIG
 from bert_jax.workdir import read_config as read_run_config
@@ -62,7 +63,9 @@ def settled(
         if not 0 < steps < warmup or key in given or phase.get("continue_schedule"):
             continue
         phase["warmup_steps"] = int(WARMUP * steps)
-        notes.append(f"config.{key} is {phase['warmup_steps']}, a tenth of the phase's {steps:,} steps: {warmup:,} are too many")
+        notes.append(
+            f"config.{key} is {phase['warmup_steps']}, a tenth of the phase's {counted(steps, 'step')}: {warmup:,} are too many"
+        )
     return settled, notes
 
 

@@ -66,7 +66,7 @@ from bert_jax.sharding.rules import (
     state_shardings,
 )
 from bert_jax.step_memory import evaluation_demand, pretraining_demand, state_demand
-from bert_jax.terminal import UserError, run_verb
+from bert_jax.terminal import UserError, counted, run_verb
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import make_optimizer
@@ -135,7 +135,7 @@ def pretrain(
             state = jax.jit(fresh_state, out_shardings=shardings)()
         step = first = int(state.step)
     if step == last_step and (run.workdir / RESULTS).exists():
-        log.info("all %s steps are done: see %s", f"{last_step:,}", run.workdir / RESULTS)
+        log.info("done, all of %s: see %s", counted(last_step, "step"), run.workdir / RESULTS)
         return 0
     log_start(experiment, train, heldout, mesh, first)
 
@@ -318,12 +318,13 @@ def check_corpus(experiment: Experiment, train: Corpus, heldout: Corpus) -> None
     size, asked = train.vocabulary.size, experiment.model.vocab_size
     if size != asked and experiment.init_from:
         raise UserError(
-            f"config.init_from={experiment.init_from} has a vocabulary of {asked:,} entries, and that of the corpus "
+            f"config.init_from={experiment.init_from} has a vocabulary of {counted(asked, 'entry')}, and that of the corpus "
             f"{train.directory} has {size:,}; build the corpus with --vocab={experiment.init_from}"
         )
     if size != asked:
         raise UserError(
-            f"config.model.vocab_size={asked:,}, but the vocabulary of the corpus {train.directory} has {size:,} entries; "
+            f"config.model.vocab_size={asked:,}, but the vocabulary of the corpus {train.directory} has "
+            f"{counted(size, 'entry')}; "
             f"leave model.vocab_size out: it is {size} then; or build the corpus with the model's vocabulary"
         )
     for split in (train, heldout):

@@ -19,6 +19,7 @@ from bert_jax.metrics.scores import summarise
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.attention_choice import in_words
 from bert_jax.model.pretraining import count_parameters
+from bert_jax.terminal import counted
 
 log = logging.getLogger(__name__)
 
@@ -35,19 +36,19 @@ def log_start(experiment: Experiment, train: Corpus, heldout: Corpus, mesh: Mesh
     """What is about to be trained, on what."""
     m, devices = experiment.model, mesh.devices.flat
     log.info(
-        "model: %d layers, %d wide, %d heads, vocabulary %s: %s parameters, %s",
-        m.num_layers,
+        "model: %s, %d wide, %s, vocabulary %s: %s, %s",
+        counted(m.num_layers, "layer"),
         m.hidden_size,
-        m.num_heads,
+        counted(m.num_heads, "head"),
         f"{m.vocab_size:,}",
-        f"{count_parameters(m, heads=True):,}",
+        counted(count_parameters(m, heads=True), "parameter"),
         m.dtype,
     )
     log.info(
-        "corpus: %s tokens in %s documents to train on, %s documents held out",
-        f"{train.num_tokens:,}",
-        f"{train.num_documents:,}",
-        f"{heldout.num_documents:,}",
+        "corpus: %s in %s to train on, %s held out",
+        counted(train.num_tokens, "token"),
+        counted(train.num_documents, "document"),
+        counted(heldout.num_documents, "document"),
     )
     log.info(
         "devices: %d x %s, mesh %s",
@@ -64,13 +65,13 @@ def log_phase(experiment: Experiment, i: int, source: BatchSource) -> None:
     """What the rows of a phase are like."""
     phase, plan = experiment.phases[i], source.plan(0).summary()
     log.info(
-        "phase %d of %d: %s steps of %s rows x %d tokens; an epoch is %s rows, %.0f %% random next sentences, %.0f %% padding",
+        "phase %d of %d: %s of %s x %s; an epoch is %s, %.0f %% random next sentences, %.0f %% padding",
         i + 1,
         len(experiment.phases),
-        f"{phase.steps:,}",
-        f"{phase.batch_size:,}",
-        phase.length,
-        f"{source.rows_per_epoch:,}",
+        counted(phase.steps, "step"),
+        counted(phase.batch_size, "row"),
+        counted(phase.length, "token"),
+        counted(source.rows_per_epoch, "row"),
         100 * plan["random_next_fraction"],
         100 * plan["padding_fraction"],
     )

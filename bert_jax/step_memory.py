@@ -10,6 +10,7 @@ from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.sharding.out_of_memory import Demand
 from bert_jax.sharding.rules import row_multiple
+from bert_jax.terminal import counted
 
 KEPT = "What the workdir holds stays, and the same command with such a flag continues from it."
 ELSEWHERE = "(in another --workdir: it changes what is learned)"
@@ -66,7 +67,7 @@ def scoring_demand(experiment: FinetuningExperiment, rows: int, length: int, mes
 
 
 def _rows(rows: int, length: int, mesh: Mesh) -> str:
-    return f"{rows:,} rows of {length} tokens a step, {rows / row_multiple(mesh):g} a device"
+    return f"{counted(rows, 'row')} of {counted(length, 'token')} a step, {rows / row_multiple(mesh):g} a device"
 
 
 def _recomputing(now: str) -> list[str]:

@@ -29,7 +29,7 @@ from bert_jax.metrics.pictures import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.shares import OthersLost
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,8 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
     if run.is_first and not single:
         (run.workdir / METRICS).touch()  # from now on the workdir is bound to this configuration, as that of a single run is
     if share.count > 1:
-        log.info("%d processes share %d runs; this one has %d", share.count, len(runs), len(share.of(runs)))
+        shared = (counted(share.count, "process"), counted(len(runs), "run"), len(share.of(runs)))
+        log.info("%s for %s; this one has %d", *shared)
     if not _side_by_side(train_one, share.of(range(len(runs))), groups):
         share.stopped()
         return run.preemption.exit_status
@@ -109,7 +110,7 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
         _keep_only(best(), learned)
     chosen = best()
     if "failed" in chosen.results:
-        raise UserError(f"all {len(runs)} runs failed; the first one: {chosen.results['failed']}")
+        raise UserError(f"no run of {len(runs):,} came to its end; the first one: {chosen.results['failed']}")
     unsaved = chosen.results.get(UNSAVED, "") if single else ""
     if not single:
         ordered = sorted(learned, key=lambda one: directories.index(one.directory))
@@ -138,7 +139,8 @@ def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
         return [devices]
     if len(devices) % size:
         raise UserError(
-            f"config.sweep.devices_per_run={size} does not divide the {len(devices)} devices of a process; choose a divisor, "
+            f"config.sweep.devices_per_run={size} does not divide the {counted(len(devices), 'device')} of a process; "
+            f"choose a divisor, "
             "or 0 for one run after another on all devices"
         )
     return [devices[i : i + size] for i in range(0, len(devices), size)]
@@ -252,9 +254,12 @@ def draw(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
         runs = [r for r in summary["runs"] if "failed" not in r and all(r[name] == setting[name] for name in SETTINGS)]
         return [r["scores"][split][metric] for r in runs]
 
-    labels = ["batch {batch_size}\nrate {learning_rate:g}\n{epochs} epochs".format(**setting) for setting in summary["settings"]]
+    labels = [
+        "batch {batch_size}\nrate {learning_rate:g}\n".format(**setting) + counted(setting["epochs"], "epoch")
+        for setting in summary["settings"]
+    ]
     settings = [(label, scores(setting)) for label, setting in zip(labels, summary["settings"], strict=True)]
-    title = f"{workdir.name}: {len(summary['runs'])} runs"
+    title = f"{workdir.name}: {counted(len(summary['runs']), 'run')}"
     draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baselines=summary["baseline_answers"])
 
 

@@ -21,7 +21,7 @@ from bert_jax.interop.settings import LABELLED
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.labelling import initial_label_parameters
 from bert_jax.model.settings import HeadConfig, ModelConfig
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def teacher_of(experiment: FinetuningExperiment, student: Model, head: HeadConfi
         )
     if teacher.config.max_position < experiment.task.length:
         raise UserError(
-            f"config.distillation.teacher={name} reads {teacher.config.max_position} tokens, and config.task.length="
+            f"config.distillation.teacher={name} reads {counted(teacher.config.max_position, 'token')}, and config.task.length="
             f"{experiment.task.length}; shorten it"
         )
     widths = teacher.config.hidden_size, student.config.hidden_size

@@ -268,7 +268,7 @@ def test_every_change_is_a_flag_and_is_told(model, tmp_path, capsys):
         "positions 40 -> 50, new ones random",
         "token types 3 -> 2",
         "vocabulary 140 -> 141 pieces (cased): 140 kept, 1 the mean of their old spelling (0 with unknown parts), 0 given up",
-        "1 of the 2 tokens were in the vocabulary already",
+        "in the vocabulary already: 1 of 2 tokens",
     ):
         assert line in told
 

@@ -70,7 +70,7 @@ def test_workers_that_agree_go_on():
 def test_everyone_present_hears_who_is_missing():
     told = call(group(4, free_port())[:2], [{"jax": "1"}] * 2, timeout=1)
     assert told[0] == told[1]
-    assert "4 workers are expected and worker 2, worker 3 did not start" in told[0]
+    assert "4 workers expected, and worker 2, worker 3 did not start" in told[0]
     assert "THE REMEDY" in told[0]
 
 

@@ -176,7 +176,7 @@ def test_a_sweep_whose_runs_all_fail_says_why_and_so_does_a_single_run(tmp_path)
     def fail(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> None:
         raise UserError(f"seed {one.seed} is no good")
 
-    with pytest.raises(UserError, match="all 2 runs failed; the first one: seed 1 is no good"):
+    with pytest.raises(UserError, match="no run of 2 came to its end; the first one: seed 1 is no good"):
         sweep(experiment(seeds=[1, 2]), run_in(tmp_path), fail, Finished())
     with pytest.raises(UserError, match=r"^seed 1 is no good"):
         sweep(experiment(seeds=[1]), run_in(tmp_path), fail, Finished())

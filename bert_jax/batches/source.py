@@ -15,7 +15,7 @@ from bert_jax.examples.assemble import Batch, assemble_rows
 from bert_jax.examples.masking import MaskingTables, masking_tables
 from bert_jax.examples.plan import EpochPlan, plan_epoch
 from bert_jax.examples.settings import ExampleConfig
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 _PLANS_HELD = 3  # the epoch before, this one and the next: a batch may straddle two while the third is being planned
 
@@ -98,6 +98,8 @@ def shard_rows(batch_size: int, shard: tuple[int, int]) -> np.ndarray:
         raise ValueError(f"shard {index} of {count}")
     if batch_size % count:
         near = sorted({max(count, batch_size // count * count), -(-batch_size // count) * count})
-        raise UserError(f"batch_size={batch_size} does not divide over {count} hosts; {' and '.join(map(str, near))} would")
+        raise UserError(
+            f"batch_size={batch_size} does not divide over {counted(count, 'host')}; {' and '.join(map(str, near))} would"
+        )
     size = batch_size // count
     return np.arange(index * size, (index + 1) * size, dtype=np.int64)

@@ -22,7 +22,7 @@ from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.verification import verify
 from bert_jax.corpus.workers import available_cores
 from bert_jax.ranges import MOST, InRange
-from bert_jax.terminal import FlagParser, UserError, nearest, run_verb
+from bert_jax.terminal import FlagParser, UserError, counted, nearest, run_verb
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
 
@@ -217,7 +217,7 @@ def main() -> None:
     with files.disk_errors(flags.output):
         tokenizer = _tokenizer(flags, config)
     if flags.vocab_only:
-        print(f"vocabulary of {tokenizer.size:,} pieces in {flags.output / TOKENIZER}")
+        print(f"vocabulary of {counted(tokenizer.size, 'piece')} in {flags.output / TOKENIZER}")
         return
     command = shlex.join(["python", "-m", "bert_jax.corpus", *sys.argv[1:]])
     report = build_corpus(config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=command)
@@ -231,7 +231,8 @@ def _verify(flags: argparse.Namespace) -> None:
     open_splits(flags.verify)
     count, size = verify(flags.verify)
     print(
-        f"{flags.verify} holds what was written: {count:,} files, {size / 1e6:,.1f} MB, and the vocabulary it was tokenised with"
+        f"{flags.verify} holds what was written: {counted(count, 'file')}, {size / 1e6:,.1f} MB, and the vocabulary "
+        f"it was tokenised with"
     )
 
 

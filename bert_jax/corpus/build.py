@@ -24,7 +24,7 @@ from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, ShardWork, Te
 from bert_jax.corpus.sources import Item, Source
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.workers import Report, run_jobs
-from bert_jax.terminal import Progress, UserError
+from bert_jax.terminal import Progress, UserError, byte_unit, counted
 
 REPORT = "report.json"
 _TOKENS_WORTH_PROCESSES = 20_000_000  # below, starting processes costs more than surveying
@@ -70,7 +70,10 @@ def build_corpus(
                 _write_shards(work, workers, found=len(mine) - len(work))
         missing = shards - len(store.finished_shards(directory, shards))
         if missing:
-            print(f"{shards - missing} of {shards} shards are done; {missing} belong to other hosts; the last one ends the work")
+            print(
+                f"done: {shards - missing} of {counted(shards, 'shard')}; the rest ({missing}) is for other hosts; "
+                f"the last one ends the work"
+            )
             return None
         with _lock(directory / ".finish.lock", wait=True):
             if not _is_finished(directory, config):
@@ -97,7 +100,8 @@ def settle_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
     there = load_tokenizer(directory)
     if (there.vocabulary, there.max_word_characters) != (tokenizer.vocabulary, tokenizer.max_word_characters):
         raise UserError(
-            f"{directory} holds another vocabulary ({there.size:,} pieces) than the one given ({tokenizer.size:,} pieces); "
+            f"{directory} holds another vocabulary ({counted(there.size, 'piece')}) than the one given "
+            f"({counted(tokenizer.size, 'piece')}); "
             "choose another --output, or remove it"
         )
 
@@ -189,11 +193,13 @@ def _lock(path: pathlib.Path, *, wait: bool) -> Iterator[None]:
 def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
     """Runs `work` on `workers` processes, with progress by weight of text."""
     weights = [sum(span.weight for span in w.spans) for w in work]
-    progress = Progress("building the corpus:", total=max(1, round(sum(weights) / 1e6)), unit="MB of text")
+    scale, unit = byte_unit(sum(weights))
+    progress = Progress("building the corpus:", total=max(1, round(sum(weights) / scale)), unit=f"{unit} of text")
 
     def tick(fractions: Sequence[float], tokens: int, finished: int) -> None:
         done = sum(fraction * weight for fraction, weight in zip(fractions, weights, strict=True))
-        progress.update(round(done / 1e6), f"{tokens / 1e6:.1f} M tokens, {found + finished}/{found + len(work)} shards")
+        shards = f"{found + finished}/{counted(found + len(work), 'shard')}"
+        progress.update(round(done / scale), f"{tokens / 1e6:.1f} M tokens, {shards}")
 
     tick([0.0] * len(work), 0, 0)
     run_jobs(_write_one, work, workers, tick)
@@ -278,7 +284,7 @@ def _finish(
         read = _sum(content["read"] for content in contents).get("documents", 0)
         why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
         raise UserError(
-            f"the corpus is empty: {read:,} documents were read, none was kept ({why or 'the sources hold no text'}); see --keep"
+            f"the corpus is empty: of {counted(read, 'document')} none was kept ({why or 'the sources hold no text'}); see --keep"
         )
     every = survey.sampling(sentences)
     jobs = [_SurveyWork(path, tokenizer.size, tokenizer.unk_id, every) for path in paths]

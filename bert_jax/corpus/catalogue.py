@@ -16,7 +16,7 @@ import urllib.parse
 import urllib.request
 
 from bert_jax.corpus import files
-from bert_jax.terminal import Progress, UserError
+from bert_jax.terminal import Progress, UserError, byte_unit
 
 HOST = "https://storage.googleapis.com"
 _BUCKET, _FOLDER = "tfds-data", "datasets"
@@ -64,9 +64,10 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
     part.mkdir(parents=True, exist_ok=True)
     url = f"{HOST}/{_BUCKET}/{_FOLDER}/{urllib.parse.quote(f'{name}/{version}')}"
     missing = [path for path, size in wanted.items() if not (part / path).is_file() or (part / path).stat().st_size != size]
-    progress = Progress(f"fetching {name}:", total=round(sum(wanted.values()) / 1e6), unit="MB")
+    scale, unit = byte_unit(sum(wanted.values()))
+    progress = Progress(f"fetching {name}:", total=max(1, round(sum(wanted.values()) / scale)), unit=unit)
     done = sum(size for path, size in wanted.items() if path not in missing)
-    progress.update(round(done / 1e6))
+    progress.update(round(done / scale))
     with concurrent.futures.ThreadPoolExecutor(_CONNECTIONS) as pool:
         fetches = {pool.submit(_fetch_file, url + urllib.parse.quote(path), part / path): path for path in missing}
         for future in concurrent.futures.as_completed(fetches):
@@ -78,7 +79,7 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
                     f"cannot fetch {fetches[future]} of {name} ({error}); run the same command again to go on"
                 ) from error
             done += wanted[fetches[future]]
-            progress.update(round(done / 1e6))
+            progress.update(round(done / scale))
     progress.close()
     part.rename(final)
     return final

@@ -17,7 +17,7 @@ import numpy as np
 from bert_jax.corpus import files
 from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 MANIFEST = "manifest.json"
 REQUIRED = frozenset({*(f"{split}.{name}.npy" for split in SPLITS for name in ARRAYS), TOKEN_COUNTS})
@@ -58,8 +58,8 @@ def _check_name(path: pathlib.Path, name: Any, index: int, shards: int) -> None:
         )
     if name != shard_name(index, shards):
         total = int(match[1])
-        found = f"{shards} shards, of which number {index} is {name}"
-        _refuse_manifest(path, found, f"{total} shards, {shard_name(index, total)} in that place")
+        found = f"{counted(shards, 'shard')}, of which number {index} is {name}"
+        _refuse_manifest(path, found, f"{counted(total, 'shard')}, {shard_name(index, total)} in that place")
 
 
 def _check_files(path: pathlib.Path, shard: Mapping[str, Any]) -> None:
@@ -125,9 +125,9 @@ def _array(file: pathlib.Path, dtype: np.dtype, length: int) -> np.ndarray:
     try:
         array = files.map_array(file)
     except (OSError, ValueError, EOFError) as error:
-        _refuse(file, f"no array ({error})", f"{length:,} numbers of type {dtype}")
+        _refuse(file, f"no array ({error})", f"{counted(length, 'number')} of type {dtype}")
     if array.dtype != dtype or array.shape != (length,):
-        _refuse(file, f"an array of shape {array.shape} and type {array.dtype}", f"{length:,} numbers of type {dtype}")
+        _refuse(file, f"an array of shape {array.shape} and type {array.dtype}", f"{counted(length, 'number')} of type {dtype}")
     return array
 
 
@@ -138,7 +138,9 @@ def check_sizes(path: pathlib.Path, listed: Mapping[str, Mapping[str, Any]]) -> 
         if not file.is_file():
             raise CorruptedCorpus(f"corrupted corpus: {file} is missing; {remedy(file)}")
         if (size := file.stat().st_size) != facts["bytes"]:
-            raise CorruptedCorpus(f"corrupted corpus: {file} has {size:,} bytes instead of {facts['bytes']:,}; {remedy(file)}")
+            raise CorruptedCorpus(
+                f"corrupted corpus: {file} has {counted(size, 'byte')} instead of {facts['bytes']:,}; {remedy(file)}"
+            )
 
 
 def remedy(file: pathlib.Path) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.corpus import catalogue, files
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 EMBEDDED = "embedded"
 _TFRECORD_HEADER = struct.Struct("<QI")  # bytes of the record, checksum of that number; the record's own checksum follows it
@@ -62,7 +62,9 @@ def _read_tfrecords(path: pathlib.Path, skip: int, take: int) -> Iterator[bytes]
         for number in range(skip + take):
             header = file.read(_TFRECORD_HEADER.size)
             if len(header) < _TFRECORD_HEADER.size:
-                raise UserError(f"{path} ends after {number:,} records instead of {skip + take:,} or more; fetch it again")
+                raise UserError(
+                    f"{path} ends after {counted(number, 'record')} instead of {skip + take:,} or more; fetch it again"
+                )
             length, _ = _TFRECORD_HEADER.unpack(header)
             if number < skip:
                 file.seek(length + 4, os.SEEK_CUR)

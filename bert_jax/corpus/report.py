@@ -10,6 +10,7 @@ from bert_jax.corpus.cleaning import ALWAYS, RULES
 from bert_jax.corpus.heldout import wanted_documents
 from bert_jax.corpus.survey import ShardSurvey, duplicate_lines
 from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.terminal import counted
 
 DUPLICATE_LINES_LIMIT = 0.10
 UNKNOWN_LIMIT = 0.01
@@ -75,7 +76,8 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         )
     elif report["one_sentence_documents"] > documents / 2:
         found.append(
-            f"{report['one_sentence_documents']:,} of {documents:,} documents have a single sentence, which gives no next "
+            f"of {counted(documents, 'document')} {report['one_sentence_documents']:,} with a single sentence, which "
+            f"gives no next "
             "segment; train without sentence pairs, or check --layout."
         )
     if heldout["documents"] < wanted_documents(documents):
@@ -94,13 +96,15 @@ def format_report(report: dict[str, Any]) -> str:
     vocabulary = report["vocabulary"]
     casing = "uncased" if vocabulary["lowercase"] else "cased"
     lines = [
-        f"vocabulary   {vocabulary['kind']}, {vocabulary['size']:,} pieces, {casing}",
-        f"read         {report['read'].get('documents', 0):,} documents, {report['read'].get('characters', 0):,} characters",
+        f"vocabulary   {vocabulary['kind']}, {counted(vocabulary['size'], 'piece')}, {casing}",
+        f"read         {counted(report['read'].get('documents', 0), 'document')}, "
+        f"{counted(report['read'].get('characters', 0), 'character')}",
     ]
     lines += [f"             layout {layout}: {', '.join(names)}" for layout, names in report["layouts"].items()]
     for split, counts in report["splits"].items():
         lines.append(
-            f"{split:<12} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, "
+            f"{split:<12} {counted(counts['documents'], 'document')}, {counted(counts['sentences'], 'sentence')}, "
+            f"{counted(counts['tokens'], 'token')}, "
             f"{counts['unknown_rate']:.3%} unknown"
         )
     fractions = report["heldout_fractions"]
@@ -111,9 +115,9 @@ def format_report(report: dict[str, Any]) -> str:
     lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}")
     lines += [f"             {line['occurrences']:,} x {line['text']}" for line in report["most_repeated_lines"]]
     dropped = {name: count for name, count in report["dropped"].items() if count}
-    lines.append("dropped      " + ("" if dropped else "nothing"))
     explained = RULES | ALWAYS | _PASSED_OVER
-    lines += [f"             {count:>9,} {name}: {explained[name]}" for name, count in sorted(dropped.items())]
+    shown = [f"{count:>9,} {name}: {explained[name]}" for name, count in sorted(dropped.items())] or ["nothing"]
+    lines += [f"{title:<13}{line}" for title, line in zip(["dropped", *[""] * len(shown)], shown, strict=False)]
     for title, bins in (("sentences", report["sentence_length_histogram"]), ("documents", report["document_length_histogram"])):
         lines.append(f"length of {title} in tokens")
         most = max((count for _, _, count in bins), default=1)

@@ -162,7 +162,7 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
         shards, command = settings.get("shards"), settings.get("command")
         done = len(finished_shards(directory, shards)) if isinstance(shards, int) else "some"
         raise UserError(
-            f"corpus {directory} is unfinished: {done} of {shards} shards are done; "
+            f"corpus {directory} is unfinished: done: {done} of {shards}; "
             f"run the command that began it again, and it goes on from there: {command}"
         )
     manifest = files.read_object(

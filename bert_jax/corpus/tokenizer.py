@@ -30,7 +30,7 @@ from bert_jax.corpus.tokenizer_files import (
 )
 from bert_jax.corpus.unigram import SentencePiece
 from bert_jax.corpus.wordpiece import MAX_WORD_CHARACTERS, WordPiece
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
@@ -92,7 +92,8 @@ class Tokenizer:
             present = [name for name in names if name in ids]
             if not present:
                 raise UserError(
-                    f"the vocabulary of {len(ids):,} pieces has no {names[0]}; BERT needs {_names_of_specials()}: {ANOTHER}"
+                    f"the vocabulary of {counted(len(ids), 'piece')} has no {names[0]}; BERT needs "
+                    f"{_names_of_specials()}: {ANOTHER}"
                 )
             special[f"{role}_id"] = ids[present[0]]
         self.vocabulary = VocabularyInfo(
@@ -296,10 +297,10 @@ def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | Non
     words = [piece for piece in pieces if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))]
     capitals = sum(piece != piece.lower() for piece in words)
     if capitals * 100 >= len(words) > 0:
-        return False, f"{capitals:,} of its {len(words):,} pieces have capitals"
+        return False, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
     if not capitals and {piece.lstrip("#\u2581") for piece in words} >= set("abcdefghijklmnopqrstuvwxyz"):
         return True, "it has the small letters and no capital"
-    return None, f"{capitals:,} of its {len(words):,} pieces have capitals"
+    return None, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
 
 
 def _content(model: WordPiece | SentencePiece) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_jax.corpus import files
 from bert_jax.corpus.wordpiece import CONTINUATION
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
@@ -264,7 +264,9 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
     """The pieces of vocab.txt and those added behind them."""
     behind = {i: token for i, token in added.items() if i >= len(lines)}
     if sorted(behind) != list(range(len(lines), len(lines) + len(behind))):
-        raise UserError(f"{path} has {len(lines):,} pieces, the tokens added to it the ids {sorted(behind)[:8]}: ids are missing")
+        raise UserError(
+            f"{path} has {counted(len(lines), 'piece')}, the tokens added to it the ids {sorted(behind)[:8]}: ids are missing"
+        )
     for i, token in added.items():
         if i < len(lines) and lines[i] != token:
             raise UserError(f"{path}: id {i} is {lines[i]!r}, the added tokens beside it say {token!r}; take both of one model")

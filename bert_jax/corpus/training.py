@@ -15,7 +15,7 @@ from bert_jax.corpus.sources import Item, cut
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.corpus.unigram import SentencePiece
 from bert_jax.corpus.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
-from bert_jax.terminal import Progress, UserError
+from bert_jax.terminal import Progress, UserError, byte_unit, counted
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0-4
 _ALPHABET = 1000  # characters kept, by frequency; a word with another is unknown
@@ -27,7 +27,8 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
     total = sum(item.weight for item in items)
     share = limit if total <= limit else limit // _SAMPLES
     counts: Counter[str] = Counter()
-    progress = Progress("reading for the vocabulary:", total=round(min(total, limit) / 1e6), unit="MB of text")
+    scale, unit = byte_unit(min(total, limit))
+    progress = Progress("reading for the vocabulary:", total=max(1, round(min(total, limit) / scale)), unit=f"{unit} of text")
     done = 0
     for spans in cut(items, 1 if total <= limit else _SAMPLES):
         taken = 0
@@ -36,7 +37,7 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
             if sentences and not is_heldout(sentences, config.heldout_fraction):
                 yield sentences
                 taken += sum(map(len, sentences))
-                progress.update(round((done + taken) / 1e6))
+                progress.update(round((done + taken) / scale))
             if taken >= share:
                 break
         done += taken
@@ -63,7 +64,8 @@ def train_wordpiece(
     letters = [*alphabet, *(CONTINUATION + c for c in alphabet)]
     if size < len(SPECIALS) + len(letters):
         raise UserError(
-            f"--vocab-size={size:,} is less than the {len(SPECIALS) + len(letters):,} pieces that the text's characters need"
+            f"--vocab-size={size:,} is less than the {counted(len(SPECIALS) + len(letters), 'piece')} that the text's "
+            f"characters need"
         )
     # The library numbers letters as it meets them, in the random order of a hash table, and breaks ties by number. Announced as
     # special tokens they have numbers beforehand, so the same text gives the same vocabulary.
@@ -118,5 +120,5 @@ def train_sentencepiece(
             minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:
-        raise UserError(f"SentencePiece cannot make {size:,} pieces from this text: {error}") from error
+        raise UserError(f"SentencePiece cannot make {counted(size, 'piece')} from this text: {error}") from error
     return Tokenizer(SentencePiece(model.getvalue(), lowercase=lowercase))

@@ -30,7 +30,7 @@ from bert_jax.corpus import files
 from bert_jax.corpus.integrity import CorruptedCorpus, check_sizes, remedy
 from bert_jax.corpus.store import read_manifest
 from bert_jax.corpus.workers import available_cores
-from bert_jax.terminal import Progress, UserError
+from bert_jax.terminal import Progress, UserError, counted
 
 _BLOCK = 4 << 20  # bytes hashed at a time, without Python's lock
 _CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s; a fast disk gives several times that
@@ -114,7 +114,8 @@ class Verification:
             self._remember()
         if self._fault is None and not self._stopped.is_set():
             seconds = time.monotonic() - began
-            log.info("the corpus is verified: %s files, %s MB, %.1fs", len(largest_first), f"{self.bytes / 1e6:,.0f}", seconds)
+            said = counted(len(largest_first), "file")
+            log.info("the corpus is verified: %s, %s MB, %.1fs", said, f"{self.bytes / 1e6:,.0f}", seconds)
             self._finished.set()
 
     def _verify(self, name: str) -> None:

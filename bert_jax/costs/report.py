@@ -16,7 +16,7 @@ from bert_jax.costs.compiling import Compiled, DoesNotFit
 from bert_jax.costs.estimate import Estimate, Operation, interval, utilisation
 from bert_jax.costs.memory import Memory
 from bert_jax.costs.topologies import Topology
-from bert_jax.terminal import duration
+from bert_jax.terminal import counted, duration
 
 COSTLIEST = 20
 SUMMED = 8
@@ -165,8 +165,8 @@ def text(found: Mapping[str, Any]) -> str:
     """One step's record as a person reads it."""
     mesh = " x ".join(f"{axis}={size}" for axis, size in found["mesh"].items() if size > 1) or "one device"
     lines = [
-        f"{found['config']}, {found['step']}, on {found['topology']}: {found['chips']:,} chips, mesh {mesh}, "
-        f"{found['rows']:,} rows of {found['length']} tokens a step, {found['rows_per_chip']:g} a chip",
+        f"{found['config']}, {found['step']}, on {found['topology']}: {counted(found['chips'], 'chip')}, mesh {mesh}, "
+        f"{counted(found['rows'], 'row')} of {counted(found['length'], 'token')} a step, {found['rows_per_chip']:g} a chip",
         "",
         *_memory(found["memory"]),
         *_time(found),
@@ -253,7 +253,7 @@ def refusal(found: Mapping[str, Any]) -> str:
     """The sentences for a step that does not fit."""
     lines = [
         f"{found['config']}, {found['step']}, on {found['topology']}: does not fit. It {found['message']} a device, "
-        f"with {found['rows']:,} rows of {found['length']} tokens a step, {found['rows_per_chip']:g} a chip."
+        f"with {counted(found['rows'], 'row')} of {counted(found['length'], 'token')} a step, {found['rows_per_chip']:g} a chip."
     ]
     if arguments := _listed(found["memory"]["arguments"]):
         lines.append(f"What goes in takes, in GiB: {arguments}; the rest is what the step makes of it, and the program.")

@@ -19,7 +19,7 @@ import jax
 from jax.experimental import topologies
 
 from bert_jax.costs.chips import CHIPS, Chip
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 """The slices of v5e and v6e that can be rented."""
@@ -86,10 +86,12 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
     generation, shape = match[2], tuple(int(n) for n in match[3].split("x"))
     several = int(match[1] or (1 if slices is None else slices))
     if slices is not None and several != slices:
-        raise UserError(f"--topology={text} has {match[1]} slices and --slices={slices} says otherwise; give one of them")
+        raise UserError(
+            f"--topology={text} has {counted(int(match[1]), 'slice')} and --slices={slices} says otherwise; give one of them"
+        )
     if several < 1:
         flag = f"--topology={text}" if match[1] else f"--slices={slices}"
-        raise UserError(f"{flag} asks for {several} slices; there must be at least 1")
+        raise UserError(f"{flag} asks for {counted(several, 'slice')}; there must be at least 1")
     name = _chip_name(generation)
     if not name:
         close = difflib.get_close_matches(generation, [*CHIPS, *SPELT], n=1, cutoff=NEAR)
@@ -133,7 +135,7 @@ def _nearest(name: str, chips: int) -> str:
     best = min(known, key=lambda shape: abs(math.log(max(1, math.prod(shape)) / max(1, chips))))
     listed = ", ".join("x".join(map(str, shape)) for shape in known[:9])
     more = f" ... {'x'.join(map(str, known[-1]))}" if len(known) > 9 else ""
-    return f"nearest: {name}:{'x'.join(map(str, best))} ({math.prod(best)} chips); {name} has {listed}{more}"
+    return f"nearest: {name}:{'x'.join(map(str, best))} ({counted(math.prod(best), 'chip')}); {name} has {listed}{more}"
 
 
 def _existing() -> str:

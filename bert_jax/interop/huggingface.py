@@ -49,7 +49,7 @@ from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weight
 from bert_jax.model.labelling import initial_label_parameters
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.model.settings import HeadConfig, ModelConfig
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILES[0], TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
 METADATA = {"format": "pt"}  # transformers 4 refuses a file that does not say which framework laid it out
@@ -248,7 +248,8 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
     """Raises UserError where the vocabulary's size is not the model's."""
     if tokenizer.size != config.vocab_size:
         raise UserError(
-            f"{where}: the vocabulary has {tokenizer.size:,} entries but the model's vocab_size is {config.vocab_size:,}; "
+            f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')} but the model's vocab_size is "
+            f"{config.vocab_size:,}; "
             "use the vocabulary the model was trained with"
         )
 

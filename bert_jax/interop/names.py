@@ -21,7 +21,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bert_jax.interop.settings import LABELLED
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.settings import HeadConfig, ModelConfig
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +296,7 @@ def reading_notes(
     buffers = [name for name in tensors if name.endswith("embeddings.position_ids")]
     narrow = sorted({str(x.dtype) for name, x in tensors.items() if x.dtype != np.float32 and name not in buffers})
     notes = [f"{part} was left out" for part in sorted(parts & set(drop))]
-    notes += [f"{len(old)} tensors were renamed from {' and '.join(OLD_ENDINGS)} to weight and bias"] if old else []
+    notes += [f"renamed {counted(len(old), 'tensor')} from {' and '.join(OLD_ENDINGS)} to weight and bias"] if old else []
     notes += [f"{name}, a copy of {TIED[name]}, was left out" for name in TIED if name in tensors and config.tied_decoder]
     notes += [f"{name}, no parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were taken as float32"] if narrow else []

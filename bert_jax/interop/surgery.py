@@ -23,7 +23,7 @@ from bert_jax.corpus.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPie
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import Row, rows
 from bert_jax.model.layers import truncated_normal
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 NEW_POSITIONS = ("copied", "random")
 _BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
@@ -67,12 +67,16 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
     layers = model.config.num_layers
     unknown = [i for i in keep if not 0 <= i < layers]
     if unknown:
-        raise UserError(f"there is no layer {unknown[0]} to keep: the model's {layers} layers are 0 to {layers - 1}")
+        raise UserError(
+            f"there is no layer {unknown[0]} to keep: the model has {counted(layers, 'layer')}, from 0 to {layers - 1}"
+        )
     if not keep or list(keep) != sorted(set(keep)):
         listed = ", ".join(map(str, keep)) or "none"
         raise UserError(f"the layers to keep are {listed}; name one or more, each once, in ascending order")
     if model.head and model.head.layers == "scalar_mix":
-        raise UserError(f"the {model.head.part} weighs all {layers} layers, so none can be left out; drop it, or start it anew")
+        raise UserError(
+            f"the {model.head.part} weighs all {counted(layers, 'layer')}, so none can be left out; drop it, or start it anew"
+        )
     config = dataclasses.replace(model.config, num_layers=len(keep))
     return dataclasses.replace(model, params=_changed(model, lambda row: row.stacked, lambda x: x[list(keep)]), config=config)
 
@@ -151,7 +155,9 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
             made = f"make it {' '.join(words)!r}; add that" if words else "leave nothing of it"
             raise UserError(f"the token {token!r} is never found in a text: the vocabulary's rules {made}")
         if len(token) > limit:
-            raise UserError(f"the token {token!r} is longer than a word's {limit} characters, so it is never found; leave it out")
+            raise UserError(
+                f"the token {token!r} is longer than a word's {counted(limit, 'character')}, so it is never found; leave it out"
+            )
         there.add(token)
     specials = {role: tokenizer.pieces[getattr(info, f"{role}_id")] for role in SPECIAL_NAMES}
     added = (*tokenizer.added, *(token for token in tokens if _BRACKETED.fullmatch(token)))

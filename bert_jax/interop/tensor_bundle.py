@@ -23,7 +23,7 @@ import numpy as np
 
 from bert_jax.interop.directory import aside
 from bert_jax.interop.sorted_table import LONGEST, Damaged, checksum, encode_table, encode_varint, read_table, read_varint
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 DTYPES: dict[int, np.dtype] = {
     1: np.dtype(np.float32),
@@ -144,7 +144,7 @@ def read_bundle(prefix: str | os.PathLike) -> Bundle:
     path = index_path(prefix)
     try:
         if path.stat().st_size > LONGEST:
-            raise Damaged(f"more than {LONGEST:,} bytes cannot be an index")
+            raise Damaged(f"more than {counted(LONGEST, 'byte')} cannot be an index")
         shards, entries = _parse_index(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); name the files' common beginning, without .index") from error
@@ -160,7 +160,8 @@ def read_bundle(prefix: str | os.PathLike) -> Bundle:
             raise UserError(f"{data} is missing; copy all {shards} data files of the checkpoint beside its index")
         if data.stat().st_size < size:
             raise UserError(
-                f"{data} has {data.stat().st_size:,} bytes of at least {size:,}: it is incomplete; copy the checkpoint again"
+                f"{data} has {counted(data.stat().st_size, 'byte')} of at least {size:,}: it is incomplete; copy the "
+                f"checkpoint again"
             )
     return Bundle(prefix, shards, entries)
 
@@ -249,7 +250,7 @@ def _decode_entry(data: bytes, shards: int) -> Entry:
     if entry.shard >= shards:
         raise Damaged(f"it is in shard {entry.shard} of {shards}")
     if entry.dtype in DTYPES and not entry.partitioned and entry.size != math.prod(shape) * DTYPES[entry.dtype].itemsize:
-        raise Damaged(f"{entry.size:,} bytes are not {DTYPES[entry.dtype]} {list(shape)}")
+        raise Damaged(f"{counted(entry.size, 'byte')} are not {DTYPES[entry.dtype]} {list(shape)}")
     return entry
 
 

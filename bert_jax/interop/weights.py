@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 WEIGHTS = "model.safetensors"
 SAFETENSORS_INDEX = f"{WEIGHTS}.index.json"
@@ -54,7 +54,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         return safetensors.numpy.load_file(path)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        size = f"{path.stat().st_size:,} bytes"
+        size = counted(path.stat().st_size, "byte")
         raise UserError(f"{path} ({size}) is damaged or incomplete ({error}); copy or export the model again") from error
 
 
@@ -69,7 +69,9 @@ def _read_sharded(index: pathlib.Path) -> dict[str, np.ndarray]:
         raise UserError(f"{index} names {outside[0]!r}, which is no weights file beside it; copy the model again")
     absent = [name for name in files if not (index.parent / name).is_file()]
     if absent:
-        raise UserError(f"{index} names {len(files)} files, of which {', '.join(absent)} missing; copy the whole model")
+        raise UserError(
+            f"{index} names {counted(len(files), 'file')}, of which {', '.join(absent)} missing; copy the whole model"
+        )
     tensors: dict[str, np.ndarray] = {}
     for name in files:
         part = read_weights(index.parent / name)
@@ -93,7 +95,7 @@ def _read_pytorch(path: pathlib.Path) -> dict[str, np.ndarray]:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)  # tensors only: no code of the file's runs
         return {name: _to_numpy(torch, tensor) for name, tensor in loaded.items()}
     except Exception as error:  # whatever a damaged archive makes of an unpickler
-        size = f"{path.stat().st_size:,} bytes"
+        size = counted(path.stat().st_size, "byte")
         raise UserError(
             f"{path} ({size}) is damaged or holds more than tensors ({type(error).__name__}); copy the model again"
         ) from error

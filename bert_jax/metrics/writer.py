@@ -21,6 +21,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
 from bert_jax.corpus.files import parse_json
+from bert_jax.terminal import counted
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class MetricsWriter:
     def close(self) -> None:
         """Ends the files; a line written afterwards is an error."""
         if not self._write_lines():
-            log.warning("%d lines of %s are lost", self._unwritten.count(b"\n"), self._path)
+            log.warning("lost %s of %s", counted(self._unwritten.count(b"\n"), "line"), self._path)
         elif self._events is None:
             self._write_events(None)
         try:

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from bert_jax.prediction.output import Part, check_stdout, checked_target, writing
 from bert_jax.prediction.streams import Record, Records, in_windows
-from bert_jax.terminal import Progress
+from bert_jax.terminal import Progress, counted
 
 
 def answer_records(
@@ -138,9 +138,9 @@ class Writer:
             if self._progress:
                 self._progress.close()
         if kind is None and self._failed and self._total > 1:
-            print(f"{self._failed:,} of {self._total:,} lines failed", file=sys.stderr)
+            print(f"{self._failed:,} of {counted(self._total, 'line')} failed", file=sys.stderr)
         if kind is None and self._blank:
-            print(f"{self._blank:,} of {self._total:,} lines blank: {self._of_blank}", file=sys.stderr)
+            print(f"{self._blank:,} of {counted(self._total, 'line')} blank: {self._of_blank}", file=sys.stderr)
 
     def _finish(self) -> None:
         self.flush()

@@ -16,7 +16,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")
@@ -65,7 +65,9 @@ class Embed:
         last = engine.config.num_layers
         for layer in self.layers:
             if not -last - 1 <= layer <= last:
-                raise UserError(f"--layers={layer} is outside [{-last - 1}, {last}]: the model has {last} layers (0: embeddings)")
+                raise UserError(
+                    f"--layers={layer} is outside [{-last - 1}, {last}]: the model has {counted(last, 'layer')} (0: embeddings)"
+                )
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[str, Item, list[tuple[int, int]]]:
         text, asked = values["text"], resolved(self, engine)
@@ -203,4 +205,4 @@ def _read(path: pathlib.Path) -> Any:
 
 
 def _glimpse(vector: np.ndarray) -> str:
-    return "[" + " ".join(f"{x:.3f}" for x in vector[:4]) + f" ... {vector.size} numbers]"
+    return "[" + " ".join(f"{x:.3f}" for x in vector[:4]) + f" ... {counted(vector.size, 'number')}]"

@@ -19,7 +19,7 @@ from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import layers_apart
 from bert_jax.prediction.packing import Item, Packed, pack
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 Per = Literal["text", "place", "token"]
 
@@ -89,7 +89,7 @@ class Engine:
         waiting = iter(items)
         while window := list(itertools.islice(waiting, self.window)):
             answers: list[Any] = [None] * len(window)
-            with fits_in_memory(lambda: self._demand(f"{self.tokens:,} tokens a batch and device")):
+            with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
                 for packed, result in self._results(function, window, static):
                     _unpack(packed, result, window, per, answers)
             yield from answers

@@ -14,7 +14,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,9 @@ class FillMask:
             remedy = "write it in capitals" if mask.lower() in text.lower() else "put one where a word is to be guessed"
             raise UserError(f"no {mask} in {shortened(text)}; {remedy}")
         if len(item.ids) + self.pieces - 1 > engine.config.max_position:
-            raise UserError(f"{shortened(text)} leaves no room for {self.pieces} pieces in a mask; shorten it, or lower --pieces")
+            raise UserError(
+                f"{shortened(text)} leaves no room for {counted(self.pieces, 'piece')} in a mask; shorten it, or lower --pieces"
+            )
         return text, dataclasses.replace(item, places=places)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[Filled]:

@@ -15,7 +15,7 @@ from bert_jax.prediction.questions import shortened
 from bert_jax.prediction.streams import Field
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import read_mentions
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 MENTIONS = ("pronoun", "a", "b")
 WHAT = "resolve pronouns"
@@ -76,7 +76,8 @@ def _place(text: str, name: str, values: Mapping[str, Any]) -> tuple[int, int]:
     if start is None:
         return place_of(text, mention)
     if not text.startswith(mention, start):
-        there = repr(text[start : start + len(mention)]) if start < len(text) else f"nothing after {len(text)} characters"
+        nothing = f"nothing after {counted(len(text), 'character')}"
+        there = repr(text[start : start + len(mention)]) if start < len(text) else nothing
         raise UserError(f"{name}_start={start}: the text has {there} there, not {mention!r}; count characters from 0")
     return start, start + len(mention)
 
@@ -97,7 +98,9 @@ def place_of(text: str, mention: str) -> tuple[int, int]:
     if not places:
         raise UserError(f"{words!r} does not occur in {shortened(text)}; give a mention as the text has it")
     if not number and len(places) > 1:
-        raise UserError(f"{words!r} occurs {len(places)} times in {shortened(text)}; say which, for example '{words}#1'")
+        raise UserError(
+            f"{words!r} occurs {counted(len(places), 'time')} in {shortened(text)}; say which, for example '{words}#1'"
+        )
     if number and not 1 <= int(number) <= len(places):
-        raise UserError(f"{mention!r}: {words!r} occurs {len(places)} times in {shortened(text)}; count from 1")
+        raise UserError(f"{mention!r}: {words!r} occurs {counted(len(places), 'time')} in {shortened(text)}; count from 1")
     return places[int(number) - 1 if number else 0]

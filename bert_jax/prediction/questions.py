@@ -21,7 +21,7 @@ import numpy as np
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.streams import Field
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 
 class Question(Protocol):
@@ -103,7 +103,8 @@ def encoded(
     total = sum(map(len, parts))
     if total > room and not truncate:
         raise UserError(
-            f"{shortened(text)} is {total + 1 + len(parts):,} tokens with its [CLS] and [SEP], more than the {longest} of "
+            f"{shortened(text)} is {counted(total + 1 + len(parts), 'token')} with its [CLS] and [SEP], more than the "
+            f"{longest} of "
             f"{limit}; shorten it, or say --truncate"
         )
     cut_longest_first(parts, room)

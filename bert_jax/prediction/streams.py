@@ -23,7 +23,7 @@ from typing import IO, Any, NoReturn, TextIO
 
 from bert_jax.corpus.files import parse_json
 from bert_jax.tasks.tables import is_whole
-from bert_jax.terminal import UserError, looked_for, nearest
+from bert_jax.terminal import UserError, counted, looked_for, nearest
 
 MOST_BYTES = 64 << 20
 """A longer line fails: so a file without line ends does not fill the memory."""
@@ -295,7 +295,7 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
     parts = [part.strip() for part in parts]
     names = [f"{f.name} ..." if f.many else f.name for f in fields]
     if len(parts) > len(fields) and not fields[-1].many:
-        count = f"{len(parts)} arguments" if arguments else f"{len(parts)} texts between TABs"
+        count = f"{len(parts)} arguments" if arguments else f"{counted(len(parts), 'text')} between TABs"
         form = f"{' '.join(names)}; put each in quotes" if arguments else " TAB ".join(names)
         return Record(number, place, problem=f"{count}, more than the {len(fields)} of {form}")
     given: dict[str, Any] = dict(zip((f.name for f in fields), parts, strict=False))

@@ -15,7 +15,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
 from bert_jax.ranges import OneOf, check_ranges
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 AXES = ("data", "fsdp", "tensor")
 ACROSS_SLICES = ("auto", "data", "fsdp")
@@ -65,7 +65,8 @@ def mesh_shape(config: MeshConfig, devices: int) -> tuple[int, int, int]:
     fixed = math.prod(size for size in sizes if size != -1)
     if devices % fixed or (-1 not in sizes and fixed != devices):
         raise UserError(
-            f"mesh {_written(sizes)} needs {'a multiple of ' if -1 in sizes else ''}{fixed} devices, and there are {devices}; "
+            f"mesh {_written(sizes)} needs {'a multiple of ' if -1 in sizes else ''}{counted(fixed, 'device')}, and "
+            f"there are {devices}; "
             "set one axis to -1 to take what is there"
         )
     data, fsdp, tensor = (devices // fixed if size == -1 else size for size in sizes)
@@ -90,7 +91,8 @@ def slices_along(config: MeshConfig, shape: Sequence[int], slices: int) -> tuple
     if fsdp % along_fsdp:
         own = data * fsdp * tensor // slices
         raise UserError(
-            f"mesh {_written(shape)} does not divide over {slices} slices of {own} devices: mesh.tensor never crosses slices; "
+            f"mesh {_written(shape)} does not divide over {slices} slices of {counted(own, 'device')}: mesh.tensor "
+            f"never crosses slices; "
             f"choose one that divides {own}"
         )
     return along_data, along_fsdp, 1
@@ -114,7 +116,9 @@ def device_grid(config: MeshConfig, devices: Sequence[Any]) -> np.ndarray:
         slices.setdefault(getattr(device, "slice_index", 0) or 0, []).append(device)
     sizes = [len(slices[i]) for i in sorted(slices)]
     if len(set(sizes)) > 1:
-        raise UserError(f"the slices have {', '.join(map(str, sizes))} devices, and a mesh needs as many of each; leave some out")
+        raise UserError(
+            f"the slices differ in their devices ({', '.join(map(str, sizes))}), and a mesh needs as many of each; leave some out"
+        )
     across = slices_along(config, shape, len(slices))
     within = [size // count for size, count in zip(shape, across, strict=True)]
     grids = np.stack([_slice_grid(within, slices[i]) for i in sorted(slices)])

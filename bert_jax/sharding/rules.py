@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("batch", ("data", "fsdp")),
@@ -176,7 +176,7 @@ def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> Non
         below, above = rows // multiple * multiple, -(-rows // multiple) * multiple
         near = f"{below} or {above}" if below else f"{above}"
         raise UserError(
-            f"{name}={rows} does not divide over {row_multiple(mesh)} devices along data x fsdp"
+            f"{name}={rows} does not divide over {counted(row_multiple(mesh), 'device')} along data x fsdp"
             + (f" times {accumulation} microbatches" if accumulation > 1 else "")
             + f"; nearest: {near}"
         )

@@ -25,7 +25,7 @@ from bert_jax.tasks.glue import GLUE_NAMES, TASKS, GlueTask
 from bert_jax.tasks.readers import GENDERS
 from bert_jax.tasks.squad import AnswerPlaces
 from bert_jax.tasks.tables import Say, note
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 Record = Mapping[str, Any]
 Convert = Callable[[Mapping[str, Any], int, Record], Any]
@@ -77,7 +77,7 @@ def _examples(task: str, builder: Any, split: str, say: Say) -> list[Any]:
     origin = pathlib.Path(f"tfds:{DATA_SETS[task]}")
     places.report(origin, say)
     if task == "gap" and (astray := [example.id for example in found if not _stands(example)]):
-        say(f"{origin}: {len(astray):,} rows whose names do not stand where it says are left out, first {astray[0]}")
+        say(f"{origin}: left out {counted(len(astray), 'row')} whose names do not stand where it says, first {astray[0]}")
         found = [example for example in found if _stands(example)]
     return found
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.tables import MEND, Place, Say, note, number, read_rows, read_table
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 _SPLITS = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
 _MNLI_LABELS = ("contradiction", "entailment", "neutral")
@@ -155,11 +155,11 @@ def read_glue(task: str, directory: str | os.PathLike, split: str, *, say: Say =
         name = row[index] if index else str(len(examples))
         examples.append(TextExample(name, row[about.text], row[about.text_b] if about.text_b else None, value))
     if broken:
-        say(f"{path}: {len(broken):,} lines with a wrong number of columns are left out, the first is line {broken[0]}")
+        say(f"{path}: left out {counted(len(broken), 'line')} with a wrong number of columns, the first is line {broken[0]}")
     if blank:
-        say(f"{path}: {len(blank):,} examples with an empty text are read as they are, the first is line {blank[0]}")
+        say(f"{path}: {counted(len(blank), 'example')} with an empty text, read as they are, the first is line {blank[0]}")
     if unlabelled:
-        say(f"{path}: {unlabelled:,} examples without a gold label are left out")
+        say(f"{path}: left out {counted(unlabelled, 'example')} without a gold label")
     if not examples:
         raise UserError(f"{path} has no examples of the {split} split; fetch it again")
     return examples
@@ -216,11 +216,14 @@ def write_submission(
         if name not in SUBMISSION:
             raise UserError(f"a GLUE submission has no {name!r}; {nearest(name, SUBMISSION)}")
     if complete and (missing := [name for name in SUBMISSION if name not in predictions]):
-        raise UserError(f"the submission lacks {', '.join(missing)}; the leaderboard takes all {len(SUBMISSION)} files together")
+        raise UserError(
+            f"the submission lacks {', '.join(missing)}; the leaderboard takes all {counted(len(SUBMISSION), 'file')} together"
+        )
     for name, given in predictions.items():
         if len(given) != (rows := SUBMISSION[name].rows):
             raise UserError(
-                f"{name} has {len(given):,} predictions, but the official test set {rows:,} rows; predict every row of it"
+                f"{name} has {counted(len(given), 'prediction')}, but the official test set {counted(rows, 'row')}; "
+                f"predict every row of it"
             )
     tables = {f"{name}.tsv": prediction_table(name, predictions[name]) for name in SUBMISSION if name in predictions}
     archive = io.BytesIO()

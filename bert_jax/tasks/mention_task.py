@@ -23,7 +23,7 @@ from bert_jax.tasks.readers import read_gap
 from bert_jax.tasks.scores import ALIKE, accuracy, gap_scores, log_loss
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, softmax, table_text, usable_splits
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 LABELS = ("A", "B", "neither")
 NAMES = ("gap",)
@@ -132,12 +132,14 @@ class MentionTask:
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
-                f"{where}: {len(inexact):,} texts have a mention that begins inside a token or has none; the nearest token "
+                f"{where}: {counted(len(inexact), 'text')} with a mention that begins inside a token or has none; the "
+                f"nearest token "
                 f"stands for it, first in {inexact[0]}"
             )
         if broken:
             self.say(
-                f"{where}: {len(broken):,} texts have mentions more than {room} tokens apart and lose some between them, first "
+                f"{where}: {counted(len(broken), 'text')} with mentions more than {room} tokens apart, without some "
+                f"between them, first "
                 f"{broken[0]}; a larger config.task.length keeps them"
             )
 

@@ -26,7 +26,7 @@ from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample,
 from bert_jax.tasks.own_rows import Row, read_own_rows, short, suffix
 from bert_jax.tasks.squad import AnswerPlaces, read_squad
 from bert_jax.tasks.tables import MEND, Say, note, number
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
 
@@ -231,7 +231,9 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool) -> ChoiceEx
     single = len(config.choices) == 1
     choices = row.texts(config.choices[0]) or () if single else tuple(row.text(name) for name in config.choices)
     if len(choices) < 2:
-        raise row.place.error(f"{', '.join(config.choices)} gives {len(choices)} choices; a question needs two or more")
+        raise row.place.error(
+            f"{', '.join(config.choices)} gives {counted(len(choices), 'choice')}; a question needs two or more"
+        )
     label, first = row.name(config.label, optional=optional), config.first_choice
     numbers = [str(i) for i in range(first, first + len(choices))]
     if label is not None and label not in numbers:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, TextExample, WordsExample
 from bert_jax.tasks.tables import MEND, Place, Table, filled, integer, number, read_table, read_text, split_lines
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 _Example = TypeVar("_Example")
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
@@ -40,7 +40,9 @@ def read_conll(path: str | os.PathLike, *, word: int = 0, tag: int | None = -1) 
     width, columns = _conll_columns([line for _, line in lines])
     for name, column in {"word": word, "tag": tag}.items():
         if column is not None and not -width <= column < width:
-            raise UserError(f"{path} has {width} columns, none of them {name}={column}; give one from {-width} to {width - 1}")
+            raise UserError(
+                f"{path} has {counted(width, 'column')}, none of them {name}={column}; give one from {-width} to {width - 1}"
+            )
     document, has_documents = 0, any(line.startswith("-DOCSTART-") for _, line in lines)
     sentences: list[WordsExample] = []
     held: list[tuple[str, str]] = []
@@ -84,7 +86,7 @@ def _conll_columns(lines: Sequence[str]) -> tuple[int, Callable[[str], list[str]
 
 def _tagged_word(place: Place, row: list[str], width: int, word: int, tag: int | None) -> tuple[str, str]:
     if len(row) != width:
-        raise place.error(f"{len(row)} columns where other lines have {width}; mend the line")
+        raise place.error(f"{counted(len(row), 'column')} where other lines have {width}; mend the line")
     label = row[tag] if tag is not None else ""
     if not row[word].strip() or (tag is not None and not label.strip()):
         raise place.error(f"the {'tag' if row[word].strip() else 'word'} is empty; mend the line")
@@ -119,7 +121,7 @@ def read_conllu(path: str | os.PathLike, *, column: str = "upos", may_lack_tags:
         elif line.strip() and not line.startswith("#"):
             row, place = line.split("\t"), Place(path, i)
             if len(row) != 10:
-                raise place.error(f"{len(row)} columns between TABs, not the 10 of CoNLL-U; mend the line")
+                raise place.error(f"{counted(len(row), 'column')} between TABs, not the 10 of CoNLL-U; mend the line")
             if not _CONLLU_ID.fullmatch(row[0]):
                 raise place.error(f"the ID {row[0]!r} is none of CoNLL-U, such as 1, 1-2 or 8.1; mend the line")
             if row[0].isdigit():

@@ -35,7 +35,7 @@ from bert_jax.tasks.squad_scores import find_threshold, normalise, question_scor
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, usable_splits
 from bert_jax.tasks.windows import Window, windows
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 _VERSIONS = {"squad/v1.1": "v1.1.json", "squad/v2.0": "v2.0.json"}
 NAMES = (*_VERSIONS, "own/span")
@@ -109,10 +109,13 @@ class SpanTask:
             where = f"{self.name}, {split}"
             if inexact:
                 self.say(
-                    f"{where}: {len(inexact):,} answers begin or end inside a token and are learnt with it, first {inexact[0]}"
+                    f"{where}: {counted(len(inexact), 'answer')} beginning or ending inside a token, learnt with it, "
+                    f"first {inexact[0]}"
                 )
             if lost:
-                self.say(f"{where}: {len(lost):,} questions have no answer in their context and are not learnt, first {lost[0]}")
+                self.say(
+                    f"{where}: {counted(len(lost), 'question')} without an answer in the context, not learnt, first {lost[0]}"
+                )
         self._readings[split] = readings
         return units
 
@@ -272,7 +275,10 @@ def load(config: TaskConfig, say: Say = note) -> SpanTask:
         raise UserError(f"question {impossible[0].id} is impossible, as none of SQuAD 1.1 is; set config.task.name=squad/v2.0")
     for split, examples in splits.items():
         if unknown := sum(not example.answers and not example.is_impossible for example in examples):
-            say(f"{config.name}, {split}: {unknown:,} questions have no answer in the file; they are not learnt and do not count")
+            say(
+                f"{config.name}, {split}: {counted(unknown, 'question')} without an answer in the file, neither "
+                f"learnt nor counted"
+            )
     return SpanTask(config.name, config, usable_splits(config, splits), bool(impossible) or config.name == "squad/v2.0", say)
 
 
@@ -289,7 +295,9 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
     for split, examples in splits.items():
         name, count = next(iter(Counter(example.id for example in examples).most_common(1)), ("", 0))
         if count > 1:
-            raise UserError(f"{getattr(config.own, split)}: the id {name!r} is that of {count} questions; each needs its own")
+            raise UserError(
+                f"{getattr(config.own, split)}: the id {name!r} is that of {counted(count, 'question')}; each needs its own"
+            )
     return splits
 
 

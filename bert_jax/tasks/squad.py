@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax.corpus.files import parse_json
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.tables import Say, is_whole, note, read_text
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 _KINDS = {list: "a list", str: "a text", int: "an integer", bool: "true or false", dict: "an object"}
 
@@ -63,9 +63,15 @@ class AnswerPlaces:
     def report(self, path: pathlib.Path, say: Say) -> None:
         """Says what was moved and lost, if anything was."""
         if self.moved:
-            say(f"{path}: {len(self.moved):,} answers do not begin where it says and are moved, first one of {self.moved[0]}")
+            say(
+                f"{path}: moved {counted(len(self.moved), 'answer')} to where the text stands, not where it says, "
+                f"first one of {self.moved[0]}"
+            )
         if self.lost:
-            say(f"{path}: {len(self.lost):,} answers stand nowhere in their context: not learnt, first one of {self.lost[0]}")
+            say(
+                f"{path}: {counted(len(self.lost), 'answer')} standing nowhere in the context, not learnt, first one "
+                f"of {self.lost[0]}"
+            )
 
 
 def nearest_place(context: str, text: str, start: int) -> int | None:

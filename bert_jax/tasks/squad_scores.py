@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 Gold = Mapping[str, Sequence[str]]
 
@@ -75,7 +75,9 @@ def squad2_scores(
     _require_questions(gold)
     for what, values in (("prediction", predictions), ("no-answer probability", no_answer)):
         if values is not None and (missing := [question for question in gold if question not in values]):
-            raise UserError(f"{len(missing)} of {len(gold)} questions have no {what}, first {missing[0]!r}; give one for each")
+            raise UserError(
+                f"no {what} for {len(missing)} of {counted(len(gold), 'question')}, first {missing[0]!r}; give one for each"
+            )
     raw = {"exact": question_scores(gold, predictions, exact=True), "f1": question_scores(gold, predictions, exact=False)}
     final = raw
     if no_answer is not None:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bert_jax.terminal import UserError, looked_for, nearest
+from bert_jax.terminal import UserError, counted, looked_for, nearest
 
 Say = Callable[[str], object]
 """Takes one sentence about a file that could be read, but not all of it as it stands."""
@@ -120,7 +120,8 @@ class Table:
                 self.skipped(place, len(row))
             else:
                 raise place.error(
-                    f"{len(row)} columns, not the {len(self.columns)} of {', '.join(self.columns)}; mend the line, or remove it"
+                    f"{counted(len(row), 'column')}, not the {len(self.columns)} of {', '.join(self.columns)}; mend "
+                    f"the line, or remove it"
                 )
 
     def require(self, *names: str) -> None:

@@ -29,7 +29,7 @@ from bert_jax.tasks.readers import conll_width, read_conll, read_conllu
 from bert_jax.tasks.scores import ALIKE, accuracy, macro_f1
 from bert_jax.tasks.tables import Say, note, read_text, split_lines
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
-from bert_jax.terminal import UserError, nearest
+from bert_jax.terminal import UserError, counted, nearest
 
 Reader = Callable[[pathlib.Path], list[WordsExample]]
 
@@ -117,9 +117,12 @@ class TokenTask:
                     found.append((Unit(i, (row,), (np.zeros_like(row),), target), _Place(i, len(row), a - first, columns)))
         if split not in self._places:
             if silent:
-                self.say(f"{self.name}, {split}: {silent:,} words have no character that the tokenizer reads; they are [UNK]")
+                self.say(f"{self.name}, {split}: {counted(silent, 'word')} without a character that the tokenizer reads: [UNK]")
             if long:
-                self.say(f"{self.name}, {split}: {long:,} words are longer than {room} pieces; the rest of them is not read")
+                self.say(
+                    f"{self.name}, {split}: {counted(long, 'word')} longer than {counted(room, 'piece')}, of which "
+                    f"the rest is not read"
+                )
         found.sort(key=lambda pair: pair[0].example)  # sentences of a document may lie apart in a file of one's own
         self._places[split] = [place for _, place in found]
         return [unit for unit, _ in found]
@@ -238,7 +241,8 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
             named = ", ".join(sorted({label for _, label in strange}))
             where = (_first_line(config, paths[split], strange[0][0]) if split in paths else "") or f"{config.name}, {split}"
             say(
-                f"{where}: training knows no {named}; {len(strange):,} words of {split} cannot be right; mend the label, or "
+                f"{where}: training knows no {named}; {counted(len(strange), 'word')} of {split} cannot be right; "
+                f"mend the label, or "
                 "train on examples of it"
             )
         if config.context == "document" and len({example.document for example in examples}) == len(examples):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, counted
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def windows(
     room = length - len(question) - 3  # [CLS], [SEP], [SEP]
     if room < 1:
         raise UserError(
-            f"rows of {length} tokens leave no room for the context beside a question of {len(question)} tokens and [CLS], "
+            f"rows of {length} tokens leave no room for the context beside a question of "
+            f"{counted(len(question), 'token')} and [CLS], "
             "[SEP], [SEP]; allow longer rows, or cut questions shorter"
         )
     starts = window_starts(len(context), room, stride)

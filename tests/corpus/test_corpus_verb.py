@@ -67,7 +67,7 @@ def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, tex
     train = ["--train-vocab=sentencepiece", "--vocab-size=89", "--cased"]
     verb(f"--source=text:{text_file}", *train, f"--output={tmp_path}/vocab", "--vocab-only")
     build = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab/tokenizer", f"--output={tmp_path}/corpus", "--shards=2"]
-    assert "1 of 2 shards are done" in verb(*build, "--shard=0/2")
+    assert "done: 1 of 2 shards" in verb(*build, "--shard=0/2")
     assert "sentencepiece, 89 pieces, cased" in verb(*build, "--shard=1/2")
     with pytest.raises(
         UserError, match=r"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab="

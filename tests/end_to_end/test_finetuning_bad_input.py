@@ -65,7 +65,7 @@ OWN_FILES: Mapping[str, tuple[dict[str, str], tuple[str, ...], str]] = {
     "a row that is too short": (
         {"train.csv": f"{GOOD}it was fine\n"},
         (),
-        "train.csv, line 4: 1 columns, not the 2 of text, label",
+        "train.csv, line 4: 1 column, not the 2 of text, label",
     ),
     "a text that is empty": ({"train.csv": f"{GOOD}\n ,good\n"}, (), 'train.csv, line 5: text is " ", not a text; mend the row'),
     "a label that is empty": ({"train.csv": f"{GOOD}it was,\n"}, (), 'train.csv, line 4: label is "", not a text; mend the row'),

@@ -315,7 +315,7 @@ def test_two_processes_share_the_runs_of_a_sweep_and_leave_what_one_leaves(
     workdir = tmp_path / "apart"
     (first, output), (second, other) = (run.end() for run in pair(toys, workdir))
     assert (first, second) == (0, 0), output + other
-    assert "2 processes share 2 runs; this one has 1" in output
+    assert "2 processes for 2 runs; this one has 1" in output
     assert [f"{one.name}  {STEPS} steps" in output for one in runs_of(workdir)] == [True, False]
     assert results(workdir) | {"runs": []} == results(sweeps.together) | {"runs": []}
     for one, whole in zip(runs_of(workdir), runs_of(sweeps.together), strict=True):

@@ -160,7 +160,7 @@ def test_chosen_layers_are_those_layers(vocabulary):
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
-        ([0, 2], "there is no layer 2 to keep: the model's 2 layers are 0 to 1"),
+        ([0, 2], "there is no layer 2 to keep: the model has 2 layers, from 0 to 1"),
         ([-1], "there is no layer -1"),
         ([1, 0], "ascending"),
         ([0, 0], "each once"),

@@ -208,7 +208,7 @@ def test_gap_is_that_of_its_files_but_for_rows_that_quotes_have_moved(
     assert catalogue.examples("gap", "train") == catalogue.examples("gap", "test") == read_gap(plain)
     said: list[str] = []
     assert catalogue.examples("gap", "dev", say=said.append) == read_gap(plain)
-    assert said == ["tfds:gap: 1 rows whose names do not stand where it says are left out, first dev-12"]
+    assert said == ["tfds:gap: left out 1 row whose names do not stand where it says, first dev-12"]
 
 
 def test_conll_keeps_sentences_and_tags_but_neither_order_nor_documents(

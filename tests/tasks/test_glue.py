@@ -56,7 +56,7 @@ def test_mnli_takes_the_gold_label_and_leaves_out_examples_without_one(tmp_path:
     said: list[str] = []
     assert read_glue("MNLI", tmp_path, "dev_matched", say=said.append) == [TextExample("0", "A.", "B.", "entailment")]
     assert len(said) == 1
-    assert "1 examples without a gold label" in said[0]
+    assert "left out 1 example without a gold label" in said[0]
     with pytest.raises(UserError, match="no split 'dev'; known: dev_matched, dev_mismatched"):
         read_glue("MNLI", tmp_path, "dev")
 
@@ -95,12 +95,12 @@ def test_mrpc_is_read_in_glues_layout_and_in_its_authors(tmp_path: pathlib.Path)
 
 def test_a_broken_line_is_an_error_but_in_the_files_known_to_have_them(tmp_path: pathlib.Path):
     put(tmp_path / "SST-2" / "dev.tsv", "sentence\tlabel\nfine\t1\nhalf\n")
-    with pytest.raises(UserError, match=r"dev\.tsv, line 3: 1 columns, not the 2 of sentence, label"):
+    with pytest.raises(UserError, match=r"dev\.tsv, line 3: 1 column, not the 2 of sentence, label"):
         read_glue("SST-2", tmp_path, "dev")
     put(tmp_path / "QQP" / "train.tsv", QQP + "0\t1\t2\tA\tB\t1\n1\t3\n2\t1\t2\tC\tD\t0\n3\n")
     said: list[str] = []
     assert [e.id for e in read_glue("QQP", tmp_path, "train", say=said.append)] == ["0", "2"]
-    assert "2 lines with a wrong number of columns are left out, the first is line 3" in said[0]
+    assert "left out 2 lines with a wrong number of columns, the first is line 3" in said[0]
     put(tmp_path / "QQP" / "test.tsv", "id\tquestion1\tquestion2\n0\tA\n")
     with pytest.raises(UserError, match="line 2: 2 columns"):
         read_glue("QQP", tmp_path, "test")

@@ -98,7 +98,7 @@ def test_a_mention_that_no_token_begins_with_is_said_and_marked_by_the_nearest(t
     units = asked.units("dev", tiny)
     assert asked.units("dev", tiny)[1].marks is not None
     assert len(said) == 1
-    assert said[0].startswith("gap, dev: 3 texts have a mention that begins inside a token or has none")
+    assert said[0].startswith("gap, dev: 3 texts with a mention that begins inside a token or has none")
     assert said[0].endswith("first in x-1")
     assert units[1].ids[0][units[1].marks[1]] == tiny.unk_id  # type: ignore[index]
     assert tiny.tokens(units[2].ids[0][units[2].marks]) == ["s", "##e", "b"]  # type: ignore[index]
@@ -127,7 +127,7 @@ def test_mentions_too_far_apart_for_one_window_are_all_read_and_that_is_said(tin
         pieces = tiny.encode(name)
         assert unit.ids[0][mark : mark + len(pieces)].tolist() == pieces
     assert len(said) == 1
-    assert "1 texts have mentions more than 30 tokens apart" in said[0]
+    assert "1 text with mentions more than 30 tokens apart" in said[0]
 
 
 def test_the_tokens_kept_are_the_nearest_and_one_window_if_one_will_do():

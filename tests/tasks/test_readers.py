@@ -50,8 +50,8 @@ def test_an_answer_elsewhere_than_said_is_moved_to_the_nearest_place(tmp_path: p
     said: list[str] = []
     assert read_squad(path, say=said.append)[0].answers == (("two", 8), ("one", 12), ("six", None))
     assert len(said) == 2
-    assert "2 answers do not begin where it says" in said[0]
-    assert "1 answers stand nowhere" in said[1]
+    assert "moved 2 answers to where the text stands" in said[0]
+    assert "1 answer standing nowhere" in said[1]
 
 
 def test_the_nearest_place_is_that_of_a_search_of_all_places():
@@ -111,7 +111,7 @@ def test_tabs_part_columns_and_words_may_begin_with_a_hash_or_hold_strange_space
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\tO\nb\n", "line 2: 1 columns where other lines have 2"),
+        ("a\tO\nb\n", "line 2: 1 column where other lines have 2"),
         ("a\tO\n\n\tO\n", "line 3: the word is empty"),
         ("a\tO\nb\t\n", "line 2: the tag is empty"),
         ("a\tB-x,I-y\n", "line 1: B-x,I-y are several tags"),

@@ -196,9 +196,9 @@ def test_a_threshold_ignores_numbers_of_other_questions():
 
 def test_squad_2_needs_a_prediction_and_a_number_for_every_question():
     gold = {"a": ["cat"], "b": [], "c": []}
-    with pytest.raises(UserError, match=r"2 of 3 questions have no prediction, first 'b'"):
+    with pytest.raises(UserError, match=r"no prediction for 2 of 3 questions, first 'b'"):
         squad2_scores(gold, {"a": "cat"})
-    with pytest.raises(UserError, match=r"1 of 3 questions have no no-answer probability, first 'c'"):
+    with pytest.raises(UserError, match=r"no no-answer probability for 1 of 3 questions, first 'c'"):
         squad2_scores(gold, dict.fromkeys("abc", ""), {"a": 0.0, "b": np.inf})
     with pytest.raises(ValueError, match="no questions"):
         squad2_scores({}, {})

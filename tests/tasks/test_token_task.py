@@ -225,8 +225,8 @@ def test_words_without_a_piece_or_with_too_many_are_said_once_and_answered(token
     for _ in range(2):
         units = task.units("dev", tokenizer)
     assert notes == [
-        "wnut17, dev: 1 words have no character that the tokenizer reads; they are [UNK]",
-        "wnut17, dev: 1 words are longer than 6 pieces; the rest of them is not read",
+        "wnut17, dev: 1 word without a character that the tokenizer reads: [UNK]",
+        "wnut17, dev: 1 word longer than 6 pieces, of which the rest is not read",
     ]
     assert [tokenizer.tokens(unit.ids[0])[1:-1] for unit in units] == [["[UNK]"], ["a", *(f"##{x}" for x in "bcdef")], ["b"]]
     assert task.scores("dev", from_targets(task, units))["f1"] == 1.0
@@ -287,7 +287,7 @@ def test_without_a_directory_the_sentences_are_those_of_the_catalogue(monkeypatc
     notes: list[str] = []
     assert load(TaskConfig(name="conll2003"), notes.append).splits == {"train": held["train"], "dev": held["dev"]}
     (said,) = notes
-    assert said.startswith("conll2003, dev: training knows no O; 1 words of dev cannot be right;")
+    assert said.startswith("conll2003, dev: training knows no O; 1 word of dev cannot be right;")
 
 
 def test_the_first_training_rows_are_learnt_with_the_labels_of_all(tokenizer, tmp_path):
