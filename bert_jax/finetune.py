@@ -122,7 +122,7 @@ def finetune(
     rows = functools.partial(checked_rows, batches, shard, start.config)
     last_step = training.epochs * batches.steps_per_epoch
     if last_step > MOST:
-        raise UserError(f"config.training.epochs={training.epochs} are {last_step:,} steps, more than {MOST:,}; lower it")
+        raise UserError(f"config.training.epochs={training.epochs} are {counted(last_step, 'step')}, above {MOST:,}; lower it")
     evaluations = evaluation_steps(training.epochs, batches.steps_per_epoch, experiment.selection.per_epoch)
     program = program_of(experiment, start, task, data.units["train"], batches.steps_per_epoch, mesh)
     scalars = {

@@ -111,7 +111,7 @@ def require_learned(steps: int, skipped: int) -> None:
     """Raises UserError where less than half of a run's `steps` changed its weights: the rest had no finite loss or gradient."""
     if 2 * (steps - skipped) < steps or steps == skipped:
         raise UserError(
-            f"only {steps - skipped:,} of {steps:,} steps counted: the loss or the gradient of the others was not finite. "
+            f"only {steps - skipped:,} of {counted(steps, 'step')} counted: loss or gradient of the others was not finite. "
             "No model is exported; lower the learning rate and name another --workdir"
         )
 
