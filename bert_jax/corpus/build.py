@@ -71,8 +71,8 @@ def build_corpus(
         missing = shards - len(store.finished_shards(directory, shards))
         if missing:
             print(
-                f"done: {shards - missing} of {counted(shards, 'shard')}; the rest ({missing}) is for other hosts; "
-                f"the last one ends the work"
+                f"done: {shards - missing} of {counted(shards, 'shard')}; the other {missing} belong to other hosts, "
+                "the last of which ends the work"
             )
             return None
         with _lock(directory / ".finish.lock", wait=True):

@@ -76,13 +76,12 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         )
     elif report["one_sentence_documents"] > documents / 2:
         found.append(
-            f"of {counted(documents, 'document')} {report['one_sentence_documents']:,} with a single sentence, which "
-            f"gives no next "
-            "segment; train without sentence pairs, or check --layout."
+            f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, which gives no "
+            "next segment; train without sentence pairs, or check --layout."
         )
     if heldout["documents"] < wanted_documents(documents):
         count = heldout["documents"]
-        held = "no document is" if not count else "1 document is" if count == 1 else f"{count} documents are"
+        held = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}" if count else "no document is"
         least = report["heldout_fractions"]["least"]
         found.append(
             f"{held} held out, too few to evaluate on; give the same command with --heldout-fraction={least:.3g}: nothing is "

@@ -18,7 +18,7 @@ from bert_jax.corpus import files
 from bert_jax.corpus.integrity import MANIFEST, check_manifest, check_sizes, corpus_tokenizer, read_arrays, read_token_counts
 from bert_jax.corpus.shard import SPLITS, shard_name
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
-from bert_jax.terminal import UserError, looked_for, nearest
+from bert_jax.terminal import UserError, counted, looked_for, nearest
 
 FORMAT = 1
 SETTINGS, TOKENIZER = "settings.json", "tokenizer"
@@ -160,9 +160,11 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
             raise UserError(f"{directory} is not a corpus (it has no {MANIFEST}); build one with python -m bert_jax.corpus")
         settings = files.read_object(directory / SETTINGS)
         shards, command = settings.get("shards"), settings.get("command")
-        done = len(finished_shards(directory, shards)) if isinstance(shards, int) else "some"
+        done = "not all shards"
+        if isinstance(shards, int):
+            done = f"{len(finished_shards(directory, shards))} of {counted(shards, 'shard')}"
         raise UserError(
-            f"corpus {directory} is unfinished: done: {done} of {shards}; "
+            f"corpus {directory} is unfinished ({done} are done); "
             f"run the command that began it again, and it goes on from there: {command}"
         )
     manifest = files.read_object(

@@ -63,7 +63,7 @@ def test_hosts_that_share_the_work_make_the_same_corpus_and_the_last_completes_i
     shared = tmp_path / "shared"
     assert build(shared, f"text:{text_file}", shards=5, host=(1, 3)) is None
     assert "done: 2 of 5 shards" in capsys.readouterr().out
-    with pytest.raises(UserError, match="unfinished: 2 of 5 shards"):
+    with pytest.raises(UserError, match=r"unfinished \(2 of 5 shards are done\)"):
         open_corpus(shared)
     assert build(shared, f"text:{text_file}", shards=5, host=(2, 3)) is None
     assert build(shared, f"text:{text_file}", shards=5, host=(0, 3)) is not None
@@ -122,7 +122,7 @@ def test_a_killed_build_goes_on_without_redoing_shards_or_using_half_written_one
     (directory / ".shard-00039-of-00040.1.part" / "train.tokens.npy").write_bytes(b"half")
     done = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*")}
     assert len(list(directory.glob("shard-*"))) < 40
-    with pytest.raises(UserError, match=r"unfinished: done: \d+ of 40; .*: python -m bert_jax.corpus .*--shards=40"):
+    with pytest.raises(UserError, match=r"unfinished \(\d+ of 40 shards are done\); .*: python -m bert_jax.corpus .*--shards=40"):
         open_corpus(directory)
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
     assert {path: path.stat().st_mtime_ns for path in done} == done
@@ -191,7 +191,7 @@ def test_a_bad_file_stops_the_build_and_leaves_finished_shards_intact(tmp_path, 
     with pytest.raises(UserError, match=r"b\.txt is not UTF-8 at byte 3 "):
         build(tmp_path / "corpus", f"text:{text_file.parent}/*.txt", workers=2)
     assert not (tmp_path / "corpus" / "manifest.json").exists()
-    with pytest.raises(UserError, match=r"unfinished: \d of 4 shards"):
+    with pytest.raises(UserError, match=r"unfinished \(\d of 4 shards"):
         open_corpus(tmp_path / "corpus")
 
 
