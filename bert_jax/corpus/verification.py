@@ -144,7 +144,7 @@ class Verification:
 
     def _sha256(self, file: pathlib.Path) -> str | None:
         """In hexadecimal; None when asked to stop on the way."""
-        digest, block = hashlib.sha256(), memoryview(bytearray(_BLOCK))
+        digest, block = hashlib.sha256(), memoryview(bytearray(min(_BLOCK, file.stat().st_size + 1)))
         with file.open("rb", buffering=0) as opened:
             while size := opened.readinto(block):
                 if self._stopped.is_set():

@@ -254,13 +254,19 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
         )
 
 
-def _check_recorded(fields: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> None:
-    written = recorded(fields).get("vocabulary_sha256", tokenizer.vocabulary.sha256)
-    if written != tokenizer.vocabulary.sha256:
+def check_same_vocabulary(ours: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> None:
+    """Raises UserError where `ours`, what our export recorded, has the hash of another vocabulary: its ids mean other words."""
+    found = tokenizer.vocabulary.sha256
+    written = ours.get("vocabulary_sha256", found)
+    if written != found:
         raise UserError(
-            f"{where}: the vocabulary there (sha256 {tokenizer.vocabulary.sha256[:12]}...) is not the one "
-            f"the model was trained with ({written[:12]}...); put the model's own vocabulary file back"
+            f"{where}: the vocabulary there (sha256 {found[:12]}...) is not the one the model was trained with "
+            f"({str(written)[:12]}...); put the model's own vocabulary file back"
         )
+
+
+def _check_recorded(fields: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> None:
+    check_same_vocabulary(recorded(fields), tokenizer, where)
     pad = fields.get("pad_token_id")
     if pad is not None and pad != tokenizer.pad_id:
         raise UserError(

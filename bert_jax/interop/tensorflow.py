@@ -29,7 +29,7 @@ import numpy as np
 from bert_jax.corpus.files import read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.interop.directory import replaced_when_complete
-from bert_jax.interop.huggingface import OURS, PARTS, check_vocabulary
+from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary
 from bert_jax.interop.names import (
     REQUIRED_PARTS,
     Row,
@@ -142,6 +142,7 @@ def import_tf1(
     casing = ours.get("do_lower_case") if lowercase is None else lowercase
     tokenizer = load_tokenizer(prefix.parent, lowercase=casing, max_word_characters=ours.get("max_input_chars_per_word"))
     check_vocabulary(tokenizer, config, str(prefix.parent))
+    check_same_vocabulary(ours, tokenizer, str(prefix.parent))
 
     bundle = read_bundle(prefix)
     if OBJECTS in bundle:
@@ -199,6 +200,7 @@ def export_tf1(
         "activation": config.activation,
         "do_lower_case": tokenizer.vocabulary.lowercase,
         "max_input_chars_per_word": tokenizer.max_word_characters,
+        "vocabulary_sha256": tokenizer.vocabulary.sha256,
     }
     if head is not None:
         ours["head"] = dataclasses.asdict(head)

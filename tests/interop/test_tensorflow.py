@@ -240,6 +240,15 @@ def test_a_vocabulary_that_does_not_show_its_casing_keeps_it(golden, vocabulary,
     assert import_tf1(tmp_path / "m")[2].vocabulary == tokenizer.vocabulary
 
 
+def test_a_vocabulary_in_another_order_than_the_exported_one_is_refused(golden, tmp_path):
+    params, config, tokenizer, _ = import_tf1(golden)
+    export_tf1(tmp_path / "m", params, config, tokenizer)
+    words = (tmp_path / "m" / "vocab.txt").read_text("utf-8").split("\n")[:-1]
+    (tmp_path / "m" / "vocab.txt").write_text("\n".join([*words[:-2], words[-1], words[-2]]) + "\n", "utf-8")
+    with pytest.raises(UserError, match=r"is not the one the model was trained with \([0-9a-f]{12}\.\.\.\); put the model's own"):
+        import_tf1(tmp_path / "m")
+
+
 def test_what_the_original_cannot_represent_is_refused(vocabulary, tmp_path):
     tokenizer = load_tokenizer(vocabulary)
     params, config = make_model(vocabulary, **ORIGINAL)
