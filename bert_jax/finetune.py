@@ -206,7 +206,7 @@ def finetune(
                 raise UserError(f"{directory / BEST} holds no weights; start this run again in another --workdir")
             require_learned(step, int(state.skipped))
             if best_unsaved:
-                export_best(experiment, run, directory, program, task.name, start, best, mesh)
+                export_best(experiment, run, directory, program, task, start, best, mesh)
                 raise UserError(f"{best_unsaved}. The best weights so far are in {directory / MODEL}")
             logits = {split: evaluate(best["params"], split) for split in data.dev}
         degeneracy = task.degeneracy(data.dev[0], logits[data.dev[0]])
@@ -283,7 +283,7 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
     if best is None:
         raise UserError(f"{learned.directory / BEST} holds no weights; start this run again in another --workdir")
     # First: no fault of a prediction may cost the model.
-    export_best(experiment, run, run.workdir, program, data.task.name, start, best, mesh)
+    export_best(experiment, run, run.workdir, program, data.task, start, best, mesh)
     evaluate = evaluation(experiment, data, program, mesh, run)
     for split in data.units:
         if split != "train":

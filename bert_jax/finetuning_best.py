@@ -19,6 +19,8 @@ from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.finetuning_program import Program
 from bert_jax.interop.huggingface import Model
 from bert_jax.loop import export_trained, on_host
+from bert_jax.tasks.task import Task
+from bert_jax.tasks.text_task import TextTask
 from bert_jax.terminal import UserError
 from bert_jax.training.steps import TrainState
 
@@ -79,7 +81,7 @@ def export_best(
     run: launch.Run,
     directory: pathlib.Path,
     program: Program,
-    task: str,
+    task: Task,
     start: Model,
     best: Mapping[str, Any],
     mesh: Mesh,
@@ -90,5 +92,6 @@ def export_best(
         dropout = {name: getattr(experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
         config = dataclasses.replace(program.config, **dropout)  # a frozen encoder has trained without
         whole = dataclasses.replace(start, params=params, config=config, head=program.head)
-        trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={})
-        export_trained(directory, trained, {"task": task, "step": int(best["step"])}, None)
+        of_pairs = task.of_pairs if isinstance(task, TextTask) else None
+        trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs)
+        export_trained(directory, trained, {"task": task.name, "step": int(best["step"])}, None)

@@ -93,6 +93,9 @@ OTHER_FORMATS = (
 )  # fmt: skip
 """What names promise that a file of JSON lines, or an array, is not."""
 
+AS_A_PAIR = "two texts, judged as one pair, as the model was trained on; give each as a line of --input to judge it alone"
+AS_TWO_TEXTS = "two texts, each judged alone; a pair is one argument with a TAB between its texts"
+
 VERBS = {
     "fill-mask": Verb("guess the words behind each [MASK] of a text", FillMask, fill_mask_flags),
     "next-sentence": Verb("judge whether text_b follows text", NextSentence, truncate_flag),
@@ -140,13 +143,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     def text(reply: Mapping[str, Any]) -> str:
         return question.for_people(reply["reply"])
 
-    if name == "classify" and len(flags.texts) == 2 and not any("\t" in text for text in flags.texts):
-        print("two texts, each judged alone; a pair is one argument with a TAB between its texts", file=sys.stderr)
     # made before the model is loaded: what cannot be read or written is said at once
     writer = VectorWriter(flags.output, records) if vectors else Writer(flags.output, text if for_people else None, records)
     keep_compiled_programs()
     engine = Engine.load(flags.model)
     question.check(engine)
+    if name == "classify" and len(flags.texts) == 2 and not any("\t" in text for text in flags.texts):
+        if engine.model.of_pairs:
+            records = read_records(["\t".join(flags.texts)], None, question.fields)
+            print(AS_A_PAIR, file=sys.stderr)
+        elif engine.model.of_pairs is None:
+            print(AS_TWO_TEXTS, file=sys.stderr)
     check_not_the_model(flags.output, engine)
     with writer:
         answer_records(records, engine.window, answer, writer)

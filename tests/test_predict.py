@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
@@ -15,9 +16,9 @@ import numpy as np
 import pytest
 
 from bert_jax import predict
-from bert_jax.interop.huggingface import export_model
+from bert_jax.interop.huggingface import export_model, import_model
 from bert_jax.model.settings import HeadConfig
-from bert_jax.predict import VERBS, main
+from bert_jax.predict import AS_A_PAIR, VERBS, main
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.terminal import UserError
@@ -362,3 +363,19 @@ def test_arguments_are_the_fields_of_one_record_where_a_verb_needs_several(ask):
     assert len(apart.records) == 2
     assert apart.err == "two texts, each judged alone; a pair is one argument with a TAB between its texts\n"
     assert ask("classify", "the river\tof Paris").err == ""
+
+
+@pytest.mark.parametrize(
+    ("of_pairs", "answers", "said"),
+    [
+        (True, 1, f"{AS_A_PAIR}\n"),
+        (False, 2, ""),
+    ],
+)
+def test_two_arguments_are_a_pair_where_the_model_was_trained_on_pairs(capsys, models, tmp_path, of_pairs, answers, said):
+    model = dataclasses.replace(import_model(models("classify")), of_pairs=of_pairs)
+    export_model(tmp_path / "m", model)
+    asked = Asked(capsys, "classify", f"--model={tmp_path / 'm'}", "--json", "the river", "of Paris")
+    assert (len(asked.records), asked.err) == (answers, said)
+    if of_pairs:
+        assert Asked(capsys, "classify", f"--model={tmp_path / 'm'}", "--json", "the river\tof Paris").records == asked.records

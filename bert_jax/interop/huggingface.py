@@ -68,6 +68,8 @@ class Model:
     tokenizer: Tokenizer
     head: HeadConfig | None = None
     """The labelled task's head, if there is one in `params`."""
+    of_pairs: bool | None = None
+    """Whether a sequence head was trained on pairs of texts; None where that is not known, or it was on both."""
     untrained: frozenset[str] = frozenset()
     """Parts that hold their initial values and have never been trained; nothing is predicted with them."""
     other_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -112,6 +114,8 @@ def export_model(
         fields[OURS]["untrained"] = sorted(model.untrained)
     if model.head:
         fields[OURS] |= own_fields(model.head)
+        if model.of_pairs is not None and model.head.kind == "sequence":
+            fields[OURS]["of_pairs"] = model.of_pairs
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; such a model answers nothing")
     if not config.tied_decoder and "mlm_head" in model.params:  # the one that transformers reads where nothing is tied
@@ -175,11 +179,13 @@ def import_model(
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
     untrained = frozenset(recorded(fields).get("untrained", ())) & set(params)
     kept_head = own if own and own.part in params else None
+    of_pairs = recorded(fields).get("of_pairs") if kept_head else None
     model = Model(
         params=params,
         config=config,
         tokenizer=tokenizer,
         head=kept_head,
+        of_pairs=of_pairs if isinstance(of_pairs, bool) else None,
         untrained=untrained,
         other_fields=_other_fields(fields, kept_head),
         source=str(directory),
@@ -204,6 +210,7 @@ def with_new_parts(model: Model, new: Collection[str], head: HeadConfig | None, 
         model,
         params=model.params | jax.tree.map(np.asarray, added),
         head=head if labelled else model.head,
+        of_pairs=None if labelled else model.of_pairs,
         untrained=model.untrained | set(new),
         other_fields={k: v for k, v in model.other_fields.items() if not labelled or k not in HEAD_FIELDS},
     )

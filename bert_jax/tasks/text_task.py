@@ -73,6 +73,12 @@ class TextTask:
     submission: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The names of `glue.SUBMISSION` that answer test splits."""
 
+    @property
+    def of_pairs(self) -> bool | None:
+        """Whether the training examples are pairs; None where some are and some are not."""
+        kinds = {example.text_b is not None for example in self.splits["train"]}
+        return kinds.pop() if len(kinds) == 1 else None
+
     def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
         """One for each example, in order."""
         return [self._unit(i, example, tokenizer) for i, example in enumerate(self.splits[split])]

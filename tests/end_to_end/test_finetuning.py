@@ -96,6 +96,15 @@ def test_predict_loads_the_model_and_says_what_the_files_of_predictions_say(trai
     assert [kind.answer(reply) for reply in replies] == list(kind.told(run.directory))
 
 
+@pytest.mark.parametrize(
+    ("name", "of_pairs"),
+    [("own/sequence, values of pairs", True), ("glue/mnli", True), ("glue/sst2", False), ("conll2003", None)],
+)
+def test_a_model_records_whether_it_was_trained_on_pairs(trained: dict[str, Trained], name: str, of_pairs: bool | None):
+    fields = json.loads((trained[name].directory / "run" / "model" / "config.json").read_text())
+    assert fields["bert_jax"].get("of_pairs") is of_pairs
+
+
 def test_the_second_dev_set_of_mnli_is_scored_and_predicted_too(trained: dict[str, Trained]):
     directory = trained["glue/mnli"].directory
     said = results(directory / "run")["scores"]["dev_mismatched"]["accuracy"]
