@@ -48,19 +48,20 @@ def looked_for(path: str | os.PathLike) -> str:
 
 
 def nearest_path(path: str | os.PathLike) -> str | None:
-    """The path of a file or directory that is there and spelt nearly as `path`, part by part; None where there is none."""
-    found = pathlib.Path()
+    """The path of a file or directory that is there and spelt nearly as `path`, part by part, or as its beginning; None where
+    there is none."""
+    found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
         if not (found / part).exists():
             try:
                 close = difflib.get_close_matches(part, [path.name for path in found.iterdir()], n=1, cutoff=0.6)
             except OSError:
-                return None
+                break
             if not close:
-                return None
-            part = close[0]
+                break
+            part, corrected = close[0], True
         found /= part
-    return str(found) if found.parts else None
+    return str(found) if corrected else None
 
 
 def _current_directory() -> str:

@@ -170,7 +170,9 @@ def test_identity_names_packages_commit_and_every_configuration_key():
     [
         (("host:1", 2, None), "--process missing"),
         ((None, None, 1), "--coordinator, --processes missing"),
-        (("host", 2, 0), "wanted HOST:PORT"),
+        (("host", 2, 0), "--coordinator=host must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "),
+        (("host:99999", 2, 0), "--coordinator=host:99999 must be .* at most 65,535; --coordinator=host:8476 is one"),
+        (("host:0", 2, 0), "--coordinator=host:0 must be .* at least 1 "),
         (("host:1", 2, 2), "numbered from 0 to 1"),
     ],
 )

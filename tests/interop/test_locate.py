@@ -151,7 +151,7 @@ def test_a_misspelt_directory_is_told_the_nearest_before_the_hub_is_spoken_of(tm
     (tmp_path / "runs" / "own").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for name in ("runs/onw", "rnus/own", str(tmp_path / "runs" / "onw")):
+    for name in ("runs/onw", "rnus/own", str(tmp_path / "runs" / "onw"), "runs/onw/model", "rnus/own/best/model"):
         with pytest.raises(UserError, match=r"there is no (directory )?\S+ \(.*did you mean \S*runs/own\?\)[^?]*hub") as error:
             find_model_directory(name)
         assert name.startswith("/") or f"looked for in {tmp_path}" in str(error.value)

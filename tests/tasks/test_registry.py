@@ -56,6 +56,19 @@ def test_a_task_is_loaded_by_the_module_that_has_its_name(monkeypatch: pytest.Mo
     assert asked == [(name, name, print) for name in NAMES]
 
 
+@pytest.mark.parametrize("name", sorted(DOCUMENTED - {"own/sequence", "own/token", "own/span", "own/choice"}))
+def test_a_directory_of_files_that_is_not_there_is_named_with_where_it_was_looked_for(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wnut17").mkdir()
+    with pytest.raises(UserError) as error:
+        load_task(TaskConfig(name=name, data_dir="wnut71"))
+    where = f"config.task.data_dir=wnut71 (looked for in {tmp_path}; did you mean wnut17?) is not there"
+    assert str(error.value) == f"{where}; give the directory that holds the files of {name}"
+    (tmp_path / "wnut71").touch()
+    with pytest.raises(UserError, match="is a file; give the directory"):
+        load_task(TaskConfig(name=name, data_dir="wnut71"))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
