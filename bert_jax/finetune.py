@@ -1,6 +1,6 @@
-"""Fine-tunes a model on a labelled task: every task of the paper, and one's own data.
+r"""Fine-tunes a model on a labelled task: every task of the paper, and one's own data.
 
-    python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \\
+    python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
 The workdir afterwards holds config.json, metrics.jsonl, tensorboard/, curves.png, results.json, predictions/ (the official files)

@@ -29,7 +29,7 @@ verbs() {
 about() {
     local file="$root/bert_jax/$1.py"
     [[ -f "$file" ]] || file="$root/bert_jax/$1/__main__.py"
-    sed -n '1s/^"""//; 1s/"""$//; 1p' "$file"
+    sed -n '1s/^r\{0,1\}"""//; 1s/"""$//; 1p' "$file"
 }
 
 usage() {

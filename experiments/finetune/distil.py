@@ -1,4 +1,4 @@
-"""A smaller model that learns a task from a larger one as well (Hinton et al., arXiv:1503.02531; Sun et al., arXiv:1908.09355).
+r"""A smaller model that learns a task from a larger one as well (Hinton et al., arXiv:1503.02531; Sun et al., arXiv:1908.09355).
 
     python -m bert_jax.convert --from=MODEL --to=runs/half --layers=3
     python -m bert_jax.finetune --config=experiments/finetune/distil.py:glue/mrpc --workdir=runs/mrpc_half \

@@ -1,4 +1,4 @@
-"""GAP: whom an ambiguous pronoun refers to, one of two names or neither.
+r"""GAP: whom an ambiguous pronoun refers to, one of two names or neither.
 
     python -m bert_jax.finetune --config=experiments/finetune/gap.py --workdir=runs/gap \
         --config.init_from=MODEL --config.task.data_dir=DIR

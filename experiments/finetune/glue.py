@@ -1,4 +1,4 @@
-"""One task of GLUE, with the paper's settings (section 4.1): batches of 32, 3 epochs.
+r"""One task of GLUE, with the paper's settings (section 4.1): batches of 32, 3 epochs.
 
     python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \
         --config.init_from=MODEL --config.task.data_dir=DIR

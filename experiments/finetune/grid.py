@@ -1,4 +1,4 @@
-"""The paper's grid (appendix A.3) on a small task: batches of 16 and 32, learning rates 5e-5, 3e-5 and 2e-5, 2 to 4 epochs.
+r"""The paper's grid (appendix A.3) on a small task: batches of 16 and 32, learning rates 5e-5, 3e-5 and 2e-5, 2 to 4 epochs.
 
     python -m bert_jax.finetune --config=experiments/finetune/grid.py:glue/rte --workdir=runs/rte_grid \
         --config.init_from=MODEL --config.task.data_dir=DIR --config.sweep.seeds='[0, 1, 2]'

@@ -1,4 +1,4 @@
-"""Named entities, fine-tuned (paper section 5.3): CoNLL-2003, or WNUT-17.
+r"""Named entities, fine-tuned (paper section 5.3): CoNLL-2003, or WNUT-17.
 
     python -m bert_jax.finetune --config=experiments/finetune/ner.py:conll2003 --workdir=runs/ner \
         --config.init_from=MODEL --config.task.data_dir=DIR

@@ -1,4 +1,4 @@
-"""Named entities from a frozen encoder: layers of it are the features of a two-layer BiLSTM (paper section 5.3, Table 7).
+r"""Named entities from a frozen encoder: layers of it are the features of a two-layer BiLSTM (paper section 5.3, Table 7).
 
     python -m bert_jax.finetune --config=experiments/finetune/ner_features.py:last_four_concat --workdir=runs/ner_features \
         --config.init_from=MODEL --config.task.data_dir=DIR [--config.task.name=wnut17 --config.task.context=sentence]

@@ -1,4 +1,4 @@
-"""A text classifier from a table of one's own: the file to copy for one's own task.
+r"""A text classifier from a table of one's own: the file to copy for one's own task.
 
     python -m bert_jax.finetune --config=experiments/finetune/own_text.py --workdir=runs/own \
         --config.init_from=MODEL --config.task.own.train=train.csv --config.task.own.dev=dev.csv

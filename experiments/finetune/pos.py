@@ -1,4 +1,4 @@
-"""Part-of-speech tagging from CoNLL-U files (Universal Dependencies).
+r"""Part-of-speech tagging from CoNLL-U files (Universal Dependencies).
 
     python -m bert_jax.finetune --config=experiments/finetune/pos.py --workdir=runs/pos \
         --config.init_from=MODEL --config.task.data_dir=DIR

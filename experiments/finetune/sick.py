@@ -1,4 +1,4 @@
-"""SICK: entailment (three labels) or relatedness (a score from 1 to 5) of two sentences.
+r"""SICK: entailment (three labels) or relatedness (a score from 1 to 5) of two sentences.
 
     python -m bert_jax.finetune --config=experiments/finetune/sick.py:entailment --workdir=runs/sick \
         --config.init_from=MODEL --config.task.data_dir=DIR

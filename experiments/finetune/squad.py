@@ -1,4 +1,4 @@
-"""Extractive questions: SQuAD 1.1 and 2.0 (paper sections 4.2 and 4.3).
+r"""Extractive questions: SQuAD 1.1 and 2.0 (paper sections 4.2 and 4.3).
 
     python -m bert_jax.finetune --config=experiments/finetune/squad.py:v1.1 --workdir=runs/squad \
         --config.init_from=MODEL --config.task.data_dir=DIR

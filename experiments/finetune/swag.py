@@ -1,4 +1,4 @@
-"""Four-way multiple choice: SWAG (paper section 4.4), or CODAH in the same form.
+r"""Four-way multiple choice: SWAG (paper section 4.4), or CODAH in the same form.
 
     python -m bert_jax.finetune --config=experiments/finetune/swag.py:swag --workdir=runs/swag \
         --config.init_from=MODEL --config.task.data_dir=DIR

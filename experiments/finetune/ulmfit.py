@@ -1,4 +1,4 @@
-"""A text classifier trained as ULMFiT's (Howard and Ruder, arXiv:1801.06146), on top of BERT.
+r"""A text classifier trained as ULMFiT's (Howard and Ruder, arXiv:1801.06146), on top of BERT.
 
     python -m bert_jax.finetune --config=experiments/finetune/ulmfit.py:glue/sst2 --workdir=runs/ulmfit \
         --config.init_from=MODEL --config.task.data_dir=DIR

@@ -1,8 +1,8 @@
-"""BERT-Base as the paper trained it.
+r"""BERT-Base as the paper trained it.
 
 12 layers, 768 wide, 109.5 M parameters, 256 rows a step, a million steps.
 
-    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \\
+    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_base.py --workdir=runs/bert_base
 

@@ -1,8 +1,8 @@
-"""BERT-Large as the paper trained it.
+r"""BERT-Large as the paper trained it.
 
 24 layers, 1024 wide, 335.1 M parameters, 256 rows a step, a million steps.
 
-    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \\
+    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_large.py --workdir=runs/bert_large
 

@@ -1,6 +1,6 @@
-"""The 24 published miniatures (arXiv:1908.08962) on the recipe of BERT-Base: 256 rows a step, a million steps.
+r"""The 24 published miniatures (arXiv:1908.08962) on the recipe of BERT-Base: 256 rows a step, a million steps.
 
-    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \\
+    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_miniature.py:mini --workdir=runs/bert_mini
 

@@ -1,6 +1,6 @@
-"""BERT-Large in the "76 minutes" way: LAMB, batches of 65,536 and 32,768 rows, 8,601 steps.
+r"""BERT-Large in the "76 minutes" way: LAMB, batches of 65,536 and 32,768 rows, 8,601 steps.
 
-    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \\
+    tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/lamb_large.py --workdir=runs/lamb_large
 

@@ -1,9 +1,9 @@
-"""BERT-Mini's shape (4 layers, 256 wide) on some tens of millions of words of your own, on a CPU, in an hour or two.
+r"""BERT-Mini's shape (4 layers, 256 wide) on some tens of millions of words of your own, on a CPU, in an hour or two.
 
-    tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \\
+    tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=runs/laptop
-    tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py:more --workdir=runs/laptop_more \\
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py:more --workdir=runs/laptop_more \
         --config.init_from=runs/laptop --config.seed=1
 
 Hardware: 2 CPU cores, 2 GiB. Duration: 44 minutes beside other work, then 16, in bfloat16 on a CPU with AMX

@@ -40,8 +40,8 @@ LEARNING_RATE = 2e-5
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
-    for name in SETTINGS:
-        parser.add_argument(f"--{name}", type=pathlib.Path, help="the directory of its official files")
+    parser.add_argument("--mrpc", type=pathlib.Path, help="the directory of its official files")
+    parser.add_argument("--squad", type=pathlib.Path, help="the directory of its official files")
     parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
     parser.add_argument("--steps", type=int, default=20, help="timed steps of a round")
     parser.add_argument("--rounds", type=int, default=3)

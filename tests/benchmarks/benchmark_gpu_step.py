@@ -1,6 +1,6 @@
-"""Rows a second of BERT's training step on one GPU in bfloat16, side by side with transformers' PyTorch BERT, input included.
+r"""Rows a second of BERT's training step on one GPU in bfloat16, side by side with transformers' PyTorch BERT, input included.
 
-    python tests/benchmarks/benchmark_gpu_step.py --peer-python=PATH [--corpus=DIR] [--sizes=base,large] [--lengths=128,512]
+    python tests/benchmarks/benchmark_gpu_step.py --peer-python=PATH [--corpus=DIR] [--sizes=base,large] [--lengths=128,512] \
         [--rows=64,128] [--forms=mask,full] [--config.KEY=VALUE ...]
     python tests/benchmarks/benchmark_gpu_step.py --device=cpu --peer-python=PATH    # all of it with a model of two layers
 

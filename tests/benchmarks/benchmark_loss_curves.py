@@ -1,6 +1,6 @@
-"""Loss curves of ours beside plain Flax Linen (`plain_bert.py`), trained on the same batches of real text, on a CPU.
+r"""Loss curves of ours beside plain Flax Linen (`plain_bert.py`), trained on the same batches of real text, on a CPU.
 
-    python tests/benchmarks/benchmark_loss_curves.py [--corpus=DIR] [--start=DIR] [--seeds=6] [--steps=200] [--same-start]
+    python tests/benchmarks/benchmark_loss_curves.py [--corpus=DIR] [--start=DIR] [--seeds=6] [--steps=200] [--same-start] \
         [--config.KEY=VALUE ...]
 
 Model, corpus and rows are those of the quickstart (experiments/pretrain/quickstart.py: 2 layers, 128 wide, float32), with dropout

@@ -1,6 +1,6 @@
-"""Estimated BERT training steps on 4 to 4,096 chips, without a TPU: memory, time, what travels, and when a batch is used up.
+r"""Estimated BERT training steps on 4 to 4,096 chips, without a TPU: memory, time, what travels, and when a batch is used up.
 
-    python tests/benchmarks/benchmark_scaling.py [--models=base,large] [--lengths=128,512] [--chips=4,16,64,256,1024,4096]
+    python tests/benchmarks/benchmark_scaling.py [--models=base,large] [--lengths=128,512] [--chips=4,16,64,256,1024,4096] \
         [--generation=v5p] [--cache=DIR]
 
 Every point is the step that `pretrain` runs, compiled for that slice and read by the method of `python -m bert_jax.aot`, with 2

@@ -1,7 +1,7 @@
-"""Estimated model-FLOP utilisation of a BERT-Large training step on TPUs, ours beside plain Flax Linen, without a TPU.
+r"""Estimated model-FLOP utilisation of a BERT-Large training step on TPUs, ours beside plain Flax Linen, without a TPU.
 
-    python tests/benchmarks/benchmark_tpu_programs.py [--settings=v5e-512,v5p-128] [--only=ours|plain] [--places=20]
-        [--rows-per-chip=N] [--config.key=value ...]
+    python tests/benchmarks/benchmark_tpu_programs.py [--settings=v5e-512,v5p-128] [--only=ours] [--places=20] \
+        [--rows-per-chip=N] [--config.KEY=VALUE ...]
 
 Both sides are compiled for the same topology and read by the same method, that of `python -m bert_jax.aot`; optimizer included,
 dropout 0.1. Ours is experiments/pretrain/bert_large.py with the overrides given (`--config.model.scan_unroll=1` compiles several

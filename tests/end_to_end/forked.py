@@ -1,6 +1,6 @@
 """Verbs in processes that start at once: forked from one that has imported everything, so that a test can afford a dozen.
 
-A process is given command lines as a person would type them after `python -m bert_jax.`, and does them one after another. It can
+A process is given command lines as a person types them after `tpu_scripts/run.sh`, and does them one after another. It can
 be told to send itself a signal at a certain call of a certain function, so that a run ends exactly there, not somewhere near.
 """
 

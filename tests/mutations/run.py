@@ -1,9 +1,9 @@
 """Makes one-line mistakes in a copy of the project, one at a time, runs the tests that concern the file, and lists those which
 pass unseen.
 
-    python tests/mutations/run.py --sample=40 --seed=7              mistakes drawn at random over all of bert_jax
-    python tests/mutations/run.py --sample=40 --seed=7 examples     of some folders or files
-    python tests/mutations/run.py --table                           those of `known.py`, which have passed unseen once
+    python tests/mutations/run.py --sample=40 --seed=7            # mistakes drawn at random over all of bert_jax
+    python tests/mutations/run.py --sample=40 --seed=7 examples   # of some folders or files
+    python tests/mutations/run.py --table                         # those of `known.py`, which have passed unseen once
 
 A mistake is caught when a test fails, or hangs. `known.py` also lists those that make no difference, with the reason.
 

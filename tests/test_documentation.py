@@ -1,0 +1,242 @@
+"""Every command that the documentation gives, as it stands in the files' text, is one that a shell and the program take."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import pathlib
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from bert_jax import aot, convert, launch, predict
+from bert_jax.config import Experiment
+from bert_jax.corpus import __main__ as corpus
+from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.terminal import UserError
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+PROGRAMS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "python", "pip", "gcloud")
+BEGINS = re.compile(rf"(?:{'|'.join(map(re.escape, PROGRAMS))})(?: |$)")
+SCHEMAS = {"pretrain": Experiment, "finetune": FinetuningExperiment}
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A documented command: where, its text with all line breaks, and the words that a shell makes of it."""
+
+    place: str
+    text: str
+    words: tuple[str, ...] = ()
+    whole: bool = True
+    """Whether it can be given as it stands; a mention in prose may leave out what is understood."""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text!r}"
+
+
+# ------------------------------------------------------------------------------------------------------------ as the files' text
+def documented() -> Iterator[Command]:
+    """The commands of the READMEs, of the docstrings of modules, of the help of `corpus`, and of the headers of the scripts."""
+    for file in ("README.md", "experiments/README.md"):
+        yield from commands_in((REPOSITORY / file).read_text(), file)
+    for folder in ("bert_jax", "experiments", "tests"):
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            yield from commands_in(docstring_text(path.read_text()), str(path.relative_to(REPOSITORY)))
+    for line in corpus._parser().epilog.splitlines():
+        if BEGINS.match(line.strip()):
+            yield Command("bert_jax/corpus/__main__.py", line.strip())
+    for path in sorted((REPOSITORY / "tpu_scripts").glob("*.sh")):
+        for line in re.findall(r"^#   +(\S.*)", path.read_text(), re.MULTILINE):
+            command = re.split(r"  +", line)[0]  # what it does stands beside it
+            if BEGINS.match(command):
+                yield Command(f"tpu_scripts/{path.name}", command)
+
+
+def docstring_text(source: str) -> str:
+    """A module's docstring as it stands in its file, where a backslash may stand for another than in the string."""
+    quoted = re.match(r'[rR]?"""(.*?)"""', source, re.DOTALL)
+    return quoted[1] if quoted else ""
+
+
+def commands_in(text: str, place: str) -> Iterator[Command]:
+    """The commands of indented blocks, with the lines that belong to them, and those between backticks in prose."""
+    lines = text.splitlines()
+    for block in re.findall(r"^( {4,})(\S.*(?:\n\1 +\S.*)*)", text, re.MULTILINE):  # a line, and those indented more
+        indent, command = block
+        if BEGINS.match(command):
+            yield Command(place, command.replace("\n" + indent, "\n"))
+    prose = "\n".join(line for line in lines if not line.startswith("    "))
+    for span in re.findall(r"`([^`]+)`", prose):
+        verb, _, flags = span.partition(" ")
+        if BEGINS.match(span):
+            yield Command(place, re.sub(r"\s+", " ", span), whole=False)
+        elif verb in ("pretrain", "finetune", "corpus", "aot", "convert") and flags.startswith("--"):
+            yield Command(place, re.sub(r"\s+", " ", f"tpu_scripts/run.sh {span}"), whole=False)
+
+
+# --------------------------------------------------------------------------------------------------------------------- to a shell
+def through_a_shell(commands: list[Command], directory: pathlib.Path) -> list[Command]:
+    """The commands with the words that bash makes of each. It runs nothing: programs are functions that print their words.
+
+    Raises AssertionError for text that is no command, and for what the shell takes for more than one.
+    """
+    functions = [f"{program}() {{ printf '%s\\x1f' {program} \"$@\"; printf '\\x1e'; }}" for program in PROGRAMS]
+    each = "for text; do printf '\\x1d'; printf '\\x1d' >&2; eval \"$text\"; done"
+    for name in (name for command in commands for name in re.findall(r" < (\S+)$", command.text)):
+        (directory / name).touch()  # what would be read has to be there
+    done = subprocess.run(
+        ["bash", "-f", "-c", "\n".join(["PATH=", *functions, each]), "bash", *(command.text for command in commands)],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = []
+    for command, printed, complaint in zip(commands, done.stdout.split("\x1d")[1:], done.stderr.split("\x1d")[1:], strict=True):
+        assert not complaint, f"{command}: {complaint}"  # "--output=a: No such file": a line cut off from the one above it
+        (record,) = printed.split("\x1e")[:-1]
+        found.append(dataclasses.replace(command, words=tuple(record.split("\x1f")[:-1])))
+    return found
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> list[Command]:
+    given = list(documented())
+    directory = tmp_path_factory.mktemp("shell")
+    found = through_a_shell(given, directory)
+    inner = [
+        Command(command.place, word.removeprefix("--command=").partition("&&")[2].strip())
+        for command in found
+        for word in command.words
+        if command.words[0] == "gcloud" and word.startswith("--command=cd ")
+    ]
+    return [*found, *through_a_shell(inner, directory)]
+
+
+def test_every_place_that_documents_commands_is_read(commands: list[Command]):
+    places = {command.place for command in commands}
+    experiments = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "experiments").rglob("*.py")}
+    benchmarks = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests" / "benchmarks").glob("benchmark_*.py")}
+    modules = (*SCHEMAS, "predict", "convert", "aot", "corpus/__main__", "tasks/glue_submission")
+    verbs = {f"bert_jax/{module}.py" for module in modules}
+    scripts = {"README.md", "experiments/README.md", "tpu_scripts/run.sh", "tpu_scripts/test.sh"}
+    assert places >= experiments | benchmarks | verbs | scripts
+    assert len(commands) > 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python -m bert_jax.pretrain --config=a.py \\\\\n    --workdir=runs/a",
+        "python -m bert_jax.pretrain --config=a.py\n    --workdir=runs/a",
+        "python -m bert_jax.predict fill-mask --model=MODEL 'a text",
+    ],
+    ids=["two backslashes", "no backslash", "an open quote"],
+)
+def test_a_command_that_a_shell_cuts_in_two_is_found(text: str, tmp_path: pathlib.Path):
+    with pytest.raises(AssertionError):
+        through_a_shell([Command("here", text), Command("here", "python -m bert_jax.aot")], tmp_path)
+
+
+# ----------------------------------------------------------------------------------------------------------------- to the program
+def check(command: Command) -> None:
+    """Raises UserError or AssertionError where `command` names a flag, a verb or a file of the repository that is not there."""
+    program, *rest = command.words
+    words = [word for word in map(without_brackets, rest) if word not in ("", "...") and not word.startswith("--config.KEY")]
+    for word in words:
+        if path := re.match(r"(?:--[\w.-]+=)?((?:experiments|tests|tpu_scripts|bert_jax)/[\w/.-]+)", word):
+            assert (REPOSITORY / path[1]).exists(), f"there is no {path[1]}"
+    if program == "tpu_scripts/run.sh" and words and words[0] != "VERB":
+        check_verb(words[0], words[1:], command.whole)
+    elif words[:1] == ["-m"] and words[1].startswith("bert_jax."):
+        check_verb(words[1].removeprefix("bert_jax."), words[2:], command.whole)
+    elif program == "python" and words[0].startswith("tests/"):
+        check_script(REPOSITORY / words[0], words[1:])
+    elif program == "pip":
+        for extra in re.findall(r"^\.\[(\w+)\]$", words[-1]):
+            assert f'extra == "{extra}"' in (REPOSITORY / "requirements.txt").read_text(), f"there is no extra {extra}"
+
+
+def without_brackets(word: str) -> str:
+    """`word` without the brackets around what may be left out, which reach over several words."""
+    opened = word.removeprefix("[")
+    return opened.removesuffix("]") if opened.count("]") > opened.count("[") else opened
+
+
+def check_verb(verb: str, words: list[str], whole: bool) -> None:
+    arguments = [re.sub(r"=(N|ROWS|K)$", "=1", word) for word in words]
+    understood = {
+        "pretrain": ["--config=experiments/pretrain/laptop.py", "--workdir=any"],
+        "finetune": ["--config=experiments/finetune/pos.py", "--workdir=any"],
+        "aot": ["--config=experiments/pretrain/bert_base.py", "--topology=v5e:4x4"],
+        "convert": ["--from=any", "--to=other"],
+    }
+    if not whole:
+        given = {argument.partition("=")[0] for argument in arguments}
+        arguments += [flag for flag in understood.get(verb, ()) if flag.partition("=")[0] not in given]
+    if not arguments or "--help" in arguments:
+        assert verb in (*understood, "corpus", "predict", "tasks.glue_submission", "VERB"), f"there is no verb {verb}"
+    elif verb in SCHEMAS:
+        launch.parse_flags(verb, "", arguments, schema=SCHEMAS[verb])
+    elif verb == "aot":
+        options, overrides, others = aot.parse(arguments)
+        for given in [options.config, *options.against]:
+            schema = FinetuningExperiment if "/finetune/" in given else Experiment
+            launch.read_config(given, overrides if given == options.config else others, schema)
+    elif verb == "convert":
+        convert._parser().parse_args(arguments)
+    elif verb == "corpus":
+        corpus._parser().parse_args(arguments)
+    elif verb == "predict":
+        predict._parser(arguments[0], predict.VERBS[arguments[0]]).parse_args(arguments[1:])
+    else:
+        check_script(REPOSITORY / "bert_jax" / f"{verb.replace('.', '/')}.py", arguments)
+
+
+def check_script(file: pathlib.Path, words: list[str]) -> None:
+    """A script's own flags are those of its `add_argument`; `--config.KEY` sets a key of a pretraining experiment."""
+    assert file.is_file(), f"there is no {file}"
+    known = {
+        word.value
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
+        for word in node.args
+        if isinstance(word, ast.Constant)
+    }
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag.startswith("--config."):
+            check_verb("pretrain", [word], whole=False)
+        elif flag.startswith("--"):
+            assert flag in known, f"{file.name} has no flag {flag}"
+
+
+def test_every_documented_command_is_taken_by_the_program_it_names(commands: list[Command]):
+    faults = []
+    for command in commands:
+        try:
+            check(command)
+        except (UserError, AssertionError, KeyError) as error:
+            faults.append(f"{command}: {error}")
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("python -m bert_jax.pretrain --config=experiments/pretrain/laptop.py --workdirectory=a", "unknown argument"),
+        ("tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=a --config.seeds=1", "no 'seeds'"),
+        ("python -m bert_jax.finetune --config=experiments/finetune/gone.py", "there is no experiments/finetune/gone.py"),
+        ("python -m bert_jax.convert --from=a --to=b --layer=3", "--layer"),
+        ("python -m bert_jax.predict fill-mask --model=a --top=3", "--top"),
+        ("python tests/benchmarks/benchmark_step.py --threads=3", "no flag --threads"),
+        ("python tests/benchmarks/benchmark_steps.py", "there is no tests/benchmarks/benchmark_steps.py"),
+    ],
+)
+def test_a_documented_flag_or_file_that_is_not_there_is_found(text: str, says: str, tmp_path: pathlib.Path):
+    (command,) = through_a_shell([Command("here", text)], tmp_path)
+    with pytest.raises((UserError, AssertionError), match=re.escape(says)):
+        check(command)
