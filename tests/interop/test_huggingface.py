@@ -109,7 +109,7 @@ def test_an_export_that_fails_leaves_the_older_one_as_it_was(exported, tiny, voc
 
     before = (exported / "model.safetensors").read_bytes()
     monkeypatch.setattr("safetensors.numpy.save_file", no_space)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match="No space left on device; free space"):
         export_model(exported, as_model(*tiny, vocabulary))
     assert (exported / "model.safetensors").read_bytes() == before
     assert [path.name for path in exported.parent.iterdir()] == ["model"]
@@ -129,12 +129,30 @@ def test_an_export_killed_while_swapping_directories_loses_nothing(exported, tin
     assert [path.name for path in exported.parent.iterdir()] == ["model"]
 
 
+def test_two_exports_to_one_place_at_a_time_are_refused_and_the_first_goes_on(exported, tiny, vocabulary, monkeypatch):
+    save = safetensors.numpy.save_file
+    refusals = []
+
+    def meanwhile(*arguments, **named):
+        with pytest.raises(UserError) as refused:
+            export_model(exported, as_model(*tiny, vocabulary))
+        refusals.append(str(refused.value))
+        save(*arguments, **named)
+
+    monkeypatch.setattr("safetensors.numpy.save_file", meanwhile)
+    export_model(exported, as_model(*tiny, vocabulary))
+    assert refusals == [f"another process is writing a model to {exported}; wait for its end, or name another"]
+    import_model(exported)
+    assert [path.name for path in exported.parent.iterdir()] == ["model"]
+
+
 def test_a_directory_of_other_files_is_never_replaced(tiny, vocabulary, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("years")
     with pytest.raises(UserError, match="not overwritten; name another directory"):
         export_model(tmp_path / "thesis", as_model(*tiny, vocabulary))
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
 
 
 def test_a_place_where_nothing_can_be_written_is_named(tiny, vocabulary, tmp_path):

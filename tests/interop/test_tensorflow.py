@@ -301,7 +301,7 @@ def test_a_failed_export_leaves_nothing(vocabulary, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bert_jax.interop.tensorflow.write_bundle", no_space)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match="No space left on device; free space"):
         export_tf1(tmp_path / "m", *make_model(vocabulary, **ORIGINAL), load_tokenizer(vocabulary))
     assert list(tmp_path.iterdir()) == []
 
