@@ -25,8 +25,8 @@ def replaced_when_complete(
 
     An older directory of that name is moved aside until the new one is in place, and what is not one of the `format_files` (a
     README someone wrote) is carried over. It must have been written by us (`is_ours`) or be empty: nothing else is ever deleted.
-    Raises Unwritable where that is not so, where another process is writing to `directory`, and where the disk takes no more; then
-    what was there is there still.
+    Raises Unwritable where that is not so, where another process is writing to `directory`, and where the disk takes no more;
+    what was there is then there still.
 
     A process killed between the two renames leaves the old one as `.NAME.replaced`, from where `recover` takes it back.
     """
