@@ -4,7 +4,7 @@
 
 Needs the libtpu that matches jax (`pip install "jax[tpu]==VERSION"`). Both kernels are compiled for one chip of it, with
 16 heads of width 64 in bfloat16, and the compiler writes its final schedule: a bundle is what a core issues in one cycle, so
-bundles over the clock is the time of a head where no transfer is waited for. The last line printed is JSON.
+bundles over the clock is the time of a head where no transfer is waited for. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ import re
 import subprocess
 import sys
 import tempfile
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tests.benchmarks.figures import flag_parser, give
 
 HEADS, HEAD_WIDTH = 16, 64
 ROWS = {64: 64, 128: 64, 256: 32, 384: 16, 512: 16}
@@ -24,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--topology", action="append", help="such as v5e:2x2; may be given several times")
     parser.add_argument("--lengths", default="128,512")
     parser.add_argument("--compile", nargs=3, metavar=("TOPOLOGY", "LENGTH", "RATE"), help=argparse.SUPPRESS)
@@ -38,9 +43,17 @@ def main() -> None:
             for rate in (0.0, 0.1):
                 forward, backward = bundles(topology, length, rate)
                 found.append({"topology": topology, "length": length, "dropout": rate, "forward": forward, "backward": backward})
-                passes = f"forward {forward:6.0f}  backward {backward:6.0f}"
-                print(f"{topology:10} length {length:5}  dropout {rate}  {passes}", flush=True)
-    print(json.dumps(found))
+                print(f"{topology}, length {length}, dropout {rate}: compiled", file=sys.stderr, flush=True)
+    report(found, options.json)
+
+
+def report(found: list[dict[str, Any]], file: pathlib.Path | None) -> None:
+    """A table of bundles a head of a row."""
+    rows = [
+        [one["topology"], str(one["length"]), str(one["dropout"]), f"{one['forward']:.0f}", f"{one['backward']:.0f}"]
+        for one in found
+    ]
+    give(["topology", "length", "dropout", "bundles forward", "backward"], rows, {"figures": found}, file)
 
 
 def bundles(topology: str, length: int, rate: float) -> tuple[float, float]:

@@ -6,13 +6,12 @@ PATH is a Python with torch and transformers; without it, ours runs alone. Witho
 
 Ours does everything, and all of it is inside the time: a new plan for every epoch (the first too), pairs, gathering, masking,
 all eight arrays. The peer only masks rows that are tokenised, paired and of full length already, in every form it takes
-(peer_collator.py). Run it on an idle machine; the sides are measured in turn, twice, and the best counts. The last line printed
-is JSON.
+(peer_collator.py). Run it on an idle machine; the sides are measured in turn, twice, and the best counts. All figures go
+to --json=FILE.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pathlib
@@ -32,6 +31,7 @@ from bert_jax.corpus.store import Corpus, corpus_from_arrays, open_corpus
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.examples.masking import MaskingTables
 from bert_jax.examples.settings import ExampleConfig
+from tests.benchmarks.figures import flag_parser, give
 
 V = 30_522
 SETTINGS = {
@@ -45,7 +45,7 @@ BATCH_SIZES = (64, 256, 1024, 4096)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
     parser.add_argument("--corpus", type=pathlib.Path, help="default: a made-up one of a million sentences")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each figure; at least one epoch for ours")
@@ -64,20 +64,27 @@ def main() -> None:
                     {"who": "peer", "length": str(length)} | figure
                     for figure in peer(options.peer_python, corpus, tables, length, options.seconds)
                 ]
+    report(figures, options.json)
+
+
+def report(figures: list[dict[str, Any]], file: pathlib.Path | None) -> None:
+    """A table of the best rows a second of every way, and how many times the peer's ours are."""
     best: dict[tuple[str, str, str], dict[str, Any]] = {}
     for figure in sorted(figures, key=lambda figure: figure["rows_per_second"]):
         best[figure["who"], figure["length"], figure["how"]] = figure
-    print(f"{'':4}  {'length':16}  {'rows/s':>9}  {'batch':>5}  how")
-    for (who, length, how), figure in sorted(best.items()):
-        print(f"{who}  {length:16}  {figure['rows_per_second']:9,.0f}  {figure['batch_size']:5}  {how}")
+    rows = [
+        [who, length, f"{figure['rows_per_second']:,.0f}", str(figure["batch_size"]), how]
+        for (who, length, how), figure in sorted(best.items())
+    ]
     times = {}
-    for length in ("128", "512") if options.peer_python else ():
+    for length in ("128", "512") if any(figure["who"] == "peer" for figure in figures) else ():
         mine = max(f["rows_per_second"] for f in figures if (f["who"], f["length"]) == ("ours", length))
         for use in ("as documented", "bare"):
             theirs = max(f["rows_per_second"] for f in figures if f["length"] == length and f.get("use") == use)
             times[f"{length}, {use}"] = mine / theirs
             print(f"length {length}: {mine / theirs:.0f} times the peer called {use}")
-    print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), "times_the_peer": times, "figures": figures}))
+    everything = {"cores": os.cpu_count(), "load": os.getloadavg(), "times_the_peer": times, "figures": figures}
+    give(["side", "length", "rows/s", "batch", "how"], rows, everything, file)
 
 
 def ours(corpus: Corpus, config: ExampleConfig, tables: MaskingTables, seconds: float) -> list[dict[str, Any]]:
@@ -87,7 +94,7 @@ def ours(corpus: Corpus, config: ExampleConfig, tables: MaskingTables, seconds: 
         for how in ("one thread", "prefetched"):
             start, step = time.perf_counter(), 0
             source = BatchSource(corpus, config, size, seed=0, tables=tables)
-            while time.perf_counter() - start < seconds:
+            while step == 0 or time.perf_counter() - start < seconds:
                 stop = step + max(1, source.rows_per_epoch // size)
                 for _ in prefetch(source.at, step, stop) if how == "prefetched" else map(source.at, range(step, stop)):
                     step += 1

@@ -8,8 +8,7 @@ holds a sentence a line, PATH is a Python with torch and sentence-transformers; 
 The peer runs as installed and with glibc's allocator tuned, which keeps its large buffers from being returned to the system and
 faulted in again at every batch, each in every batch size of 16, 32 (its default) and 64, the best of which counts. Sides take
 turns, every round in a fresh process that embeds all sentences once before the time is taken, and then several times.
-Run it on an idle machine. The last line printed is JSON, with the peak memory of every side and the largest difference between
-two embeddings of one sentence.
+Run it on an idle machine. The table has the peak memory of every side, too; all figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -26,7 +25,11 @@ import tempfile
 import time
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
 import numpy as np
+
+from tests.benchmarks.figures import flag_parser, give
 
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
 BATCH_SIZES = (16, 32, 64)
@@ -34,7 +37,7 @@ HERE = pathlib.Path(__file__).resolve()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--sentences", required=True)
     parser.add_argument("--peer-python", help="the interpreter of an environment with torch and sentence-transformers")
@@ -64,7 +67,7 @@ def main() -> None:
         difference = max(
             float(np.abs(np.load(f"{directory}/0.npy") - np.load(f"{directory}/{i}.npy")).max()) for i in range(len(sides))
         )
-    report(runs, difference)
+    report(runs, difference, options.json)
 
 
 def ours(options: argparse.Namespace) -> dict[str, Any]:
@@ -84,18 +87,18 @@ def ours(options: argparse.Namespace) -> dict[str, Any]:
     return {"sentences": len(sentences), "seconds": seconds, "peak_mb": peak}
 
 
-def report(runs: dict[str, list[dict[str, Any]]], difference: float) -> None:
+def report(runs: dict[str, list[dict[str, Any]]], difference: float, file: pathlib.Path | None) -> None:
     """A table of sentences a second and of how many times each side's ours are."""
     rates = {who: [run["sentences"] / s for run in some for s in run["seconds"]] for who, some in runs.items()}
     mine = statistics.median(rates["ours"])
-    figures = []
+    figures, rows = [], []
     for who, some in rates.items():
         median, peak = statistics.median(some), max(run["peak_mb"] for run in runs[who])
-        rate = f"median {median:6.1f}  best {max(some):6.1f} sentences/s"
-        print(f"{who:34}  {rate}  peak {peak:5,.0f} MB  ours is {mine / median:.2f} x")
+        rows.append([who, f"{median:.1f}", f"{max(some):.1f}", f"{peak:,.0f}", f"{mine / median:.2f}"])
         figures.append({"who": who, "median": median, "best": max(some), "peak_mb": peak, "ours_is_times_faster": mine / median})
     print(f"largest difference between two embeddings: {difference:.1e}")
-    print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), "largest_difference": difference, "figures": figures}))
+    everything = {"cores": os.cpu_count(), "load": os.getloadavg(), "largest_difference": difference, "figures": figures}
+    give(["side", "sentences/s, median", "best", "peak MB", "ours is times faster"], rows, everything, file)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ their own, with equal settings (--dtype of the products, dropout 0.1, AdamW, cli
 It runs as installed; with glibc's allocator tuned, which keeps its large buffers from being returned to the system and faulted in
 again at every step; with the huge pages that tpu_scripts/run.sh asks for and ours has; and tuned with batches of rows of like
 length (Trainer's group_by_length), which pads less and shuffles less.
-Sides take turns, every one in a fresh process. Run it on an idle machine. The last line printed is JSON.
+Sides take turns, every one in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tests.benchmarks.figures import flag_parser, give
+
 AS_RUN_SH = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
 HERE = pathlib.Path(__file__).resolve()
@@ -38,7 +42,7 @@ LEARNING_RATE = 2e-5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--mrpc", type=pathlib.Path, help="the directory of its official files")
     parser.add_argument("--squad", type=pathlib.Path, help="the directory of its official files")
@@ -65,7 +69,7 @@ def main() -> None:
                     environment = os.environ | {"PYTHONPATH": str(HERE.parents[2])} | extra
                     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
                     runs.setdefault((task, who), []).append(json.loads(done.stdout.splitlines()[-1]))
-    report(runs)
+    report(runs, options.json)
 
 
 def sample_mrpc(source: pathlib.Path, target: pathlib.Path, count: int, generator: random.Random) -> None:
@@ -186,20 +190,20 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     return {"rows_per_second": rows / sum(timed), "seconds": timed, "shapes": len(first_of_shape), "peak_mb": peak}
 
 
-def report(runs: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+def report(runs: dict[tuple[str, str], list[dict[str, Any]]], file: pathlib.Path | None) -> None:
     """A table of rows a second and of how many times the peer's ours are."""
-    figures = []
+    figures, rows = [], []
     for (task, who), rounds in runs.items():
         rates = [run["rows_per_second"] for run in rounds]
         median, peak = statistics.median(rates), max(run["peak_mb"] for run in rounds)
         ratio = statistics.median(run["rows_per_second"] for run in runs[task, "ours"]) / median
-        rate = f"median {median:6.2f}  best {max(rates):6.2f} rows/s"
-        print(f"{task:5}  {who:35}  {rate}  peak {peak:5,.0f} MB  ours is {ratio:.2f} x")
+        rows.append([task, who, f"{median:.2f}", f"{max(rates):.2f}", f"{peak:,.0f}", f"{ratio:.2f}"])
         figures.append(
             {"task": task, "who": who, "rows_per_second": rates, "median": median, "peak_mb": peak, "ours_is_times_faster": ratio}
         )
     versions = {name: run[name] for some in runs.values() for run in some for name in ("torch", "transformers") if name in run}
-    print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), **versions, "figures": figures}))
+    columns = ["task", "side", "rows/s, median", "best", "peak MB", "ours is times faster"]
+    give(columns, rows, {"cores": os.cpu_count(), "load": os.getloadavg(), **versions, "figures": figures}, file)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ short rows for PyTorch's fastest attention. Dropout 0.1, clipping and float32 ma
 Every measurement is a process of its own, one after another; each side counts with the batch size, and the peer with the form,
 that is fastest. Utilisation is of the largest rate at which either side multiplied large bfloat16 matrices, and counts the
 products that learning needs: the head at the predicted positions (`metrics.report.row_flops`); what the peer computes more is
-its loss, and its utilisation by its own count stands in the JSON, which is the last line printed.
+its loss, and its utilisation by its own count stands in --json=FILE, with all figures.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from bert_jax.metrics.report import model_row_flops
 from bert_jax.model.settings import ModelConfig, published
 from bert_jax.terminal import UserError, run_verb
 from tests.benchmarks.benchmark_batches import V, made_up_corpus
+from tests.benchmarks.figures import flag_parser, give
 from tests.benchmarks.gpu_timing import WARM_UP, largest_rate, process_bytes, timed
 
 HERE = pathlib.Path(__file__).resolve()
@@ -86,7 +87,7 @@ class Setting:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
     parser.add_argument("--corpus", type=pathlib.Path, help="default: a made-up one of a million sentences")
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
@@ -117,8 +118,8 @@ def main() -> None:
                 if done.returncode:
                     sys.exit(done.returncode)  # it has said why
                 figures.append({"who": who, **dataclasses.asdict(setting), **json.loads(done.stdout.splitlines()[-1])})
-                print(line(figures[-1]), flush=True)
-    report(figures)
+                print(line(figures[-1]), file=sys.stderr, flush=True)
+    report(figures, options.json)
 
 
 def settings(options: argparse.Namespace) -> list[Setting]:
@@ -294,7 +295,7 @@ def line(figure: dict[str, Any]) -> str:
     return f"{start}  {rate:8.1f} rows/s  {gib:6.2f} GiB  {waits}  matmul {matmul:.1f} TFLOP/s"
 
 
-def report(figures: list[dict[str, Any]]) -> None:
+def report(figures: list[dict[str, Any]], file: pathlib.Path | None) -> None:
     """The best of each side at every size and length, and how many times the peer's rows a second ours are."""
     matmul = max(figure["matmul"] for figure in figures)
     for figure in figures:
@@ -307,20 +308,22 @@ def report(figures: list[dict[str, Any]]) -> None:
                 "utilisation": rate * setting.flops() / matmul,
                 "utilisation_by_own_count": rate * setting.flops(whole) / matmul,
             }
-    print(f"\nutilisation of {matmul / 1e12:.1f} TFLOP/s, each side at its best")
+    print(f"utilisation of {matmul / 1e12:.1f} TFLOP/s, each side at its best")
     times: dict[str, float] = {}
+    rows = []
     for size, length in dict.fromkeys((figure["size"], figure["length"]) for figure in figures):
         found = [figure for figure in figures if (figure["size"], figure["length"]) == (size, length) and "seconds" in figure]
         best = [max(some, key=lambda f: f["rows_per_second"]) for some in by_side(found) if some]
         for figure in best:
-            print(
-                f"{size:5} {length:4}  {figure['who']:10}  {figure['rows']:4} rows  {figure['rows_per_second']:8.1f} rows/s  "
-                f"{100 * figure['utilisation']:5.1f} %  {figure['peak_bytes'] / 2**30:6.2f} GiB"
-            )
+            ratio = best[0]["rows_per_second"] / figure["rows_per_second"]
+            rate, share = f"{figure['rows_per_second']:.1f}", f"{100 * figure['utilisation']:.1f} %"
+            gib = f"{figure['peak_bytes'] / 2**30:.2f}"
+            faster = f"{ratio:.2f}" if best[0]["who"] == "ours" else ""
+            rows.append([size, str(length), figure["who"], str(figure["rows"]), rate, share, gib, faster])
         if len(best) == 2:
             times[f"{size}-{length}"] = best[0]["rows_per_second"] / best[1]["rows_per_second"]
-            print(f"{size:5} {length:4}  ours is {times[f'{size}-{length}']:.2f} x")
-    print(json.dumps({"matmul": matmul, "times_the_peer": times, "figures": figures}))
+    columns = ["model", "tokens", "side", "rows", "rows/s", "utilisation", "peak GiB", "ours is times faster"]
+    give(columns, rows, {"matmul": matmul, "times_the_peer": times, "figures": figures}, file)
 
 
 def by_side(figures: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

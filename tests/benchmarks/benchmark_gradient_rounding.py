@@ -6,12 +6,11 @@ For each number of devices, the gradients of the kernels and tables of a small B
 freshly initialised) on as many parts of a batch of real text are rounded to bfloat16 and added one after another in bfloat16, as
 the links of a ring do in the worst case; a torus of two or three dimensions adds fewer in a row. Printed is the length of the
 difference from the float32 sum over the length of the gradient (*rounding*), and that of the difference between the gradients of
-two such batches (*noise*).
+two such batches (*noise*). All figures go to --json=FILE.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import pathlib
 import sys
@@ -32,10 +31,11 @@ from bert_jax.model.pretraining import initial_parameters
 from bert_jax.model.settings import ModelConfig, published
 from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.steps import gradients
+from tests.benchmarks.figures import flag_parser, give
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--corpus", type=pathlib.Path, required=True)
     parser.add_argument("--model")
     parser.add_argument("--devices", default="16,64,256")
@@ -48,15 +48,21 @@ def main() -> None:
         model = import_model(options.model)
         config, params = model.config, model.params
     objective = pretraining_objective(config)
+    figures = []
     for devices in map(int, options.devices.split(",")):
         source = BatchSource(corpus, ExampleConfig(length=128, max_predictions=20), devices * options.rows, 0)
         first, second = (sums(objective, params, source.at(step, (0, 1)), devices) for step in (0, 1))
         exact, rounded = first
-        print(
-            f"{devices:4} devices, {options.rows} rows each: rounding {length_of(exact, rounded):.2%}, "
-            f"noise {length_of(exact, second[0]):.0%}",
-            flush=True,
-        )
+        noise = length_of(exact, second[0])
+        figures.append({"devices": devices, "rows": options.rows, "rounding": length_of(exact, rounded), "noise": noise})
+        print(f"{devices} devices: done", file=sys.stderr, flush=True)
+    report(figures, options.json)
+
+
+def report(figures: list[dict[str, Any]], file: pathlib.Path | None) -> None:
+    """A table of both lengths, as parts of the gradient's."""
+    rows = [[str(one["devices"]), str(one["rows"]), f"{one['rounding']:.2%}", f"{one['noise']:.0%}"] for one in figures]
+    give(["devices", "rows of each", "rounding", "noise"], rows, {"figures": figures}, file)
 
 
 def sums(objective: Any, params: Any, batch: Any, devices: int) -> tuple[Any, Any]:

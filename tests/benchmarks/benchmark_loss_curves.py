@@ -14,16 +14,14 @@ step. Overrides change our side only: `--config.model.dtype=bfloat16` compares b
 At steps 50, 100, 150 and 200 the mean loss of the last 20 steps is compared: the difference of the sides' means over the standard
 error that the spread between seeds gives (Welch's t). The statistic is the largest |t| of the four, and its p-value exact: the
 part of all ways to deal the curves out to two sides that show as large a one. With --same-start both begin with the same weights,
-without dropout, and the largest difference of any step so far is shown. The last line printed is JSON.
+without dropout, and the largest difference of any step so far is shown. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
 import sys
 import time
@@ -56,6 +54,7 @@ from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import new_state
 from bert_jax.warm_start import pretraining_start
 from tests.benchmarks import plain_bert
+from tests.benchmarks.figures import flag_parser, give, table
 
 QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "experiments" / "pretrain" / "quickstart.py"
 SETTINGS = {
@@ -73,7 +72,7 @@ FIRST_PLAIN_SEED = 1_000_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--corpus", default="runs/embedded_corpus")
     parser.add_argument("--start", default="", help="model directory whose weights all runs begin with")
     parser.add_argument("--seeds", type=int, default=6, help="runs of each side")
@@ -92,14 +91,14 @@ def main() -> None:
     given = as_plain(beginning(base)(0).params, base.model) if options.start or options.same_start else None
     if options.same_start:
         ours, plain = our_curves(changed, [0], batches)[0], plain_curves(base, [0], batches, given)[0]
-        print(json.dumps(report_same_start(ours, plain)))
+        report_same_start(ours, plain, options.json)
         return
     started = time.monotonic()
     plain = plain_curves(base, range(FIRST_PLAIN_SEED, FIRST_PLAIN_SEED + options.seeds), batches, given)
     middle = time.monotonic()
     ours = our_curves(changed, range(options.seeds), batches)
     seconds = {"plain": middle - started, "ours": time.monotonic() - middle}
-    print(json.dumps({"overrides": overrides, "seconds": seconds, **report(ours, plain)}))
+    report(ours, plain, {"overrides": overrides, "seconds": seconds}, options.json)
 
 
 def experiment_of(settings: dict[str, Any], overrides: Sequence[str]) -> Experiment:
@@ -285,38 +284,40 @@ def part_as_large(a: np.ndarray, b: np.ndarray) -> float:
     return float((largest >= np.abs(welch(a, b)[0]).max() * (1 - 1e-9)).mean())
 
 
-def report(ours: np.ndarray, plain: np.ndarray) -> dict[str, Any]:
-    """Prints both mean curves and the comparison of curves [R, S]; returns what was printed."""
+def report(ours: np.ndarray, plain: np.ndarray, about: dict[str, Any], file: pathlib.Path | None) -> None:
+    """Prints both mean curves and the comparison of curves [R, S]; `about` is kept with the figures."""
     steps = ours.shape[1]
     grid = range(WINDOW, steps + 1, WINDOW)
     print(f"mean loss of {WINDOW} steps, mean over {len(ours)} seeds (and their standard deviation)")
-    print("step      ours             plain")
     columns = [column for side in (ours, plain) for column in (smoothed(side, grid).mean(0), smoothed(side, grid).std(0, ddof=1))]
-    for step, a, sa, b, sb in zip(grid, *columns, strict=True):
-        print(f"{step:4}  {a:7.4f} ({sa:.4f})  {b:7.4f} ({sb:.4f})")
+    rows = [
+        [f"{step}", f"{a:.4f} ({sa:.4f})", f"{b:.4f} ({sb:.4f})"] for step, a, sa, b, sb in zip(grid, *columns, strict=True)
+    ]
+    print(table(["step", "ours", "plain"], rows) + "\n")
     at = marks(steps)
     a, b = smoothed(ours, at), smoothed(plain, at)
     t, error = welch(a, b)
     difference = a.mean(0) - b.mean(0)
-    print("\nstep  ours - plain  standard error       t")
-    for row in zip(at, difference, error, t, strict=True):
-        print("{:4}  {:+12.4f}  {:14.4f}  {:+6.2f}".format(*row))
     p = part_as_large(a, b)
     print(f"largest |t| {np.abs(t).max():.2f}: {100 * p:.1f} % of all ways to deal the curves out to two sides show as much")
     rounded = functools.partial(np.round, decimals=5)
     curves = {"ours": rounded(ours.mean(0)).tolist(), "plain": rounded(plain.mean(0)).tolist()}
-    table = {"at": at, "difference": difference.tolist(), "standard_error": error.tolist(), "t": t.tolist()}
-    return {"seeds": len(ours), **table, "largest_t": float(np.abs(t).max()), "p": p, "mean_curves": curves}
+    compared = {"at": at, "difference": difference.tolist(), "standard_error": error.tolist(), "t": t.tolist()}
+    figures = about | {"seeds": len(ours), **compared, "largest_t": float(np.abs(t).max()), "p": p, "mean_curves": curves}
+    rows = [
+        [f"{step}", f"{apart:+.4f}", f"{wide:.4f}", f"{by:+.2f}"]
+        for step, apart, wide, by in zip(at, difference, error, t, strict=True)
+    ]
+    give(["step", "ours - plain", "standard error", "t"], rows, figures, file)
 
 
-def report_same_start(ours: np.ndarray, plain: np.ndarray) -> dict[str, Any]:
-    """Prints how far two curves [S] from the same weights have come apart; returns what was printed."""
+def report_same_start(ours: np.ndarray, plain: np.ndarray, file: pathlib.Path | None) -> None:
+    """Prints how far two curves [S] from the same weights have come apart."""
     shown = [step for step in (1, 10, 20, 50, 100, 150, 200) if step <= len(ours)]
-    print("step     ours    plain  largest difference so far")
     apart = np.maximum.accumulate(np.abs(ours - plain))
-    for step in shown:
-        print(f"{step:4}  {ours[step - 1]:7.4f}  {plain[step - 1]:7.4f}  {apart[step - 1]:.1e}")
-    return {"at": shown, "largest_difference": [float(apart[step - 1]) for step in shown]}
+    rows = [[f"{step}", f"{ours[step - 1]:.4f}", f"{plain[step - 1]:.4f}", f"{apart[step - 1]:.1e}"] for step in shown]
+    figures = {"at": shown, "largest_difference": [float(apart[step - 1]) for step in shown]}
+    give(["step", "ours", "plain", "largest difference so far"], rows, figures, file)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ r"""Estimated BERT training steps on 4 to 4,096 chips, without a TPU: memory, ti
 Every point is the step that `pretrain` runs, compiled for that slice and read by the method of `python -m bert_jax.aot`, with 2
 and with 4 layers; the rest of the layers cost what the third and fourth do. *Weak* keeps the rows of a chip (64 of 128 tokens or
 16 of 512); *strong* keeps the batch: the paper's 256 rows. A larger batch passes in microbatches that cost what weak says. Points
-are kept in --cache, so the command continues where it stopped. The last line printed is JSON.
+are kept in --cache, so the command continues where it stopped. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -28,6 +27,7 @@ from bert_jax.costs.topologies import parse_topology
 from bert_jax.metrics.report import row_flops
 from bert_jax.model.settings import published
 from tests.benchmarks.benchmark_tpu_programs import our_step
+from tests.benchmarks.figures import flag_parser, give
 
 SLICES = {
     "v5p": {4: "2x2x1", 16: "2x2x4", 64: "4x4x4", 256: "4x8x8", 1_024: "8x8x16", 4_096: "16x16x16"},
@@ -62,7 +62,7 @@ class Point:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--models", default="base,large")
     parser.add_argument("--lengths", default="128,512")
     parser.add_argument("--chips", default="4,16,64,256,1024,4096")
@@ -74,8 +74,16 @@ def main() -> None:
         for length in map(int, options.lengths.split(",")):
             for chips, rows in asked(length, [int(number) for number in options.chips.split(",")]):
                 points.append(measured(model, length, chips, rows, options.generation, options.cache))
-                print(line(points[-1]), flush=True)
-    print(json.dumps({"generation": options.generation, "points": [dataclasses.asdict(point) for point in points]}))
+                print(f"{model}, {length} tokens, {chips:,} chips, {rows} rows a chip: done", file=sys.stderr, flush=True)
+    report(points, options.generation, options.json)
+
+
+def report(points: list[Point], generation: str, file: pathlib.Path | None) -> None:
+    """The table of experiments/README.md, but for its last column."""
+    times = ["GiB", "ms a step", "waiting for the network", "MiB sent a chip", "of peak", "rows/s"]
+    columns = ["model", "tokens", "chips", "rows a chip", "batch", *times]
+    figures = {"generation": generation, "points": [dataclasses.asdict(point) for point in points]}
+    give(columns, [cells(point) for point in points], figures, file)
 
 
 def asked(length: int, chips: list[int]) -> Iterator[tuple[int, int]]:
@@ -86,13 +94,11 @@ def asked(length: int, chips: list[int]) -> Iterator[tuple[int, int]]:
             yield number, PAPER // number
 
 
-def line(p: Point) -> str:
-    """A row of the table in experiments/README.md."""
-    rate = p.rows * p.chips / p.milliseconds * 1e3
-    return (
-        f"| {p.model} | {p.length} | {p.chips:,} | {p.rows} | {p.rows * p.chips:,} | {p.gib:.1f} | {p.milliseconds:.1f} | "
-        f"{p.exposed_ms:.1f} | {p.sent_mib:,.0f} | {100 * p.utilisation:.1f} % | {rate:,.0f} |"
-    )
+def cells(p: Point) -> list[str]:
+    """A row of the table."""
+    shape = [p.model, str(p.length), f"{p.chips:,}", str(p.rows), f"{p.rows * p.chips:,}"]
+    times = [f"{p.gib:.1f}", f"{p.milliseconds:.1f}", f"{p.exposed_ms:.1f}", f"{p.sent_mib:,.0f}"]
+    return [*shape, *times, f"{100 * p.utilisation:.1f} %", f"{p.rows * p.chips / p.milliseconds * 1e3:,.0f}"]
 
 
 def measured(model: str, length: int, chips: int, rows: int, generation: str, cache: pathlib.Path) -> Point:

@@ -8,7 +8,7 @@ Both sides train the same model (4 layers, 256 wide, vocabulary 30,522, dropout 
 length, at 32 x 128 and 8 x 512. `--dtype=bfloat16` multiplies in bfloat16 on both sides (the peer's: `torch.autocast`), which is
 for a CPU with instructions for it (AMX, AVX512-BF16). The peer runs as installed and with glibc's allocator tuned, which keeps
 its large buffers from being returned to the system and faulted in again at every step; ours as installed. Sides take turns,
-every round in a fresh process. Run it on an idle machine. The last line printed is JSON.
+every round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ import sys
 import time
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tests.benchmarks.figures import flag_parser, give
+
 SHAPES = {128: (32, 20), 512: (8, 77)}  # length: rows, predictions
 MODEL = {"layers": 4, "width": 256}
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
@@ -30,7 +34,7 @@ HERE = pathlib.Path(__file__).resolve()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
     parser.add_argument("--steps", type=int, default=8, help="timed steps of a round")
     parser.add_argument("--rounds", type=int, default=3)
@@ -46,7 +50,7 @@ def main() -> None:
             for who, command, extra in sides(length, options.steps, options.dtype, options.peer_python):
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | extra)
                 seconds.setdefault((who, length), []).extend(json.loads(done.stdout.splitlines()[-1])["seconds"])
-    report(seconds)
+    report(seconds, options.json)
 
 
 def sides(length: int, steps: int, dtype: str, peer_python: str | None) -> list[tuple[str, list[str], dict[str, str]]]:
@@ -62,16 +66,18 @@ def sides(length: int, steps: int, dtype: str, peer_python: str | None) -> list[
     return result
 
 
-def report(seconds: dict[tuple[str, int], list[float]]) -> None:
+def report(seconds: dict[tuple[str, int], list[float]], file: pathlib.Path | None) -> None:
     """A table of rows a second and of how many times the peer's ours are."""
     figures: list[dict[str, Any]] = []
+    rows_of_table = []
     for (who, length), times in seconds.items():
         rows = SHAPES[length][0]
         ratio = statistics.median(times) / statistics.median(seconds["ours", length])
         rates = {"median": rows / statistics.median(times), "best": rows / min(times)}
         figures.append({"who": who, "length": length, "rows_per_second": rates, "ours_is_times_faster": ratio})
-        print(f"{length:4}  {who:22}  median {rates['median']:6.2f}  best {rates['best']:6.2f} rows/s   ours is {ratio:.2f} x")
-    print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), "figures": figures}))
+        rows_of_table.append([f"{length}", who, f"{rates['median']:.2f}", f"{rates['best']:.2f}", f"{ratio:.2f}"])
+    columns = ["tokens", "side", "rows/s, median", "best", "ours is times faster"]
+    give(columns, rows_of_table, {"cores": os.cpu_count(), "load": os.getloadavg(), "figures": figures}, file)
 
 
 def ours(length: int, steps: int, dtype: str) -> list[float]:

@@ -6,7 +6,7 @@ r"""Estimated model-FLOP utilisation of a BERT-Large training step on TPUs, ours
 Both sides are compiled for the same topology and read by the same method, that of `python -m bert_jax.aot`; optimizer included,
 dropout 0.1. Ours is experiments/pretrain/bert_large.py with the overrides given (`--config.model.scan_unroll=1` compiles several
 times faster), and --rows-per-chip changes its batch alone. The plain side's programs (`plain_bert.py`) are kept between runs in
---cache. Needs libtpu (`requirements.txt`, extra `tpu`). The last line printed is JSON.
+--cache. Needs libtpu (`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import pathlib
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -35,6 +34,7 @@ from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.metrics.report import row_flops
 from tests.benchmarks import plain_bert
+from tests.benchmarks.figures import flag_parser, give
 
 SETTINGS = {  # name: topology, rows per chip, length, predictions
     "v5e-512": ("v5e:4x4", 4, 512, 77),
@@ -63,7 +63,7 @@ class Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flag_parser(__doc__)
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--only", choices=("ours", "plain"))
     parser.add_argument("--rows-per-chip", type=int)
@@ -82,8 +82,7 @@ def main() -> None:
                     continue
                 results.append(result)
                 show(result, options.places)
-    compare(results)
-    print(json.dumps({"libtpu": importlib.metadata.version("libtpu"), "results": [dataclasses.asdict(r) for r in results]}))
+    compare(results, options.json)
 
 
 def ours(setting: str, options: argparse.Namespace, overrides: Sequence[str]) -> Result:
@@ -167,17 +166,20 @@ def show(result: Result, places: int) -> None:
         print(f"    {value:8.2f} ms {100 * value / result.milliseconds:5.1f} %  {place}")
 
 
-def compare(results: Sequence[Result]) -> None:
-    """How many times the plain rows a second ours are."""
+def compare(results: Sequence[Result], file: pathlib.Path | None) -> None:
+    """A table of both sides, and how many times the plain rows a second ours are."""
+    rows = []
     found = {(result.setting, result.who): result for result in results}
-    for setting in SETTINGS:
-        pair: Any = [found.get((setting, who)) for who in ("plain", "ours")]
-        if all(pair):
-            rates = [one.rows_per_chip / one.milliseconds for one in pair]
-            print(
-                f"{setting}: plain {100 * pair[0].utilisation:.1f} %, ours {100 * pair[1].utilisation:.1f} %: "
-                f"{rates[1] / rates[0]:.2f} x its rows a second"
-            )
+    for one in results:
+        plain_one = found.get((one.setting, "plain"))
+        times = ""
+        if plain_one and one.who == "ours":
+            times = f"{one.rows_per_chip / one.milliseconds / (plain_one.rows_per_chip / plain_one.milliseconds):.2f}"
+        measured = [f"{one.milliseconds:.1f}", f"{100 * one.utilisation:.1f} %", f"{one.gib:.2f}"]
+        rows.append([one.setting, one.who, str(one.rows_per_chip), *measured, times])
+    columns = ["setting", "side", "rows a chip", "ms a step", "of peak", "GiB", "rows/s to plain"]
+    version = importlib.metadata.version("libtpu") if results else ""
+    give(columns, rows, {"libtpu": version, "results": [dataclasses.asdict(one) for one in results]}, file)
 
 
 if __name__ == "__main__":

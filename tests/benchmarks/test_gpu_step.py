@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def measurement(who: str, rows: int, seconds: float) -> dict:
     return {"who": who, "size": "large", "length": 512, "rows": rows, "seconds": [seconds], **rest}
 
 
-def test_each_side_counts_with_its_fastest_batch_and_form(capsys: pytest.CaptureFixture[str]):
+def test_each_side_counts_with_its_fastest_batch_and_form(tmp_path: pathlib.Path):
     report(
         [
             measurement("ours", 32, 0.2),
@@ -27,15 +28,16 @@ def test_each_side_counts_with_its_fastest_batch_and_form(capsys: pytest.Capture
             measurement("peer, mask", 32, 0.2),
             measurement("peer, full", 32, 0.16),
             {"who": "peer, full", "size": "large", "length": 512, "rows": 64, "out_of_memory": True, "matmul": 1e14},
-        ]
+        ],
+        tmp_path / "figures.json",
     )
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    result = json.loads((tmp_path / "figures.json").read_text())
     assert result["times_the_peer"] == {"large-512": pytest.approx((64 / 0.25) / (32 / 0.16))}
 
 
-def test_utilisation_is_of_the_largest_rate_that_either_side_multiplied_at(capsys: pytest.CaptureFixture[str]):
-    report([measurement("ours", 64, 0.25), measurement("peer, mask", 64, 0.5)])
-    ours, peer = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
+def test_utilisation_is_of_the_largest_rate_that_either_side_multiplied_at(tmp_path: pathlib.Path):
+    report([measurement("ours", 64, 0.25), measurement("peer, mask", 64, 0.5)], tmp_path / "figures.json")
+    ours, peer = json.loads((tmp_path / "figures.json").read_text())["figures"]
     shape = {"layers": 24, "width": 1024, "feed_forward": 4096, "vocabulary": 30_522, "length": 512}
     needed, computed = (row_flops(**shape, predictions=predictions) for predictions in (77, 512))
     assert ours["utilisation"] == ours["utilisation_by_own_count"] == pytest.approx(64 / 0.25 * needed / 8e14)

@@ -1,0 +1,112 @@
+"""Every benchmark ends in a table that people read, and keeps its figures in a file for programs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.benchmarks.figures import flag_parser, give, table
+
+BENCHMARKS = sorted(path.stem for path in pathlib.Path(__file__).parent.glob("benchmark_*.py"))
+
+
+def test_a_table_is_aligned_with_its_numbers_to_the_right():
+    assert table(["side", "rows/s", "length"], [["ours", "1,024.5", "128"], ["peer, tuned", "9.1", "128, packed"]]).splitlines() == [
+        "| side        |  rows/s | length      |",
+        "| ----------- | ------: | ----------- |",
+        "| ours        | 1,024.5 | 128         |",
+        "| peer, tuned |     9.1 | 128, packed |",
+    ]
+
+
+def test_the_table_is_all_that_is_printed_and_the_figures_are_in_the_file(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    figures = {"seconds": [0.125] * 1_000}
+    give(["side"], [["ours"]], figures, tmp_path / "figures.json")
+    assert capsys.readouterr().out == "| side |\n| ---- |\n| ours |\n"
+    assert json.loads((tmp_path / "figures.json").read_text()) == figures
+    give(["side"], [["ours"]], figures)
+    assert len(capsys.readouterr().out) < 30
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    assert flag_parser("").parse_args([f"--json={tmp_path / 'new.json'}"]).json == tmp_path / "new.json"
+    for place in (tmp_path, tmp_path / "missing" / "new.json"):
+        with pytest.raises(SystemExit):
+            flag_parser("").parse_args([f"--json={place}"])
+        assert "is no place for a file; name one in a directory that is there" in capsys.readouterr().err
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"tests.benchmarks.benchmark_{name}")
+
+
+def _gpu_figure(who: str) -> dict[str, Any]:
+    rest = {"waiting_for_input": 0.0, "peak_bytes": 2**30, "matmul": 8e14}
+    return {"who": who, "size": "large", "length": 512, "rows": 64, "seconds": [0.25], **rest}
+
+
+def _tpu_results() -> list[Any]:
+    kept = (0.5, 0.9, 1.5, {"compute": 1.0}, 3.0, [("update", 0.5)])
+    return [_module("tpu_programs").Result("v5e-512", who, 16, ms, *kept) for who, ms in (("plain", 40.0), ("ours", 20.0))]
+
+
+CURVES = np.linspace([9.0, 9.1], [3.0, 3.2], 40, axis=1)
+OTHERS = CURVES + np.sin(np.outer([1.0, 2.5], np.arange(40)))
+RUN = {"sentences": 100, "seconds": [0.5, 0.25], "peak_mb": 512.0, "rows_per_second": 40.0}
+REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
+    "attention_kernel": lambda file: _module("attention_kernel").report(
+        [{"topology": "v5e:2x2", "length": 128, "dropout": 0.1, "forward": 200.0, "backward": 600.0}], file
+    ),
+    "batches": lambda file: _module("batches").report(
+        [
+            {"who": who, "length": length, "how": "bare", "use": use, "batch_size": 64, "rows_per_second": rate}
+            for length in ("128", "512")
+            for who, use, rate in (("ours", None, 4e5), ("peer", "as documented", 2e4), ("peer", "bare", 5e4))
+        ],
+        file,
+    ),
+    "embed": lambda file: _module("embed").report({"ours": [RUN], "peer": [RUN]}, 1e-7, file),
+    "finetune": lambda file: _module("finetune").report({("mrpc", "ours"): [RUN], ("mrpc", "peer"): [RUN]}, file),
+    "gpu_step": lambda file: _module("gpu_step").report([_gpu_figure("ours"), _gpu_figure("peer, mask")], file),
+    "gradient_rounding": lambda file: _module("gradient_rounding").report(
+        [{"devices": 16, "rows": 4, "rounding": 0.0044, "noise": 0.51}], file
+    ),
+    "loss_curves": lambda file: _module("loss_curves").report(CURVES, OTHERS, {"overrides": []}, file),
+    "scaling": lambda file: _module("scaling").report(
+        [_module("scaling").Point("base", 128, 4, 64, 19.3, 2.7, 397.0, 2.6, 0.506)], "v5p", file
+    ),
+    "step": lambda file: _module("step").report({("ours", 128): [0.5], ("peer", 128): [1.0]}, file),
+    "tpu_programs": lambda file: _module("tpu_programs").compare(_tpu_results(), file),
+}
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_ends_in_a_table_and_has_its_figures_in_the_file(
+    name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "1.0")  # the TPU compiler's, which need not be here
+    REPORTS[name.removeprefix("benchmark_")](tmp_path / "figures.json")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("| ")
+    assert lines[-1].endswith(" |")
+    assert all(len(line) <= 160 for line in lines)
+    assert json.loads((tmp_path / "figures.json").read_text())
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_takes_the_flag(name: str):
+    tree = ast.parse((pathlib.Path(__file__).parent / f"{name}.py").read_text())
+    calls = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    assert {"flag_parser", "give"} <= set(calls)
+    assert "--json=FILE" in (ast.get_docstring(tree) or "")
