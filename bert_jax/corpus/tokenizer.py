@@ -231,7 +231,7 @@ class Tokenizer:
             config["tokenizer_class"] = "PreTrainedTokenizerFast" if rust else "AlbertTokenizer"
             (directory / MODEL_FILES[0]).write_bytes(self._model.model)
         if rust:
-            rust.save(str(directory / JSON_FILE))
+            (directory / JSON_FILE).write_text(rust.to_str(pretty=True), encoding="utf-8")  # `save` of theirs hides what failed
         if self.added:
             config["additional_special_tokens"] = list(self.added)
         if self.max_length:

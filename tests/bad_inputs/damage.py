@@ -95,3 +95,13 @@ def not_finite(model: str) -> Spoil:
         safetensors.numpy.save_file(tensors, path, {"format": "pt"})
 
     return spoil
+
+
+def some_shards(name: str) -> Spoil:
+    """A corpus's manifest names its first shard only."""
+
+    def spoil(root: pathlib.Path) -> None:
+        manifest = json.loads((root / name).read_text())
+        (root / name).write_text(json.dumps(manifest | {"shards": manifest["shards"][:1]}))
+
+    return spoil

@@ -24,30 +24,6 @@ def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: 
     return str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("flag", "says"),
-    [
-        ("--config.corpus.directory=nowhere", "does not exist; build one with python -m bert_jax.corpus --output=nowhere"),
-        ("--config.model.vocab_size=7", "config.model.vocab_size=7, but the vocabulary of the corpus"),
-        ("--config.phases.0.length=65", "length=65 is longer than the position table, model.max_position=64"),
-        ("--config.phases.1.batch_size=9", "config.phases.1.batch_size=9 does not divide over 8 devices"),
-        ("--config.phases.0.accumulation=3", "batch_size=8 does not divide into 3 microbatches"),
-        ("--config.mesh.tensor=3", "mesh"),
-        ("--config.model.hiden_size=8", "did you mean 'model.hidden_size'"),
-        ("--config.phases.0.steps=many", "wanted a whole number"),
-        ("--confg.seed=1", "unknown argument --confg.seed=1"),
-    ],
-)
-def test_a_wrong_setting_is_refused_with_value_limit_and_remedy(monkeypatch, experiment, tmp_path, flag, says):
-    assert says in refused(monkeypatch, experiment, tmp_path / "run", flag)
-
-
-def test_a_missing_experiment_file_names_the_nearest(monkeypatch, tmp_path):
-    assert "did you mean 'experiments/pretrain/quickstart.py'" in refused(
-        monkeypatch, pathlib.Path("quikstart.py"), tmp_path / "run"
-    )
-
-
 def test_a_workdir_that_holds_other_files_is_refused_and_left_alone(monkeypatch, experiment, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     assert "holds files that are not of a run (thesis.txt)" in refused(monkeypatch, experiment, tmp_path)

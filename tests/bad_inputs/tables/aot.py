@@ -106,5 +106,15 @@ CASES = [
         "--config=",
         "--config is missing, for example --config=experiments/pretrain/bert_base.py",
     ),
+    Case(
+        "more steps than anyone has",
+        "--config.phases.0.steps=10000000000000",
+        "config.phases.0.steps=10000000000000 must be at least 1 and at most 2,147,483,647",
+    ),
+    Case(
+        "a learning rate that is not a number",
+        "--config.phases.0.learning_rate=nan",
+        "config.phases.0.learning_rate=nan must be a finite number, at least 0 and at most 1e+30",
+    ),
 ]
 TABLE = Table("aot", "--config=$experiment --topology=v5e:4x4", CASES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import cut, keys, remove
+from tests.bad_inputs.damage import cut, flip, keys, remove
 
 DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
 
@@ -62,7 +62,7 @@ CASES = [
         "--layers=1 --keep-layers=0",
         "--layers keeps the first ones and --keep-layers a list; give one of them",
     ),
-    Case("a layer that is not there", "--keep-layers=0,2", "there is no layer 2 to keep: the model's 1 layers are 0 to 0"),
+    Case("a layer that is not there", "--keep-layers=0,2", "there is no layer 2 to keep: the model has 1 layer, from 0 to 0"),
     Case("layers that are no numbers", "--keep-layers=a", "argument --keep-layers: 'a' is not a list of layers such as 0,2,4"),
     Case(
         "new positions that are not asked for",
@@ -139,7 +139,7 @@ CASES = [
     Case(
         "a vocabulary that does not show its casing",
         "--replace-vocab=vocab.txt",
-        "vocab.txt: 0 of its 1 pieces have capitals, which does not show its casing; say --lowercase or --cased",
+        "vocab.txt: 0 of its 1 piece have capitals, which does not show its casing; say --lowercase or --cased",
         files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\n"},
     ),
     Case(
@@ -244,6 +244,19 @@ CASES = [
         "a head that the original has not seen trained",
         "--from=$tf1 --drop=nsp_head --new=nsp_head --format=tf1",
         "a checkpoint of the original cannot say that nsp_head was never trained; --drop=nsp_head",
+    ),
+    Case("a negative seed", "--new=pooler --drop=pooler --seed=-1", "--seed=-1 must be at least 0 and at most 4,294,967,295"),
+    Case(
+        "a checkpoint of the original with a flipped byte",
+        "--from=tf1",
+        "tf1/model.ckpt-1000.data-00000-of-00001 is damaged: the checksum of ... copy the checkpoint again",
+        copies={"tf1": "tf1"},
+        spoil=flip(DATA, 40),
+    ),
+    Case(
+        "a full disk",
+        says="cannot write a model to $here/m: File too large; free space, or choose a writable directory",
+        file_size=10_000,
     ),
 ]
 

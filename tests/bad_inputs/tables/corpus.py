@@ -142,7 +142,7 @@ CASES = [
     Case(
         "a file of blank lines",
         "--source=text:a.txt",
-        "the corpus is empty: 0 documents were read, none was kept (the sources hold no text); see --keep",
+        "the corpus is empty: of 0 documents none was kept (the sources hold no text); see --keep",
         files={"a.txt": "\n\n \n"},
         leaves=("corpus*",),
     ),
@@ -301,6 +301,20 @@ CASES = [
         "corpus/settings.json cannot be read as JSON (Unterminated string starting ... remove it and run the same command again",
         copies={"corpus": "corpus"},
         spoil=cut("corpus/settings.json", 20),
+    ),
+    Case("an empty output", "--output=", "--output= names no directory; write --flag=DIR"),
+    Case(
+        "JSON that nests without end",
+        "--source=jsonl:a.jsonl",
+        "a.jsonl: the record at byte 0 is bad: not JSON (brackets are nested too ... mend it, or pass --on-bad-records=skip",
+        files={"a.jsonl": "[" * 100_000 + "\n"},
+        leaves=("corpus*",),
+    ),
+    Case(
+        "a full disk",
+        says="corpus cannot be written: File too large; choose another --output",
+        file_size=2_000,
+        leaves=("corpus*",),
     ),
 ]
 TABLE = Table("corpus", "--source=text:$text --vocab=$vocabulary --lowercase --output=corpus --workers=1", CASES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.bad_inputs.case import STARTED, Case, Table
-from tests.bad_inputs.damage import cut, keys, remove, replace
+from tests.bad_inputs.damage import cut, keys, not_finite, remove, replace
 from tests.bad_inputs.places import FINETUNE
 
 GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
@@ -128,6 +128,14 @@ CASES = [
         "run/config.json cannot be read as JSON (Unterminated string starting ... name another --workdir, or remove this one",
         copies={"run": "run"},
         spoil=cut("run/config.json", 20),
+    ),
+    Case(
+        "a model with a weight that is not a number",
+        "--config.init_from=model",
+        "model/model.safetensors is of no use: NaN or infinity in ... take an earlier state of this model, or copy it again",
+        copies={"model": "model"},
+        spoil=not_finite("model"),
+        leaves=STARTED,
     ),
 ]
 

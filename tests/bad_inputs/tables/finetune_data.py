@@ -57,7 +57,7 @@ CASES = [
     Case(
         "a row that is too short",
         TRAIN,
-        "train.csv, line 4: 1 columns, not the 2 of text, label; mend the line, or remove it",
+        "train.csv, line 4: 1 column, not the 2 of text, label; mend the line, or remove it",
         files=train(f"{GOOD}it was fine\n"),
     ),
     Case(
@@ -182,7 +182,7 @@ CASES = [
     Case(
         "a single choice",
         f"{LINES} --config.task.name=own/choice",
-        "train.jsonl, line 1: choices gives 1 choices; a question needs two or more",
+        "train.jsonl, line 1: choices gives 1 choice; a question needs two or more",
         files={"train.jsonl": '{"prompt": "it", "choices": ["was"], "label": 0}\n'},
     ),
     Case(
@@ -338,6 +338,12 @@ CASES = [
         f"--config.task.name=squad/v1.1 {OFFICIAL}",
         "data/train-v1.1.json has no questions; give a file of SQuAD",
         files={"data/train-v1.1.json": '{"data": []}', "data/dev-v1.1.json": '{"data": []}'},
+    ),
+    Case(
+        "an enormous number",
+        f"{TRAIN} --config.task.own.dev=train.csv --config.task.own.problem=regression",
+        "train.csv, line 3: label is '1e300', not a number from -1e+06 to 1e+06; mend the row, or remove it",
+        files=train("text,label\nit was fine,4.5\nit was bad,1e300\n"),
     ),
 ]
 

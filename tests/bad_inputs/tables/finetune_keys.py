@@ -206,6 +206,11 @@ CASES = [
         "--config.sweep.learning_rates=fast",
         "--config.sweep.learning_rates=fast: wanted a list as [1, 2], above 0 and at most 1e+30 (now ())",
     ),
+    Case(
+        "a learning rate that is not a number",
+        "--config.training.learning_rate=nan",
+        "config.training.learning_rate=nan must be a finite number, above 0 and at most 1e+30",
+    ),
 ]
 
 

@@ -32,7 +32,11 @@ CASES = [
     Case("a margin of no number", "answer --model=$reader --no-answer-threshold=nan who x", "=nan must be a finite number"),
     Case("candidates beyond any machine", "fill-mask --top-k=10000000000000 [MASK]", "=10000000000000 must be at least 1"),
     Case("an array of another form", "embed --output=$here/x.npz x", "answers are not written as .npz; name a .jsonl"),
-    Case("vectors as text", "embed --output=$here/x.txt x", "answers are not written as .txt; name a .jsonl"),
+    Case(
+        "vectors as text",
+        "embed --output=$here/x.txt x",
+        "--output=$here/x.txt: answers are not written as .txt; name a .jsonl (JSON lines) or a .npy",
+    ),
     Case("one name twice", f"{RESOLVE} 'she saw ada and eve' she ada ada", "a and b are both 'ada' at character 8; give", exit=1),
     Case(
         "more candidates than words",
@@ -44,7 +48,7 @@ CASES = [
     Case(
         "a layer that is not there",
         "embed --layers=99 x",
-        "--layers=99 is outside [-2, 1]: the model has 1 layers (0: embeddings)",
+        "--layers=99 is outside [-2, 1]: the model has 1 layer (0: embeddings)",
     ),
     Case(
         "layers that are no numbers", "embed --layers=last x", "argument --layers: 'last' is not numbers with commas between them"
@@ -251,6 +255,34 @@ CASES = [
         "standard input, line 1: '\\x01\\x02' holds no token; give text",
         exit=1,
         stdin=b"\1\2\n",
+    ),
+    Case(
+        "a threshold that is not a number",
+        "answer --model=$reader --no-answer-threshold=nan who 'it was ada'",
+        "--no-answer-threshold=nan must be a finite number",
+    ),
+    Case(
+        "another kind of array",
+        f"{OUTPUT}=x.npz x",
+        "--output=x.npz: answers are not written as .npz; name a .jsonl (JSON lines) or a .npy",
+    ),
+    Case(
+        "an output that is its input",
+        "embed --input=in.txt --output=in.txt",
+        "--output=in.txt: answers are not written as .txt; name a .jsonl (JSON lines) or a .npy",
+        files={"in.txt": "the house\n"},
+    ),
+    Case(
+        "an output that is its input by another name",
+        "embed --input=in.txt --output=./in.txt",
+        "--output=./in.txt: answers are not written as .txt; name a .jsonl (JSON lines) or a .npy",
+        files={"in.txt": "the house\n"},
+    ),
+    Case(
+        "the same name twice",
+        f"{RESOLVE} 'she saw ada and eve' she ada ada",
+        "a and b are both 'ada' at character 8; give the two names it may mean",
+        exit=1,
     ),
 ]
 

@@ -247,10 +247,31 @@ CASES = [
     Case(
         "an index of weights that are not there",
         "score --model=model x",
-        "model/model.safetensors.index.json names 1 files, of which b.safetensors missing; copy the whole model",
+        "model/model.safetensors.index.json names 1 file, of which b.safetensors missing; copy the whole model",
         copies={"model": "model"},
         files={"model/model.safetensors.index.json": json.dumps({"weight_map": {"a": "b.safetensors"}})},
         spoil=remove("model/model.safetensors"),
+    ),
+    Case(
+        "a configuration that nests without end",
+        "score --model=model x",
+        "model/config.json cannot be read as JSON (brackets are nested too deep); copy the model again",
+        copies={"model": "model"},
+        files={"model/config.json": "[" * 100_000},
+    ),
+    Case(
+        "one label twice",
+        "classify --model=model x",
+        "model/config.json: id2label calls the outputs 0, 1 all 'no'; give each a name of its own",
+        copies={"model": "classifier"},
+        spoil=keys("model/config.json", id2label={"0": "no", "1": "no"}, label2id=None),
+    ),
+    Case(
+        "a tokenizer that nests without end",
+        "score --model=model x",
+        "model/tokenizer.json cannot be read as JSON (brackets are nested too deep); copy the file again",
+        copies={"model": "model"},
+        files={"model/tokenizer.json": "[" * 100_000},
     ),
 ]
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from tests.bad_inputs.case import STARTED, Case, Table
+from tests.bad_inputs.damage import cut, flip, remove, replace, some_shards, turned_round
+
+CORPUS = "--config.corpus.directory=corpus"
+TOKENS = "corpus/shard-00000-of-00002/train.tokens.npy"
 
 CASES = [
     # ---------------------------------------------------------------------------------------------------- the command line
@@ -218,5 +222,127 @@ CASES = [
         files={"run/config.json": "[]", "run/metrics.jsonl": ""},
         leaves=STARTED,
     ),
+    Case(
+        "a corpus with a shard cut short",
+        CORPUS,
+        "corrupted corpus: ... remove corpus/shard-00000-of-00002 and corpus/manifest.json,",
+        copies={"corpus": "corpus"},
+        spoil=cut(TOKENS, 10),
+        leaves=STARTED,
+    ),
+    Case(
+        "a corpus with a flipped byte",
+        CORPUS,
+        "corrupted corpus: ... remove corpus/shard-00000-of-00002 and corpus/manifest.json,",
+        copies={"corpus": "corpus"},
+        spoil=flip(TOKENS, -5),
+        leaves=STARTED,
+    ),
+    Case(
+        "a corpus without a shard",
+        CORPUS,
+        "corrupted corpus: ... remove corpus/shard-00000-of-00002 and corpus/manifest.json, and",
+        copies={"corpus": "corpus"},
+        spoil=remove("corpus/shard-00000-of-00002"),
+        leaves=STARTED,
+    ),
+    Case(
+        "a corpus whose manifest is a list",
+        CORPUS,
+        "corpus/manifest.json holds no JSON object, but [] ... remove it and run the command that built the corpus: it goes on",
+        copies={"corpus": "corpus"},
+        files={"corpus/manifest.json": "[]"},
+    ),
+    Case(
+        "a corpus whose manifest nests without end",
+        CORPUS,
+        "corpus/manifest.json cannot be read as JSON (brackets are ... remove it and run the command that built the corpus: it",
+        copies={"corpus": "corpus"},
+        files={"corpus/manifest.json": "[" * 100_000},
+    ),
+    Case(
+        "a corpus whose manifest is cut short",
+        CORPUS,
+        "corpus/manifest.json cannot be read as JSON (Expecting ',' ... remove it and run the command that built the corpus: it",
+        copies={"corpus": "corpus"},
+        spoil=cut("corpus/manifest.json", 20),
+    ),
+    Case(
+        "a corpus whose manifest leaves it",
+        CORPUS,
+        "corpus/manifest.json names the shard '../../../shard', expected 'shard-00000-of-00002': no build writes such",
+        copies={"corpus": "corpus"},
+        spoil=replace("corpus/manifest.json", "shard-00000-of-00002", "../../../shard"),
+    ),
+    Case(
+        "a corpus whose manifest names some shards only",
+        CORPUS,
+        "corrupted corpus: corpus/manifest.json: 1 shard, of which ... copy the whole corpus again, or remove",
+        copies={"corpus": "corpus"},
+        spoil=some_shards("corpus/manifest.json"),
+    ),
+    Case(
+        "a corpus with another vocabulary",
+        CORPUS,
+        "corrupted corpus: corpus/tokenizer does not hold the ... for another vocabulary, build a corpus with it in another",
+        copies={"corpus": "corpus"},
+        spoil=turned_round("corpus/tokenizer/vocab.txt", 5),
+    ),
+    Case(
+        "a learning rate that is not a number",
+        "--config.phases.0.learning_rate=nan",
+        "config.phases.0.learning_rate=nan must be a finite number, at least 0 and at most 1e+30",
+    ),
+    Case(
+        "more steps than anyone has",
+        "--config.phases.0.steps=10000000000000",
+        "config.phases.0.steps=10000000000000 must be at least 1 and at most 2,147,483,647",
+    ),
+    Case(
+        "a model wider than any machine",
+        "--config.model.hidden_size=1000000000",
+        "config.model.hidden_size=1000000000 must be at least 1 and at most 65,536",
+    ),
+    Case(
+        "a workdir of another configuration",
+        says="--workdir=run holds a run with another configuration: ... name another --workdir for the new configuration, or",
+        files={"run/config.json": '{"written_by": "bert_jax 0.1 pretrain", "seed": 3}', "run/metrics.jsonl": "{}\n"},
+        leaves=STARTED,
+    ),
+    Case(
+        "an experiment that raises",
+        "--config=mine.py",
+        "--config=$here/mine.py raises ZeroDivisionError; mend the file, here: ... ZeroDivisionError: division by zero",
+        files={"mine.py": "def get_config():\n    return 1 / 0\n"},
+    ),
+    Case(
+        "an experiment that exits",
+        "--config=mine.py",
+        "--config=$here/mine.py ended the program (sys.exit(0)) instead of returning its settings; mend the file",
+        files={"mine.py": "import sys\ndef get_config():\n    sys.exit(0)\n"},
+    ),
+    Case(
+        "an experiment that imports what is not there",
+        "--config=mine.py",
+        "--config=$here/mine.py raises ModuleNotFoundError; mend the file, ... ModuleNotFoundError: No module named 'nowhere'",
+        files={"mine.py": "import nowhere\ndef get_config(): return {}\n"},
+    ),
+    Case("an empty workdir", "--workdir=", "--workdir is missing, for example --workdir=runs/mine"),
+    Case(
+        "a flag twice with different values",
+        "--workdir=a --workdir=b",
+        "--workdir=a and --workdir=b contradict each other; give one of them",
+    ),
+    Case(
+        "a coordinator's port that is no port",
+        "--coordinator=localhost:99999 --processes=2 --process=0",
+        "--coordinator=localhost:99999 must be HOST:PORT of process 0, with a port of at ... --coordinator=localhost:8476 is one",
+    ),
+    Case(
+        "a hang time-out that is not a number",
+        "--hang-seconds=nan",
+        "--hang-seconds=nan must be a finite number, above 0 and at most 1e+09",
+    ),
+    Case("a hang time-out of nothing", "--hang-seconds=0", "--hang-seconds=0 must be above 0 and at most 1e+09"),
 ]
 TABLE = Table("pretrain", "--config=$experiment --workdir=run", CASES)

@@ -48,7 +48,7 @@ CASES = [
     Case(
         "too few rows",
         "a --partial",
-        "CoLA has 1 predictions, but the official test set 1,063 rows; predict every row of it",
+        "CoLA has 1 prediction, but the official test set 1,063 rows; predict every row of it",
         files={"a/CoLA.tsv": "index\tprediction\n0\t1\n"},
     ),
     Case(
