@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax import hosts, launch
+from bert_jax import launch
 from bert_jax.batches.device import process_rows, process_shard, to_device
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.batches.prefetch import prefetch
@@ -38,7 +38,6 @@ from bert_jax.finetuning_best import (
     early,
     evaluation_steps,
     export_best,
-    forget_after,
     save,
 )
 from bert_jax.finetuning_config import FinetuningExperiment
@@ -139,9 +138,8 @@ def finetune(
         checkpoints = opened.enter_context(Checkpoints(directory / "checkpoints", keep=experiment.checkpoints.keep))
         abstract = with_shardings(program.abstract, program.shardings)
         state = checkpoints.restore_latest(abstract)
-        hosts.on_first_process(lambda: forget_after(directory / BEST, -1 if state is None else int(state.step)))
         best_checkpoints = opened.enter_context(Checkpoints(directory / BEST, keep=1))
-        best = best_checkpoints.restore_latest(best_layout(abstract, mesh))
+        best = best_checkpoints.restore_latest(best_layout(abstract, mesh), until=-1 if state is None else int(state.step))
         if state is None:
             state = program.begin(with_own_head(start, program.config, program.head, experiment).params)
         step = int(state.step)

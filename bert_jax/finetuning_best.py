@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,13 +61,6 @@ def save(
         if best is not None and jax.process_count() == 1:  # of several, not all may know
             best_checkpoints.save(int(best["step"]), best)
     checkpoints.save(step, state)
-
-
-def forget_after(directory: pathlib.Path, step: int) -> None:
-    """Removes what was kept of evaluations after `step`, which a run that continues from there is about to repeat."""
-    for path in directory.glob("*"):
-        if path.name.isdigit() and int(path.name) > step:
-            shutil.rmtree(path)
 
 
 def copy(params: Any) -> Any:

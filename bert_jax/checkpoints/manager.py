@@ -8,7 +8,7 @@ import pathlib
 import re
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -78,25 +78,36 @@ class Checkpoints:
         self._settle()
         self._manager.close()
 
-    def restore_latest(self, abstract_state: Any) -> Any | None:
+    def restore_latest(self, abstract_state: Any, until: int | None = None) -> Any | None:
         """The newest state that can be read, laid out as `abstract_state` (ShapeDtypeStructs with shardings) asks; None if
         there is none yet.
+
+        Of `until` and the steps before it alone: states after it are removed, since the run is about to repeat them. If there
+        are such and none up to `until` can be read, it is None too: a kill has come while Orbax removed the states that the
+        later ones had replaced.
 
         A state that cannot be read (a truncated file, a bad block) is passed over with a warning for the one before it, and
         moved to `unreadable/` for a post-mortem; one for which memory does not suffice is not such. Raises UserError when there
         are states and none can be read, and then leaves them where they are, so that the next start says so too: starting over
         would bury them.
         """
-        steps = sorted(self._manager.all_steps(), reverse=True)
+        there = sorted(self._manager.all_steps(), reverse=True)
+        steps = [step for step in there if until is None or step <= until]
+        repeated = there[: len(there) - len(steps)]
         unreadable: list[int] = []
         for step in steps:
             state, error = self._try_restore(step, abstract_state)
             if state is not None:
                 self._quarantine(unreadable)
+                self._remove(repeated)
                 return state
-            log.warning("the checkpoint of step %s cannot be read (%s); trying the one before it", f"{step:,}", _cause(error))
             unreadable.append(step)
-        if steps:
+            if not repeated:
+                message = "the checkpoint of step %s cannot be read (%s); trying the one before it"
+                log.warning(message, f"{step:,}", _cause(error))
+        if repeated:
+            self._remove(there)
+        elif steps:
             raise UserError(
                 f"none of the checkpoints in {self._directory} can be read (steps {', '.join(map(str, steps))}); "
                 "restore the directory from a backup, or move it away to start over"
@@ -123,18 +134,31 @@ class Checkpoints:
             return None, error or OSError("damaged on another process")
         return found[ITEM], None
 
-    def _quarantine(self, steps: list[int]) -> None:
+    def _quarantine(self, steps: Sequence[int]) -> None:
         """Moves the states of `steps` out of the way of new ones with the same numbers."""
+
+        def move(path: pathlib.Path) -> None:
+            (self._directory / QUARANTINE).mkdir(exist_ok=True)
+            path.rename(_free_name(self._directory / QUARANTINE / path.name))
+
+        self._take_away(steps, move)
+
+    def _remove(self, steps: Sequence[int]) -> None:
+        """Removes the states of `steps`, the earliest first: as long as a later one is there, an earlier one may lack parts."""
+        self._take_away(sorted(steps), shutil.rmtree)
+
+    def _take_away(self, steps: Sequence[int], how: Callable[[pathlib.Path], None]) -> None:
+        """Does `how` to the directory of each of `steps` on one process, while Orbax does not look."""
         if not steps:
             return
         self._manager.close()
         if jax.process_index() == 0:
-            (self._directory / QUARANTINE).mkdir(exist_ok=True)
             for step in steps:
-                (self._directory / str(step)).rename(_free_name(self._directory / QUARANTINE / str(step)))
+                how(self._directory / str(step))
         if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("quarantine")
+            multihost_utils.sync_global_devices("states taken away")
         self._manager = self._open()
+        self._saved = max(self._manager.all_steps(), default=None)
 
     def save(self, step: int, state: Any) -> None:
         """Begins saving `state` as of `step`; waits for the save before it, whose failure is reported here."""

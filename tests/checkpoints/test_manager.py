@@ -264,6 +264,37 @@ def test_when_no_state_can_be_read_it_is_an_error_every_time_and_they_stay_where
         assert steps_in(tmp_path) == [1, 2]
 
 
+@pytest.mark.parametrize("removed", [0, 1, 6, None])
+def test_a_kill_while_orbax_removes_a_state_for_a_newer_one_stops_no_run(tmp_path: pathlib.Path, removed: int | None):
+    """The best weights of a run that continues from before the newer ones were found: they are found again."""
+    save_all(tmp_path, 3, 6)
+    files = sorted(path for path in (tmp_path / "3").rglob("*") if path.is_file())
+    for path in files[:removed]:
+        path.unlink()
+    newest = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-newest"))
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        found = checkpoints.restore_latest(abstract(state_at(0)), until=4)
+        if found is not None:  # only notes about it are gone
+            assert_equal(found, state_at(3))
+        assert (found is not None) >= (removed == 0)
+        assert (found is None) >= (removed is None)
+        assert steps_in(tmp_path) == ([] if found is None else [3])
+        checkpoints.save(6, state_at(6))
+        checkpoints.finish()
+    assert_equal(restored(tmp_path), state_at(6))
+    assert steps_in(tmp_path) == [6]
+    assert_equal(restored(newest), state_at(6))
+
+
+def test_states_that_are_repeated_are_removed_and_the_one_before_them_is_read(tmp_path: pathlib.Path):
+    save_all(tmp_path, 1, 2, 3)
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0)), until=1), state_at(1))
+        assert steps_in(tmp_path) == [1]
+        assert checkpoints.restore_latest(abstract(state_at(0)), until=-1) is None
+    assert steps_in(tmp_path) == []
+
+
 def test_a_state_that_a_kill_left_half_written_is_no_state(tmp_path: pathlib.Path):
     save_all(tmp_path, 1, 2)
     unfinished = (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")

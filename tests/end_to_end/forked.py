@@ -46,8 +46,6 @@ class Signal:
     after: bool = False
     once_there: tuple[str, ...] = ()
     """Waits for these paths first, where something is saved in the background."""
-    once_gone: tuple[str, ...] = ()
-    """Waits until these are removed, too."""
 
     def arm(self) -> None:
         """Wraps the function, in this process."""
@@ -73,8 +71,7 @@ class Signal:
     def send(self) -> None:
         """Sends it to this process."""
         deadline = time.monotonic() + 60
-        expected = dict.fromkeys(self.once_there, True) | dict.fromkeys(self.once_gone, False)
-        while any(pathlib.Path(path).exists() != there for path, there in expected.items()) and time.monotonic() < deadline:
+        while not all(pathlib.Path(path).exists() for path in self.once_there) and time.monotonic() < deadline:
             time.sleep(0.001)
         os.kill(os.getpid(), self.number)
 

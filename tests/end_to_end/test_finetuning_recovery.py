@@ -113,7 +113,6 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
             "bert_jax.finetune:save",
             argument=8,
             once_there=(f"{workdir}/checkpoints/4", f"{workdir}/best/6"),
-            once_gone=(f"{workdir}/best/3",),
         ),
         "stopped": Signal("bert_jax.interruptions:Preemption.requested", argument=9, number=signal.SIGTERM),
         "saving": Signal("bert_jax.finetune:save", argument=12, after=True),
