@@ -229,7 +229,8 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log, read when the first backend starts
     for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax there logs four tracebacks of a failed save, which we report
+    for name in ("absl", "asyncio"):  # where Orbax's failed saves, which we report, leave a traceback for each file not written
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
         sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
     warnings.filterwarnings("ignore", module=r"(orbax|tensorflow_datasets|etils)\b")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import gc
 import logging
 import pathlib
 import sys
@@ -293,3 +295,25 @@ def test_only_the_first_process_talks_and_all_warn(capsys: pytest.CaptureFixture
         log.info("progress")
         log.warning("trouble")
     assert capsys.readouterr().err == "progress\ntrouble\n[process 3] trouble\n"
+
+
+def test_a_failed_save_leaves_no_traceback_of_its_other_writes(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    """The first write that fails is reported; as of Orbax's writes, nobody asks what became of the others."""
+    for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib", "absl", "asyncio"):
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.WARNING)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+
+    async def write() -> NoReturn:
+        raise OSError("disk full")
+
+    async def save() -> None:
+        others = asyncio.ensure_future(write())
+        await asyncio.sleep(0)
+        del others
+        await write()
+
+    launch.quiet_libraries()
+    with pytest.raises(OSError, match="disk full"):
+        asyncio.run(save())
+    gc.collect()
+    assert caplog.text == ""
