@@ -281,7 +281,8 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     if most.rows:
         batch = most.rows * k * parts
         each = batch / case.step(program).chips(compiler.topology)
-        found.append(f"{flags_of(case.batch_of(batch))}, {each:g} a chip, the most ({most.bytes / GIB:.1f} GiB)")
+        rows = f"{each:g} {'row' if each == 1 else 'rows'} a chip"
+        found.append(f"{flags_of(case.batch_of(batch))}, {rows}, the most ({most.bytes / GIB:.1f} GiB)")
     return found
 
 

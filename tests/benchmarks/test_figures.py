@@ -18,7 +18,8 @@ BENCHMARKS = sorted(path.stem for path in pathlib.Path(__file__).parent.glob("be
 
 
 def test_a_table_is_aligned_with_its_numbers_to_the_right():
-    assert table(["side", "rows/s", "length"], [["ours", "1,024.5", "128"], ["peer, tuned", "9.1", "128, packed"]]).splitlines() == [
+    rows = [["ours", "1,024.5", "128"], ["peer, tuned", "9.1", "128, packed"]]
+    assert table(["side", "rows/s", "length"], rows).splitlines() == [
         "| side        |  rows/s | length      |",
         "| ----------- | ------: | ----------- |",
         "| ours        | 1,024.5 | 128         |",
