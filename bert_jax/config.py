@@ -93,6 +93,11 @@ class Experiment:
     abort_after_skipped: Count = 10
     """So many steps in a row without a finite loss and gradient end the run."""
 
+    @property
+    def next_sentence(self) -> bool:
+        """Whether next sentence prediction is trained, and with it the pooler: where rows hold pairs."""
+        return self.examples.pairs != "none"
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
         """The experiment that nested plain values describe. Raises UserError for unknown keys, wrong types and impossible
@@ -113,7 +118,7 @@ class Experiment:
             raise UserError("config.init_new and config.init_drop are about the model config.init_from, which is empty; name one")
         if (steps := self.phase_starts()[-1]) > MOST:
             raise UserError(f"config.phases have {counted(steps, 'step')} together, which must be at most {MOST:,}; shorten them")
-        if self.examples.pairs != "none" and self.model.type_vocab_size < 2:
+        if self.next_sentence and self.model.type_vocab_size < 2:
             raise UserError(
                 f"config.model.type_vocab_size={self.model.type_vocab_size} has no type for the second text of a pair; "
                 "set it to 2, or config.examples.pairs=none"

@@ -121,13 +121,13 @@ def pretrain(
         check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
     check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
     shard = process_shard(mesh, BATCH)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
     fresh_state = functools.partial(initial_state, experiment, optimizer)
     abstract, shardings = state_layout(experiment, optimizer, mesh)
 
     # ------------------------------------------------------------ where the weights come from: a checkpoint, a model, the seed
     with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
-        state = checkpoints.restore_latest(with_shardings(abstract, shardings))
+        state = checkpoints.restore_latest(with_shardings(abstract, shardings), former=former_layout(experiment, mesh))
         if state is None and experiment.init_from:
             begin = jax.jit(functools.partial(new_state, optimizer=optimizer), out_shardings=shardings)
             state = begin(pretraining_start(experiment, train.vocabulary))
@@ -216,13 +216,33 @@ def pretrain(
 
 def initial_state(experiment: Experiment, optimizer: Any) -> TrainState:
     """The state before step 0, a function of the seed alone."""
-    return new_state(nn.unbox(initial_parameters(experiment.model, jax.random.key(experiment.seed))), optimizer)
+    key = jax.random.key(experiment.seed)
+    return new_state(nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence)), optimizer)
+
+
+def trained_parameters(experiment: Experiment) -> dict[str, Any]:
+    """The boxed shapes of what a run trains: without pairs there is neither pooler nor next-sentence head."""
+    return abstract_parameters(experiment.model, next_sentence=experiment.next_sentence)
 
 
 def state_layout(experiment: Experiment, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
     """The shapes of the state, and the NamedSharding of each of its arrays on `mesh`; no memory is used."""
-    abstract = jax.eval_shape(functools.partial(initial_state, experiment, optimizer))
-    params = parameter_shardings(abstract_parameters(experiment.model), mesh)
+    return _layout(experiment, trained_parameters(experiment), optimizer, mesh)
+
+
+def former_layout(experiment: Experiment, mesh: Mesh) -> Any | None:
+    """The layout of a state saved while runs without pairs still had a pooler and a next-sentence head, which nothing trained;
+    None for a run with pairs."""
+    if experiment.next_sentence:
+        return None
+    boxed = abstract_parameters(experiment.model)
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(boxed))
+    return with_shardings(*_layout(experiment, boxed, optimizer, mesh))
+
+
+def _layout(experiment: Experiment, boxed: Any, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
+    abstract = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), nn.unbox(boxed))
+    params = parameter_shardings(boxed, mesh)
     if experiment.mesh.spread_state:
         params = spread_over_data(params, abstract.params, mesh)
     return abstract, state_shardings(abstract, params, mesh)
@@ -234,7 +254,7 @@ def jitted_train_step(experiment: Experiment, phase: int, optimizer: Any, shardi
     step = functools.partial(
         train_step,
         gradients=gradients_over_data(shardings.params, mesh, model, experiment.mesh.reduce_dtype),
-        objective=pretraining_objective(model),
+        objective=pretraining_objective(model, next_sentence=experiment.next_sentence),
         optimizer=optimizer,
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,
@@ -246,7 +266,8 @@ def jitted_train_step(experiment: Experiment, phase: int, optimizer: Any, shardi
 
 def jitted_eval_step(experiment: Experiment, mesh: Mesh) -> Any:
     """The jitted step that scores a batch, (parameters, batch) -> sums, whole on every device of `mesh`."""
-    scored = functools.partial(eval_step, objective=pretraining_objective(experiment.model))
+    objective = pretraining_objective(experiment.model, next_sentence=experiment.next_sentence)
+    scored = functools.partial(eval_step, objective=objective)
     return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
@@ -270,7 +291,7 @@ def evaluation(
     targets, labels = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
     baseline = unigram_baseline(train.token_counts, targets) | next_sentence_baseline(labels)
     step_fn = jitted_eval_step(experiment, mesh)
-    gathered = jax.jit(lambda params: params, out_shardings=parameter_shardings(abstract_parameters(experiment.model), mesh))
+    gathered = jax.jit(lambda params: params, out_shardings=parameter_shardings(trained_parameters(experiment), mesh))
 
     count = int((targets >= 0).any(1).sum())  # without the empty rows that fill up the last batch
     is_compiled = False
@@ -302,7 +323,7 @@ def results(
     return {
         "steps": int(state.step),
         "skipped_steps": int(state.skipped),
-        "parameters": count_parameters(experiment.model, heads=True),
+        "parameters": count_parameters(experiment.model, heads=True, next_sentence=experiment.next_sentence),
         "heldout": scores,
         "times_unigram_accuracy": scores["mlm_accuracy"] / scores["unigram_accuracy"],
         "vocabulary_sha256": train.vocabulary.sha256,

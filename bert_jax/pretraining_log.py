@@ -41,7 +41,7 @@ def log_start(experiment: Experiment, train: Corpus, heldout: Corpus, mesh: Mesh
         m.hidden_size,
         counted(m.num_heads, "head"),
         f"{m.vocab_size:,}",
-        counted(count_parameters(m, heads=True), "parameter"),
+        counted(count_parameters(m, heads=True, next_sentence=experiment.next_sentence), "parameter"),
         m.dtype,
     )
     log.info(

@@ -22,7 +22,6 @@ from bert_jax.finetuning_program import shared, training_program
 from bert_jax.interop.settings import config_from_json
 from bert_jax.loop import with_shardings
 from bert_jax.metrics.report import model_row_flops
-from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.settings import HeadConfig, ModelConfig, published
 from bert_jax.pretraining_log import phase_row_flops
 from bert_jax.sharding.mesh import make_mesh
@@ -72,7 +71,7 @@ def pretraining_step(experiment: Experiment, phase: int, devices: Sequence[Any])
     mesh = make_mesh(experiment.mesh, devices)
     p = experiment.phases[phase]
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(pretrain.trained_parameters(experiment)))
     abstract, shardings = pretrain.state_layout(experiment, optimizer, mesh)
     state = with_shardings(abstract, shardings)
     batch = _on(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
@@ -86,7 +85,7 @@ def evaluation_step(experiment: Experiment, phase: int, devices: Sequence[Any]) 
     mesh = make_mesh(experiment.mesh, devices)
     p, rows = experiment.phases[phase], experiment.evaluation.batch_size
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
-    boxed = abstract_parameters(experiment.model)
+    boxed = pretrain.trained_parameters(experiment)
     params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
     batch = _on(mesh, batch_shapes(rows, p.length, p.max_predictions, p.packed_examples))
     lowered = _lower(mesh, pretrain.jitted_eval_step(experiment, mesh), params, batch)

@@ -28,16 +28,25 @@ log = logging.getLogger(__name__)
 EXECUTION = ("dtype", "rematerialisation", "scan_unroll", "attention", "residual_norm")
 FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "vocab_multiple", *EXECUTION)
 """Fields in which a run may differ from the model it starts from: they change how it trains or is compiled, not what it is."""
+OF_PAIRS = ("pooler", "nsp_head")
+"""The parts that rows without pairs do not train."""
 PRETRAINING_PARTS = ("pooler", "mlm_head", "nsp_head")
 
 
 def pretraining_start(experiment: Experiment, vocabulary: VocabularyInfo) -> dict[str, Any]:
     """The float32 parameters of `experiment.init_from`, numpy arrays, for a run on a corpus of this `vocabulary`.
 
-    A part that the model lacks has to be named in `init_new`, one that has no place in pretraining in `init_drop`. Raises
-    UserError for a model of another shape, another vocabulary, or with undeclared parts.
+    A part that the model lacks has to be named in `init_new`, one that has no place in pretraining in `init_drop`; what only
+    pairs would train is left out of a run without them, and said. Raises UserError for a model of another shape, another
+    vocabulary, or with undeclared parts.
     """
     new, drop = (_parts(text) for text in (experiment.init_new, experiment.init_drop))
+    untrained = () if experiment.next_sentence else OF_PAIRS
+    if unused := [part for part in new if part in untrained]:
+        raise UserError(
+            f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
+            "does not train; leave it out there, or choose other pairs"
+        )
     model = import_model(
         experiment.init_from, vocab_multiple=experiment.model.vocab_multiple, new=new, drop=drop, seed=experiment.seed
     )
@@ -47,7 +56,7 @@ def pretraining_start(experiment: Experiment, vocabulary: VocabularyInfo) -> dic
             f"config.init_from={experiment.init_from} has another vocabulary than the corpus {experiment.corpus.directory}; "
             f"build the corpus with --vocab={model.source}"
         )
-    absent = [part for part in PRETRAINING_PARTS if part not in model.params]
+    absent = [part for part in PRETRAINING_PARTS if part not in {*model.params, *untrained}]
     if absent:
         raise UserError(
             f"config.init_from={experiment.init_from} has no {' and no '.join(absent)}; to start them from random weights, say "
@@ -59,7 +68,9 @@ def pretraining_start(experiment: Experiment, vocabulary: VocabularyInfo) -> dic
             f"config.init_from={experiment.init_from} has a {spare[0]}, which pretraining has no use for; to leave it out, say "
             f"--config.init_drop={','.join((*drop, *spare))}"
         )
-    return model.params
+    if left := [part for part in model.parts if part in untrained]:
+        log.info("not trained with config.examples.pairs=none, left out: %s", ", ".join(left))
+    return without_parts(model, left).params
 
 
 def labelled_start(experiment: FinetuningExperiment, own: HeadConfig) -> Model:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pathlib
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Experiment, PhaseConfig
+from bert_jax.examples.settings import PairConfig
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.settings import HeadConfig
@@ -52,6 +54,19 @@ def test_parts_that_are_missing_begin_anew_only_where_that_is_declared(model, tm
     assert 0 < np.abs(kernel).max() <= 2 * model.config.initializer_range  # cut at two deviations
     other = pretraining_start(dataclasses.replace(declared, seed=1), model.tokenizer.vocabulary)
     assert not np.array_equal(kernel, other["nsp_head"]["dense"]["kernel"])
+
+
+def test_a_run_without_pairs_begins_without_pooler_and_next_sentence_head_and_says_so(model, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    alone = PairConfig(pairs="none")
+    wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), examples=alone)
+    params = pretraining_start(wanted, model.tokenizer.vocabulary)
+    assert params.keys() == {"embeddings", "encoder", "mlm_head"}
+    assert "left out: pooler, nsp_head" in caplog.text
+    words = dataclasses.replace(experiment(exported(tmp_path / "words", model, "mlm_head"), model), examples=alone)
+    assert pretraining_start(words, model.tokenizer.vocabulary).keys() == params.keys()
+    with pytest.raises(UserError, match=r"init_new=nsp_head names nsp_head, which .*pairs=none does not train"):
+        pretraining_start(dataclasses.replace(words, init_new="nsp_head"), model.tokenizer.vocabulary)
 
 
 def test_a_fine_tuned_head_is_left_out_only_where_that_is_declared(tmp_path):

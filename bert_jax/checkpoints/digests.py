@@ -24,12 +24,11 @@ def digests(state: Any) -> tuple[dict[str, int], list[str]]:
     to the host. An error in a single element always changes it, others do but for one in 2**32. Collective: every process calls
     it.
     """
-    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     groups: dict[NamedSharding | None, dict[str, Array]] = {}
-    for path, array in leaves:
+    for name, array in by_name(state).items():
         sharding = array.sharding
         whole = NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
-        groups.setdefault(whole, {})[jax.tree_util.keystr(path, simple=True, separator=".")] = array
+        groups.setdefault(whole, {})[name] = array
     found, nonfinite = {}, []
     for whole, arrays in groups.items():  # one, but for scalars that are on no mesh
         for name, (total, bad) in jax.device_get(_compiled(whole)(arrays)).items():
@@ -37,6 +36,12 @@ def digests(state: Any) -> tuple[dict[str, int], list[str]]:
             if bad:
                 nonfinite.append(name)
     return found, nonfinite
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by the keys that lead to them: `params.pooler.dense.bias`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def differing(found: Mapping[str, int], written: Mapping[str, int]) -> list[str]:

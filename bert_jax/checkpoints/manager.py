@@ -16,7 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from bert_jax.checkpoints.digests import differing, digests
+from bert_jax.checkpoints.digests import by_name, differing, digests
 from bert_jax.sharding.out_of_memory import shortage_of
 from bert_jax.terminal import UserError
 
@@ -78,9 +78,9 @@ class Checkpoints:
         self._settle()
         self._manager.close()
 
-    def restore_latest(self, abstract_state: Any, until: int | None = None) -> Any | None:
+    def restore_latest(self, abstract_state: Any, until: int | None = None, former: Any | None = None) -> Any | None:
         """The newest state that can be read, laid out as `abstract_state` (ShapeDtypeStructs with shardings) asks; None if
-        there is none yet.
+        there is none yet. One that an earlier version saved in the layout `former`, which holds more, is read without the rest.
 
         Of `until` and the steps before it alone: states after it are removed, since the run is about to repeat them. If there
         are such and none up to `until` can be read, it is None too: a kill has come while Orbax removed the states that the
@@ -96,7 +96,7 @@ class Checkpoints:
         repeated = there[: len(there) - len(steps)]
         unreadable: list[int] = []
         for step in steps:
-            state, error = self._try_restore(step, abstract_state)
+            state, error = self._try_restore(step, abstract_state, former)
             if state is not None:
                 self._quarantine(unreadable)
                 self._remove(repeated)
@@ -114,14 +114,15 @@ class Checkpoints:
             )
         return None
 
-    def _try_restore(self, step: int, abstract_state: Any) -> tuple[Any | None, BaseException | None]:
+    def _try_restore(self, step: int, abstract_state: Any, former: Any) -> tuple[Any | None, BaseException | None]:
         """One state, or why not. All processes decide alike: what one of them cannot read, none of them uses."""
         found: Any = None
         error: BaseException | None = None
-        wanted: dict[str, Any] = {ITEM: ocp.args.StandardRestore(abstract_state)}
-        if (self._directory / str(step) / DIGESTS).is_dir():
-            wanted[DIGESTS] = ocp.args.JsonRestore()
         try:
+            layout = former if former is not None and self._arrays_in(step) == len(jax.tree.leaves(former)) else abstract_state
+            wanted: dict[str, Any] = {ITEM: ocp.args.StandardRestore(layout)}
+            if (self._directory / str(step) / DIGESTS).is_dir():
+                wanted[DIGESTS] = ocp.args.JsonRestore()
             found = self._manager.restore(step, args=ocp.args.Composite(**wanted))
         except Exception as failure:  # Orbax and TensorStore raise many kinds; all but one mean that this state is unusable
             if shortage_of(failure):
@@ -132,7 +133,11 @@ class Checkpoints:
         error = _fault(found[ITEM], found.get(DIGESTS))
         if not _everywhere(error is None):
             return None, error or OSError("damaged on another process")
-        return found[ITEM], None
+        return _only(found[ITEM], abstract_state, step), None
+
+    def _arrays_in(self, step: int) -> int:
+        """How many arrays the state of `step` has, by its metadata alone."""
+        return len(jax.tree.leaves(ocp.StandardCheckpointHandler().metadata(self._directory / str(step) / ITEM).tree))
 
     def _quarantine(self, steps: Sequence[int]) -> None:
         """Moves the states of `steps` out of the way of new ones with the same numbers."""
@@ -221,6 +226,14 @@ class Checkpoints:
         """Waits for the last save. Raises `failure`, if there is one."""
         if (error := self.failure()) is not None:
             raise error
+
+
+def _only(state: Any, wanted: Any, step: int) -> Any:
+    """The arrays of `state` that `wanted` has, in its structure; says what is left out."""
+    arrays, names = by_name(state), by_name(wanted)
+    if left := sorted(arrays.keys() - names):
+        log.info("left out of the checkpoint of step %s, since this run does not train it: %s", f"{step:,}", ", ".join(left))
+    return jax.tree.unflatten(jax.tree.structure(wanted), [arrays[name] for name in names])
 
 
 def _everywhere(here: bool) -> bool:

@@ -30,7 +30,8 @@ class PairConfig:
     whole_word: bool = False
     """Whether words are chosen, not pieces."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
-    """"original": the released code, random next above 50 %; "paper": 50 % exactly; "none": one segment, no NSP."""
+    """"original": the released code, random next above 50 %; "paper": 50 % exactly; "none": one segment, no NSP,
+    and a model without pooler and next-sentence head."""
     short_probability: Share = 0.1
     """Documents with a random shorter target length (short_seq_prob)."""
     duplicates: Annotated[int, Interval(ge=0, le=10_000)] = 0

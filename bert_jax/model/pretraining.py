@@ -1,4 +1,4 @@
-"""BERT with the two pretraining heads."""
+"""BERT with its pretraining heads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "masked
 
 
 class BertForPreTraining(Bert):
-    """The model of the paper with its masked-language-model and next-sentence heads.
+    """The model of the paper with its masked-language-model and next-sentence heads; without `next_sentence` the encoder and the
+    masked-language-model head alone, for rows without pairs, on which nothing would train the pooler and the other head.
 
     Call with int32 arrays
 
@@ -28,12 +29,14 @@ class BertForPreTraining(Bert):
 
     (`sequence_ids`: 0 on padding, 1..P on packed examples) and, to train, a `dropout_seed` uint32 scalar. Returns a dict:
 
-        mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]
+        mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]   (the last two: `next_sentence`)
         last [B, L, D]                      hidden_states [N+1, B, L, D]: the embeddings, then every layer
 
     XLA drops the entries nobody reads, so returning all of them costs nothing. Eager calls refuse ids outside their tables;
     compiled ones cannot, so what feeds them calls `check_ids` first.
     """
+
+    next_sentence: bool = True
 
     def setup(self) -> None:
         super().setup()
@@ -51,14 +54,12 @@ class BertForPreTraining(Bert):
         dropout_seed: Array | None = None,
     ) -> dict[str, Array]:
         last, hidden_states = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
+        logits = self.masked_logits(last, masked_positions)
+        outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}
+        if not self.next_sentence:
+            return outputs
         pooled = self.pool(last, cls_positions)
-        return {
-            "mlm_logits": self.masked_logits(last, masked_positions),
-            "nsp_logits": self.nsp_head(pooled),
-            "pooled": pooled,
-            "last": last,
-            "hidden_states": hidden_states,
-        }
+        return outputs | {"nsp_logits": self.nsp_head(pooled), "pooled": pooled}
 
     def logits(
         self,
@@ -70,16 +71,20 @@ class BertForPreTraining(Bert):
         cls_positions: Array,
         dropout_seed: Array | None = None,
     ) -> dict[str, Array]:
-        """The two logits alone, as training wants them: the last layer is computed only where a head reads it.
+        """The logits alone, as training wants them: the last layer is computed only where a head reads it.
 
         mlm_logits float32 [B, M', V]: on a TPU M' is M in `whole_tiles`, and those beyond M mean nothing.
         """
+        inputs = (input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
         asked, cls_count = whole_tiles(masked_positions), cls_positions.shape[1]
+        table = self.embeddings.word_embeddings
+        if not self.next_sentence:
+            return {"mlm_logits": self.mlm_head(self.encode_at(asked, *inputs), table.embedding)}
         positions = whole_tiles(jnp.concatenate([asked, cls_positions], axis=1))
-        read = self.encode_at(positions, input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
+        read = self.encode_at(positions, *inputs)
         masked, cls, _ = jnp.split(read, [asked.shape[1], asked.shape[1] + cls_count], axis=1)
         return {
-            "mlm_logits": self.mlm_head(masked, self.embeddings.word_embeddings.embedding),
+            "mlm_logits": self.mlm_head(masked, table.embedding),
             "nsp_logits": self.nsp_head(self.pooler(cls)),
         }
 
@@ -98,19 +103,24 @@ def whole_tiles(positions: Array) -> Array:
     return jnp.pad(positions, ((0, 0), (0, missing)))
 
 
-def initial_parameters(config: ModelConfig, key: Array) -> dict[str, Any]:
-    """Fresh float32 parameters, each boxed with its logical axis names (`flax.linen.unbox` strips them)."""
+def initial_parameters(config: ModelConfig, key: Array, *, next_sentence: bool = True) -> dict[str, Any]:
+    """Fresh float32 parameters, each boxed with its logical axis names (`flax.linen.unbox` strips them).
+
+    Without `next_sentence` there is no "pooler" and no "nsp_head"; the others are the same numbers.
+    """
     ids = jnp.zeros((1, 1), jnp.int32)
-    return BertForPreTraining(config).init(key, ids, ids, ids, ids, ids, ids)["params"]
+    return BertForPreTraining(config, next_sentence).init(key, ids, ids, ids, ids, ids, ids)["params"]
 
 
-def abstract_parameters(config: ModelConfig) -> dict[str, Any]:
+def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> dict[str, Any]:
     """The boxed shapes of `initial_parameters`, computed without memory."""
-    return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0)))
+    return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=next_sentence))
 
 
-def count_parameters(config: ModelConfig, *, heads: bool = False) -> int:
-    """Parameters of the encoder with its pooler: 109,482,240 for Base; with `heads`, those of both pretraining heads too."""
-    counted = nn.unbox(abstract_parameters(config))
-    names = ("embeddings", "encoder", "pooler") + (("mlm_head", "nsp_head") if heads else ())
-    return sum(int(np.prod(leaf.shape)) for name in names for leaf in jax.tree.leaves(counted[name]))
+def count_parameters(config: ModelConfig, *, heads: bool = False, next_sentence: bool = True) -> int:
+    """Parameters of the encoder with its pooler: 109,482,240 for Base; with `heads`, those of the pretraining heads too; without
+    `next_sentence`, neither those of the pooler nor of its head."""
+    counted = nn.unbox(abstract_parameters(config, next_sentence=next_sentence))
+    if not heads:
+        counted = {name: counted[name] for name in ("embeddings", "encoder", "pooler") if name in counted}
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(counted))

@@ -60,24 +60,30 @@ def batch_counts(batch: dict[str, Array]) -> Sums:
 
 
 def loss_sums(outputs: dict[str, Array], batch: dict[str, Array]) -> Sums:
-    """Summed losses and correct predictions of both objectives (float32 scalars); what "mlm_logits" holds beyond the targets
-    counts nothing."""
+    """Summed losses and correct predictions of both objectives (float32 scalars), of the second only where there are
+    "nsp_logits"; what "mlm_logits" holds beyond the targets counts nothing."""
     targets = batch["masked_targets"]
     beyond = outputs["mlm_logits"].shape[1] - targets.shape[1]
     targets = jnp.pad(targets, ((0, 0), (0, beyond)), constant_values=IGNORED)
-    return {
+    sums = {
         "mlm_loss": cross_entropy(outputs["mlm_logits"], targets).sum(),
         "mlm_correct": correct_predictions(outputs["mlm_logits"], targets).sum(),
+    }
+    if "nsp_logits" not in outputs:
+        return sums
+    return sums | {
         "nsp_loss": cross_entropy(outputs["nsp_logits"], batch["nsp_labels"]).sum(),
         "nsp_correct": correct_predictions(outputs["nsp_logits"], batch["nsp_labels"]).sum(),
     }
 
 
 def pretraining_loss(sums: Sums, counts: Sums) -> Array:
-    """Mean MLM loss + mean NSP loss, weight one each (original `run_pretraining.py`; its 1e-5 in the denominator left out).
+    """Mean MLM loss + mean NSP loss, weight one each (original `run_pretraining.py`; its 1e-5 in the denominator left out);
+    without "nsp_loss" the first alone.
 
     The means are over the whole global batch, where the original averaged each core's own mean.
     """
-    return sums["mlm_loss"] / jnp.maximum(counts["mlm_targets"], 1.0) + sums["nsp_loss"] / jnp.maximum(
-        counts["nsp_examples"], 1.0
-    )
+    loss = sums["mlm_loss"] / jnp.maximum(counts["mlm_targets"], 1.0)
+    if "nsp_loss" in sums:
+        loss += sums["nsp_loss"] / jnp.maximum(counts["nsp_examples"], 1.0)
+    return loss

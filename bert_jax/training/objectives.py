@@ -31,18 +31,20 @@ class Objective:
     """(sums, counts) -> the scalar to differentiate."""
 
 
-def forward(config: ModelConfig, params: Any, batch: Batch, seed: Array | None) -> dict[str, Array]:
+def forward(
+    config: ModelConfig, params: Any, batch: Batch, seed: Array | None, next_sentence: bool = True
+) -> dict[str, Array]:
     """The pretraining model's logits on a batch; `seed` None is evaluation."""
     inputs = (batch[name] for name in INPUTS)
-    outputs = BertForPreTraining(config).apply({"params": params}, *inputs, seed, method="logits")
+    outputs = BertForPreTraining(config, next_sentence).apply({"params": params}, *inputs, seed, method="logits")
     return cast(dict[str, Array], outputs)
 
 
-def pretraining_objective(config: ModelConfig) -> Objective:
-    """Masked language modelling and next sentence prediction."""
+def pretraining_objective(config: ModelConfig, *, next_sentence: bool = True) -> Objective:
+    """Masked language modelling and, with `next_sentence`, next sentence prediction."""
 
     def sums(params: Any, batch: Batch, seed: Array | None) -> Sums:
-        return loss_sums(forward(config, params, batch, seed), batch)
+        return loss_sums(forward(config, params, batch, seed, next_sentence), batch)
 
     return Objective(batch_counts, sums, pretraining_loss)
 

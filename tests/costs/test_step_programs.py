@@ -12,12 +12,11 @@ from bert_jax import aot, launch
 from bert_jax.config import Experiment
 from bert_jax.finetuning_config import FinetuningExperiment
 from bert_jax.model.settings import ModelConfig
-from bert_jax.step_programs import StepProgram, costliest_run, finetuning_step, with_keys
+from bert_jax.step_programs import StepProgram, costliest_run, evaluation_step, finetuning_step, pretraining_step, with_keys
 from bert_jax.terminal import UserError
 
-SMALL = ModelConfig(
-    vocab_size=64, hidden_size=32, num_layers=4, num_heads=2, intermediate_size=64, max_position=512
-)
+SIZES = {"vocab_size": 64, "hidden_size": 32, "num_layers": 4, "num_heads": 2, "intermediate_size": 64, "max_position": 512}
+SMALL = ModelConfig(**SIZES)
 
 
 def step(config: str, *overrides: tuple[str, str], devices: int = 8) -> StepProgram:
@@ -86,6 +85,13 @@ def test_the_step_of_every_kind_of_head_can_be_lowered(config: str):
     program = step(config)
     assert program.flops > 0
     assert program.rows % 8 == 0
+
+
+def test_the_step_without_pairs_is_lowered_without_pooler_and_next_sentence_head():
+    values = {"model": {**SIZES, "scan_unroll": 1}, "examples": {"pairs": "none"}, "phases": [{"steps": 1, "batch_size": 8}]}
+    experiment = Experiment.from_dict(values)
+    for program in (pretraining_step(experiment, 0, jax.devices()), evaluation_step(experiment, 0, jax.devices())):
+        assert program.arguments()["parameters"].keys() == {"embeddings", "encoder", "mlm_head"}
 
 
 def test_the_step_of_an_unknown_task_is_an_error_that_names_the_nearest():

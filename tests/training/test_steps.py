@@ -3,15 +3,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.model.pretraining import initial_parameters
 from bert_jax.training.losses import cross_entropy, pretraining_loss
 from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.steps import dropout_seed, eval_step, new_state, train_step
+from bert_jax.training.steps import dropout_seed, eval_step, gradients, new_state, train_step
 from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
 
 
@@ -51,6 +53,25 @@ def test_one_step_moves_every_parameter_and_counts_itself():
     assert all(jax.tree.leaves(moved)), moved
     assert int(after.step) == 1
     assert float(sums["steps"]) == 1.0
+
+
+def test_without_pairs_the_rest_begins_with_the_same_weights_and_has_the_same_gradient():
+    """Rows without pairs have no next-sentence label: with the pooler and its head, both would get no gradient."""
+    begin = jax.jit(initial_parameters, static_argnums=0, static_argnames="next_sentence")
+    whole, alone = (nn.unbox(begin(TINY, jax.random.key(3), next_sentence=pairs)) for pairs in (True, False))
+    assert alone.keys() == {"embeddings", "encoder", "mlm_head"}
+    jax.tree.map(np.testing.assert_array_equal, alone, {part: whole[part] for part in alone})
+    batch = random_batch()
+    batch["nsp_labels"] = jnp.full_like(batch["nsp_labels"], -1)
+    found = {}
+    for pairs, params in ((True, whole), (False, alone)):
+        objective = pretraining_objective(TINY, next_sentence=pairs)
+        differentiate = jax.jit(functools.partial(gradients, objective, accumulation=1))
+        found[pairs] = differentiate(params, batch, objective.counts(batch), 0, jnp.int32(0))
+    (grads, sums), (wanted, wanted_sums) = found[False], found[True]
+    assert largest_difference({part: wanted[part] for part in grads}, grads) < 1e-5
+    assert sums.keys() == {"mlm_loss", "mlm_correct"}
+    assert float(sums["mlm_loss"]) == pytest.approx(float(wanted_sums["mlm_loss"]), rel=1e-6)
 
 
 def test_twenty_steps_on_one_batch_learn_it():
