@@ -17,6 +17,7 @@ import pytest
 from bert_jax.interop.names import params_from_tensors, tensors_from_params
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.model.settings import ModelConfig
+from bert_jax.training.objectives import pretraining_objective
 
 TOLERANCE = 1e-5
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "bert_golden.npz"
@@ -108,6 +109,38 @@ def test_pooler_and_both_heads_equal_pytorch(comparison, golden):
 def test_the_loss_equals_pytorch(comparison):
     ours, _, theirs = comparison
     assert_close(ours["loss"], theirs["loss"], "loss")
+
+
+def packed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Both examples in one row, without their padding, and a row of nothing: one row, two examples and seven targets count."""
+    real = batch["attention_mask"].astype(bool)
+    examples, columns = np.nonzero(real)
+    masked = np.flatnonzero(batch["labels"][real] >= 0)
+    row = {
+        "input_ids": batch["input_ids"][real],
+        "token_type_ids": batch["token_type_ids"][real],
+        "position_ids": columns,
+        "sequence_ids": examples + 1,
+        "masked_positions": masked,
+        "masked_targets": batch["labels"][real][masked],
+        "cls_positions": np.flatnonzero(columns == 0),
+        "nsp_labels": batch["next_sentence_label"],
+    }
+    empty = {"masked_targets": -1, "nsp_labels": -1}
+    return {name: np.stack([x, np.full_like(x, empty.get(name, 0))]).astype(np.int32) for name, x in row.items()}
+
+
+def test_the_training_loss_of_packed_rows_and_its_gradients_equal_pytorch(golden):
+    config, theirs = model_config(golden), under(golden, "gelu/")
+    params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
+    batch, objective = packed(under(golden, "inputs/")), pretraining_objective(config)
+    counts = objective.counts(batch)
+    assert (float(counts["rows"]), float(counts["nsp_examples"]), float(counts["mlm_targets"])) == (1, 2, 7)
+    loss_of = jax.value_and_grad(lambda params: objective.loss(objective.sums(params, batch, None), counts))
+    loss, gradients = jax.jit(loss_of)(params)
+    assert_close(loss, theirs["loss"], "loss")
+    for name in ("cls.seq_relationship.weight", "bert.embeddings.word_embeddings.weight"):
+        assert_close(tensors_from_params(gradients, config)[name], theirs[f"gradient/{name}"], name)
 
 
 def test_every_gradient_equals_pytorch(comparison):

@@ -198,7 +198,10 @@ def test_keeping_products_keeps_what_the_kernel_found_too(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("positions", [None, jnp.array([[2, 5]])], ids=["everywhere", "at_positions"])
-def test_every_layer_has_a_seed_of_its_own_that_follows_from_the_step_s(positions: Any, monkeypatch: pytest.MonkeyPatch):
+def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s(
+    positions: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The other sites of dropout: `tests/training/test_dropout_sites.py`."""
     config = dataclasses.replace(SHAPE, attention_dropout=0.3, num_layers=3)
     params, x, ids = layers(3), jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
 
