@@ -1,16 +1,20 @@
-"""Experiment files: Python files with a function `get_config()`, or `get_config(argument)`, that returns nested settings."""
+"""Python files of one's own: experiment files, with a function `get_config()` or `get_config(argument)` that returns nested
+settings, and modules that such settings name. What one raises is told with the part of the traceback that lies in it."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import pathlib
 import re
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
-from bert_jax.terminal import UserError
+from bert_jax.terminal import UserError, looked_for
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -21,12 +25,7 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
     Raises UserError for a file that is none or that fails, then with the part of the traceback that lies in the file.
     """
     file, argument = _find(given, flag)
-    specification = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
-    if specification is None or specification.loader is None:
-        raise UserError(f"{flag}={file} is not a Python file; an experiment file is one with a function get_config()")
-    module = importlib.util.module_from_spec(specification)
-    loader = specification.loader
-    _run(file, flag, lambda: loader.exec_module(module))
+    module = _module(file, flag, "an experiment file is one with a function get_config()")
     get_config = getattr(module, "get_config", None)
     if not callable(get_config):
         raise UserError(f"{flag}={file} has no function get_config(); see experiments/pretrain/quickstart.py for one that has")
@@ -48,6 +47,46 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
     except (Exception, SystemExit):
         returned = _run(file, flag, lambda: get_config(argument))
     return _plain(returned, file, flag)
+
+
+def load_module(given: str, flag: str, wanted: str) -> ModuleType:
+    """The module that the Python file `given` is; a relative one is looked for here, then in the checkout. `flag` named it, and
+    `wanted` says what it should be. Raises UserError for a file that is none or that fails."""
+    return _module(_named(given, flag, wanted), flag, wanted)
+
+
+@contextlib.contextmanager
+def faults_told(given: str, flag: str) -> Iterator[None]:
+    """Tells an exception that code of the file `given` has raised, or let through, as that file's: a UserError with its part of
+    the traceback. Others pass, and all do where `given` is empty."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        file = _named(given, flag, "") if given else None
+        if file is None or str(file) not in {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
+            raise
+        raise _fault(error, file, flag) from error
+
+
+def _named(given: str, flag: str, wanted: str) -> pathlib.Path:
+    for path in (pathlib.Path(given), CHECKOUT / given):
+        if path.is_file():
+            return path.resolve()
+    raise UserError(f"{flag}={looked_for(given)} is no file; {wanted}")
+
+
+def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
+    name = f"experiment_{file.stem}"
+    specification = importlib.util.spec_from_file_location(name, file)
+    if specification is None or specification.loader is None:
+        raise UserError(f"{flag}={file} is not a Python file; {wanted}")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # where dataclasses look for the types that a class of the file names
+    loader = specification.loader
+    _run(file, flag, lambda: loader.exec_module(module))
+    return module
 
 
 def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
@@ -79,10 +118,15 @@ def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
             f"{flag}={file} ended the program (sys.exit({error.code!r})) instead of returning its settings; mend the file"
         ) from error
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        first = next((i for i, frame in enumerate(frames) if frame.filename == str(file)), len(frames))
-        told = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
-        raise UserError(f"{flag}={file} raises {type(error).__name__}; mend the file, here:\n{told.rstrip()}") from error
+        raise _fault(error, file, flag) from error
+
+
+def _fault(error: Exception, file: pathlib.Path, flag: str) -> UserError:
+    """What says of an exception where in the file it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((i for i, frame in enumerate(frames) if frame.filename == str(file)), len(frames))
+    told = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
+    return UserError(f"{flag}={file} raises {type(error).__name__}; mend the file, here:\n{told.rstrip()}")
 
 
 def _plain(config: Any, file: pathlib.Path, flag: str) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evalua
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.examples.assemble import Batch
+from bert_jax.experiment_files import faults_told
 from bert_jax.finetuning_best import (
     best_layout,
     better,
@@ -78,6 +79,7 @@ MAY_CHANGE = (
     "checkpoints.*",
     "mesh.*",
     "training.accumulation",
+    "task.module",
     "task.data_dir",
     "task.own.train",
     "task.own.dev",
@@ -294,6 +296,12 @@ def main() -> int:
     """The verb."""
     flags = launch.parse_flags("finetune", __doc__, schema=FinetuningExperiment)
     experiment = FinetuningExperiment.from_dict(flags.config)
+    with faults_told(experiment.task.module, "config.task.module"):
+        return train(experiment, flags)
+
+
+def train(experiment: FinetuningExperiment, flags: launch.Flags) -> int:
+    """From a configuration to a workdir with its results; returns the exit status."""
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
     apart = experiment.side_by_side

@@ -141,7 +141,7 @@ def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
 def _head_of(experiment: FinetuningExperiment) -> HeadConfig:
     """The head of a task by its name: how many labels it has changes nothing that counts. Raises UserError for a name that is no
     task's."""
-    kind = head_kind(experiment.task.name)
+    kind = head_kind(experiment.task)
     labels = {"sequence": 3, "token": 9, "mention": 3}.get(kind, 0)
     return experiment.head_config(HeadConfig(kind=kind, labels=tuple(map(str, range(labels)))))
 

@@ -29,7 +29,7 @@ FOLDERS = (
     "analysis",
     "costs",
 )
-FOUNDATION = ("terminal", "ranges")  # the root modules that folders may import, in order; __version__ is no module
+FOUNDATION = ("terminal", "ranges", "experiment_files")  # root modules that folders may import, in order; __version__ is none
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
 DOTFILES = {".ci", ".gitignore", ".ruff.toml", ".pytest.ini", ".mypy.ini"}
 ONLY_IN = {"jax": None, "flax": None, "optax": None, "grain": {"batches"}, "orbax": {"checkpoints"}}

@@ -108,7 +108,7 @@ def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(
 
 # ---------------------------------------------------------------------------------------------------------------- configurations
 
-MAY_BE_EMPTY = {"init_from", "init_new", "init_drop", "task.data_dir", "distillation.teacher"}
+MAY_BE_EMPTY = {"init_from", "init_new", "init_drop", "task.data_dir", "task.module", "distillation.teacher"}
 """Strings that are neither words of a declared set nor names that have to be there; further those that may be None."""
 
 

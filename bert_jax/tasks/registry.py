@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.experiment_files import load_module
 from bert_jax.tasks import choice_task, mention_task, span_task, text_task, token_task
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import Task, TaskConfig
 from bert_jax.terminal import UserError, looked_for, nearest
 
 _MODULES = (text_task, choice_task, mention_task, token_task, span_task)
-_LOADERS: Mapping[str, Callable[[TaskConfig, Say], Task]] = {name: module.load for module in _MODULES for name in module.NAMES}
-_KINDS: Mapping[str, str] = {name: module.KIND for module in _MODULES for name in module.NAMES}
-NAMES = tuple(_LOADERS)
-"""What `TaskConfig.name` may be."""
+_TASKS: Mapping[str, Any] = {name: module for module in _MODULES for name in module.NAMES}
+NAMES = tuple(_TASKS)
+"""What `TaskConfig.name` may be without a module of one's own."""
+KINDS = tuple(module.KIND for module in _MODULES)
+_WANTED = "a file with tasks has NAMES, KIND and load (bert_jax/tasks/__init__.py says what they are)"
+_ANSWERS = ("name", "head", "metric", "splits", "units", "scores", "baseline", "degeneracy", "write_predictions")
+"""Of a `Task`."""
 
 
 def load_task(config: TaskConfig, say: Say = note) -> Task:
@@ -24,21 +29,48 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     `say` takes a sentence about what of its files could not be read as it stands. Raises UserError for a name that is none, and
     for files that are missing or faulty.
     """
-    load = _known(config.name, _LOADERS)
+    module = _module_of(config)
     official = not config.name.startswith("own/")  # which have their files each by its own key
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
         is_file = pathlib.Path(config.data_dir).exists()
         what = f"{config.data_dir} is a file" if is_file else f"{looked_for(config.data_dir)} is not there"
         raise UserError(f"config.task.data_dir={what}; give the directory that holds the files of {config.name}")
-    return load(config, say)
+    task = module.load(config, say)
+    if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:
+        raise UserError(
+            f"config.task.module={config.module}: the task that load returns lacks {', '.join(lacking)}; the class Task in "
+            "bert_jax/tasks/task.py says what each is"
+        )
+    return task
 
 
-def head_kind(name: str) -> str:
-    """The `HeadConfig.kind` of the task of that name, which needs none of its files. Raises UserError for a name that is none."""
-    return _known(name, _KINDS)
+def head_kind(config: TaskConfig) -> str:
+    """The `HeadConfig.kind` of the task that `config.name` names; none of its data is read. Raises UserError for a name that is
+    none."""
+    return _module_of(config).KIND
 
 
-def _known(name: str, by_name: Mapping[str, Any]) -> Any:
-    if name not in by_name:
-        raise UserError(f"config.task.name={name!r} is no task; {nearest(name, NAMES)}")
-    return by_name[name]
+def _module_of(config: TaskConfig) -> Any:
+    """What has NAMES, with `config.name` among them, KIND and load."""
+    known = {**_TASKS, **(_own_tasks(config.module) if config.module else {})}
+    if config.name not in known:
+        raise UserError(f"config.task.name={config.name!r} is no task; {nearest(config.name, known)}")
+    return known[config.name]
+
+
+def _own_tasks(file: str) -> Mapping[str, Any]:
+    """The tasks of a Python file by their names. Raises UserError for a file that has none."""
+    module = load_module(file, "config.task.module", _WANTED)
+    names, kind, load = (getattr(module, name, None) for name in ("NAMES", "KIND", "load"))
+    where = f"config.task.module={file}"
+    if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"{where}: NAMES is {names!r}, and a tuple of names is wanted; {_WANTED}")
+    if kind not in KINDS:
+        raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(KINDS)}; {_WANTED}")
+    try:
+        inspect.signature(load).bind("config", "say")  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UserError(f"{where}: load is {load!r}, and a function load(config, say) is wanted; {_WANTED}") from error
+    if taken := [name for name in names if name in _TASKS]:
+        raise UserError(f"{where}: {taken[0]!r} is a task of this project; give yours another name")
+    return dict.fromkeys(names, module)

@@ -32,6 +32,8 @@ class TaskConfig:
     name: Name = "glue/mrpc"
     """"glue/NAME", "sick/entailment", "sick/relatedness", "swag", "codah", "conll2003", "wnut17", "pos", "gap", "squad/v1.1",
     "squad/v2.0", or of one's own "own/sequence", "own/token", "own/span", "own/choice"."""
+    module: str = ""
+    """A Python file with tasks of one's own, which `name` may then be, too (`tasks/__init__.py` says what it holds)."""
     data_dir: str = ""
     """The directory of the official files; empty: from the catalogue of tfds, which needs the network."""
     length: Annotated[int, Interval(ge=8, le=LONGEST)] = 128

@@ -155,6 +155,9 @@ class TextTask:
     def _target(self, example: TextExample) -> int | float | list[bool]:
         """A label as a number, or of several labels which of all they are."""
         if isinstance(example.label, str):
+            if example.label not in self.head.labels:
+                known = ", ".join(self.head.labels)
+                raise UserError(f"{self.name}: example {example.id} has the label {example.label!r}, which is none of {known}")
             return self.head.labels.index(example.label)
         if isinstance(example.label, tuple):
             return [label in example.label for label in self.head.labels]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -44,16 +45,25 @@ def test_every_documented_task_has_a_loader_and_no_other():
     ],
 )
 def test_the_head_of_every_task_is_known_without_its_files(kind: str, names: set[str]):
-    assert {name for name in NAMES if head_kind(name) == kind} == names
+    assert {name for name in NAMES if head_kind(TaskConfig(name=name)) == kind} == names
 
 
 def test_a_task_is_loaded_by_the_module_that_has_its_name(monkeypatch: pytest.MonkeyPatch):
     asked = []
-    loaders = {name: (lambda config, say, name=name: asked.append((name, config.name, say))) for name in NAMES}
-    monkeypatch.setattr(registry, "_LOADERS", loaders)
+
+    def stands_in(module):
+        def load(config, say):
+            asked.append((config.name, module, say))
+            return types.SimpleNamespace(**dict.fromkeys(registry._ANSWERS))
+
+        return load
+
+    for module in registry._MODULES:
+        monkeypatch.setattr(module, "load", stands_in(module))
     for name in NAMES:
         load_task(TaskConfig(name=name), say=print)
-    assert asked == [(name, name, print) for name in NAMES]
+    assert [(name, say) for name, _, say in asked] == [(name, print) for name in NAMES]
+    assert all(name in module.NAMES for name, module, _ in asked)
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTED - {"own/sequence", "own/token", "own/span", "own/choice"}))

@@ -1,0 +1,80 @@
+"""The README's task in one file, as it stands there: fine-tuned, continued and asked."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import re
+import textwrap
+
+import pytest
+
+from tests.end_to_end import forked
+from tests.end_to_end.runs import REPOSITORY, results
+from tests.end_to_end.test_finetuning_recovery import SMALL
+from tests.end_to_end.toy_tasks import sentence
+
+
+def readme_file() -> str:
+    """The Python of the README that defines a task."""
+    blocks = re.findall(r"(?:^(?: {4}.*)?\n)+", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    (block,) = [block for block in blocks if "NAMES, KIND" in block]
+    return textwrap.dedent(block).partition("tpu_scripts/run.sh")[0]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory, toys: pathlib.Path) -> tuple[pathlib.Path, list[forked.Done]]:
+    """The directory of the task, its workdir `run`, and how every command ended."""
+    base = tmp_path_factory.mktemp("own_task")
+    (base / "colours.py").write_text(readme_file())
+    rng = random.Random(0)
+    for split, rows in (("train", 16), ("dev", 8)):
+        words = (("red", "fine"), ("blue", "bad")) * (rows // 2)
+        lines = [f"{sentence(rng, word)}\t{label}" for label, word in words]
+        (base / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    (base / "broken.py").write_text(readme_file().replace("accuracy(answers, labels)", "accuracy(answers, truth)"))
+    places = [f"--config={REPOSITORY}/experiments/finetune/own_text.py", f"--config.init_from={toys}/model", *SMALL]
+    task = ["--config.task.name=colours", f"--config.task.data_dir={base}", "--config.training.epochs=1"]
+    train = ["finetune", *places, *task, "--config.training.batch_size=8"]
+    (base / "elsewhere").mkdir()
+    (base / "elsewhere" / "moved.py").write_text(readme_file())
+    commands = [
+        [*train, f"--workdir={base}/run", f"--config.task.module={base}/colours.py"],
+        ["predict", "classify", f"--model={base}/run", "people saw a fine house", "--json"],
+        [*train, f"--workdir={base}/run", f"--config.task.module={base}/elsewhere/moved.py"],
+        [*train, f"--workdir={base}/broken", f"--config.task.module={base}/broken.py"],
+        [*train, f"--workdir={base}/none"],
+    ]
+    return base, forked.run(toys, *commands)
+
+
+def test_a_task_from_one_file_is_trained_scored_and_answered(own: tuple[pathlib.Path, list[forked.Done]]):
+    base, (train, predict, *_) = own
+    assert train.status == 0, train.output
+    found = results(base / "run")
+    assert (found["task"], found["metric"], found["steps"]) == ("colours", "accuracy", 2)
+    assert 0 <= found["scores"]["dev"]["accuracy"] <= 1
+    assert (base / "run" / "predictions" / "dev.tsv").read_text().startswith("id\tprediction\tlabel\tP(red)\tP(blue)\n")
+    assert predict.status == 0, predict.output
+    (line,) = [line for line in predict.output.splitlines() if line.startswith("{")]
+    assert json.loads(line)["label"] in ("red", "blue")
+
+
+def test_the_file_may_have_moved_when_the_run_continues(own: tuple[pathlib.Path, list[forked.Done]]):
+    _, (_, _, again, *_) = own
+    assert again.status == 0, again.output
+    assert "this run is done" in again.output
+
+
+def test_a_fault_of_the_file_in_the_middle_of_a_run_is_told_as_its_own(own: tuple[pathlib.Path, list[forked.Done]]):
+    base, (*_, broken, _) = own
+    assert broken.status == 2
+    assert f"error: config.task.module={base}/broken.py raises NameError; mend the file, here:" in broken.output
+    assert "Traceback" not in broken.output
+
+
+def test_without_the_file_its_task_is_none(own: tuple[pathlib.Path, list[forked.Done]]):
+    _, (*_, none) = own
+    assert none.status == 2
+    assert "config.task.name='colours' is no task; known: " in none.output

@@ -1,0 +1,88 @@
+"""A file with a task of one's own: what it may hold, and how its faults are told."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_jax.experiment_files import faults_told
+from bert_jax.model.settings import HeadConfig
+from bert_jax.tasks.examples import TextExample
+from bert_jax.tasks.registry import head_kind, load_task
+from bert_jax.tasks.task import TaskConfig
+from bert_jax.tasks.text_task import TextTask
+from bert_jax.terminal import UserError
+
+FLAG = "config.task.module"
+WHOLE = 'NAMES, KIND = ("colours",), "token"\n\ndef load(config, say):\n    '
+
+
+def config_of(directory: pathlib.Path, text: str, name: str = "colours") -> TaskConfig:
+    file = directory / "colours.py"
+    file.write_text(text)
+    return TaskConfig(name=name, module=str(file))
+
+
+def test_the_head_of_an_own_task_is_known_without_its_data(tmp_path: pathlib.Path):
+    assert head_kind(config_of(tmp_path, WHOLE + "raise ValueError")) == "token"
+
+
+def test_the_tasks_of_the_project_stay_beside_those_of_the_file(tmp_path: pathlib.Path):
+    assert head_kind(config_of(tmp_path, WHOLE + "pass", name="swag")) == "choice"
+
+
+def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_later(tmp_path: pathlib.Path):
+    classes = "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\nclass Row:\n    text: str\n"
+    assert head_kind(config_of(tmp_path, classes + WHOLE + "pass")) == "token"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("KIND = 'token'", "NAMES is None, and a tuple of names is wanted; a file with tasks has NAMES, KIND and load"),
+        ("NAMES = 'colours'", "NAMES is 'colours', and a tuple of names is wanted"),
+        ("NAMES, KIND = ('colours',), 'tokens'", "KIND is 'tokens'; known: sequence, choice, mention, token, span"),
+        ("NAMES, KIND = ('colours',), 'token'", "load is None, and a function load(config, say) is wanted"),
+        (WHOLE.replace("(config, say)", "(config)") + "pass", "and a function load(config, say) is wanted"),
+        (WHOLE.replace("colours", "swag") + "pass", "'swag' is a task of this project; give yours another name"),
+        (WHOLE.replace("colours", "colors") + "pass", "config.task.name='colours' is no task; did you mean 'colors'?"),
+        ("NAMES = (", "colours.py, line 1: "),
+        ("1 / 0", "colours.py raises ZeroDivisionError; mend the file, here:\n"),
+        ("import sys\nsys.exit(0)", "ended the program"),
+        (WHOLE + "return 3", "the task that load returns lacks name, head, metric, "),
+    ],
+)
+def test_a_file_that_holds_no_task_is_told_what_is_wanted(text: str, says: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError) as error:
+        load_task(config_of(tmp_path, text))
+    assert says in str(error.value)
+
+
+def test_a_label_that_the_head_of_an_own_task_has_not_is_named():
+    examples = {"train": [TextExample("7", "a text", label="green")]}
+    head = HeadConfig(kind="sequence", labels=("red", "blue"))
+    task = TextTask("colours", 32, head, "accuracy", examples, score=lambda split, answers, labels: {})
+    with pytest.raises(UserError, match=r"^colours: example 7 has the label 'green', which is none of red, blue$"):
+        task.scores("train", [np.zeros(2)])
+
+
+def test_a_file_that_is_not_there_is_told_with_the_nearest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config_of(tmp_path, WHOLE)
+    with pytest.raises(UserError, match=r"module=colors.py \(looked for in .*; did you mean colours.py\?\) is no file"):
+        head_kind(TaskConfig(name="colours", module="colors.py"))
+
+
+def test_what_the_file_raises_is_told_with_its_line_and_what_others_raise_is_not(tmp_path: pathlib.Path):
+    config = config_of(tmp_path, WHOLE + "return int('a text')")
+    with pytest.raises(UserError) as error, faults_told(config.module, FLAG):
+        load_task(config)
+    assert str(error.value).startswith(f"{FLAG}={config.module} raises ValueError; mend the file, here:\n")
+    assert 'colours.py", line 4, in load' in str(error.value)
+    assert "registry.py" not in str(error.value)
+    with pytest.raises(ZeroDivisionError), faults_told(config.module, FLAG):
+        1 / 0  # noqa: B018
+    with pytest.raises(ZeroDivisionError), faults_told("", FLAG):
+        1 / 0  # noqa: B018
