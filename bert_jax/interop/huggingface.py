@@ -44,6 +44,7 @@ from bert_jax.interop.settings import (
     head_to_json,
     own_fields,
     recorded,
+    untrained_parts,
 )
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.labelling import initial_label_parameters
@@ -177,7 +178,7 @@ def import_model(
     dropped = {*drop, *new}
     required = {*ARCHITECTURES[architecture], *_read_by(own)} - dropped
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
-    untrained = frozenset(recorded(fields).get("untrained", ())) & set(params)
+    untrained = untrained_parts(fields, source) & set(params)
     kept_head = own if own and own.part in params else None
     of_pairs = recorded(fields).get("of_pairs") if kept_head else None
     model = Model(

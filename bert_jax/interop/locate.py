@@ -40,7 +40,7 @@ def find_model_directory(path: str | os.PathLike) -> pathlib.Path:
     if (path / "bert_config.json").is_file():
         raise UserError(f"{path} is a TensorFlow checkpoint; convert it first: python -m bert_jax.convert --from={path} --to=DIR")
     absent = [file for file, there in ((CONFIG, (path / CONFIG).is_file()), (WEIGHTS, weights_file(path))) if not there]
-    raise UserError(f"{path} is not a model directory: {' and '.join(absent)} missing")
+    raise UserError(f"{path} is not a model directory: {' and '.join(absent)} missing; name one that holds them, or a workdir")
 
 
 def from_hub(name: str) -> pathlib.Path:

@@ -214,7 +214,7 @@ def params_from_tensors(
 
     The pooler and the heads may be absent as a whole, unless they are among the `required` parts; parts to `drop` are left out,
     whether they are there or not. Anything else that is missing, left over or of a shape that `config` does not give is a
-    UserError listing it and naming `source`; so are values that are not finite.
+    UserError listing it and naming `source`; so are whole numbers, and values that are not finite.
     """
     tensors = canonical(tensors, source, tied=config.tied_decoder)
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
@@ -227,6 +227,9 @@ def params_from_tensors(
         for name, x in tensors.items()
         if name in expected and x.shape != their_shape(expected[name], config, head)
     ]
+    quantised = [f"{name} ({x.dtype})" for name, x in tensors.items() if name in expected and x.dtype.kind in "biuc"]
+    if quantised:
+        raise UserError(f"{source} holds no floating-point weights for {_listed(quantised)}; save the model unquantised")
     problems = {"missing": missing, "no place in this model for": unused, "other shapes than config.json gives": misshapen}
     if any(problems.values()):
         listed = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
@@ -329,7 +332,9 @@ def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: HeadConfig
     sizes = axis_sizes(config, head)
     theirs = [axis for group in _groups(row.their_axes) for axis in group]
     order = [theirs.index(axis) for axis in row.our_axes.split()]
-    value = np.asarray(tensor, np.float32).reshape([sizes[a] for a in theirs]).transpose(order)
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which is refused
+        value = np.asarray(tensor, np.float32)
+    value = value.reshape([sizes[a] for a in theirs]).transpose(order)
     if row.our_axes.startswith("V"):
         value = np.pad(value, [(0, config.padded_vocab_size - config.vocab_size)] + [(0, 0)] * (value.ndim - 1))
     return value

@@ -153,7 +153,7 @@ def config_from_json(fields: Mapping[str, Any], source: str) -> ModelConfig:
         if fields.get(name, value) != value:
             raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; this BERT has {name}={value!r} only")
     hidden_act = fields.get("hidden_act", "gelu")
-    if hidden_act not in ACTIVATIONS:
+    if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
         raise UserError(f"{source}: hidden_act={hidden_act!r} cannot be represented; known: {', '.join(sorted(ACTIVATIONS))}")
     tied = fields.get("tie_word_embeddings", True)
     if not isinstance(tied, bool):
@@ -181,6 +181,8 @@ def architecture_from_json(fields: Mapping[str, Any], tensor_names: Collection[s
     Raises UserError for a class that is no BERT, and for a classifier that a file without "architectures" does not explain.
     """
     named = fields.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise UserError(f'{source}: architectures={named!r} must be a list such as ["BertModel"]; copy the model\'s whole file')
     if named:
         if named[0] not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
@@ -214,7 +216,7 @@ def head_from_json(fields: Mapping[str, Any], architecture: str, source: str) ->
         stated = fields.get("problem_type")
         unstated = "regression" if len(labels) == 1 else "classification"
         problems = {theirs: ours for ours, theirs in PROBLEM_TYPES.items()} | {None: unstated}
-        if stated not in problems:
+        if not isinstance(stated, str | None) or stated not in problems:
             raise UserError(f"{source}: problem_type={stated!r} is unknown; known: {', '.join(PROBLEM_TYPES.values())}")
         problem = problems[stated]
     dropout = fields.get("classifier_dropout")
@@ -230,6 +232,14 @@ def recorded(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a `config.json` says under "bert_jax"; nothing where others wrote it."""
     ours = fields.get(OURS, {})
     return ours if isinstance(ours, dict) else {}
+
+
+def untrained_parts(fields: Mapping[str, Any], source: str) -> frozenset[str]:
+    """The parts that a `config.json` says were never trained. Raises UserError where it says that of no list of names."""
+    names = recorded(fields).get("untrained", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f'{source}: "untrained" under "{OURS}" is {names!r}, not a list of parts; export the model again')
+    return frozenset(names)
 
 
 def _own_head(fields: Mapping[str, Any], source: str) -> dict[str, Any]:

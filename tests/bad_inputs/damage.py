@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -85,14 +86,13 @@ def turned_round(name: str, first: int) -> Spoil:
     return spoil
 
 
-def not_finite(model: str) -> Spoil:
-    """One weight of a model is not a number."""
+def weight(model: str, change: Callable[[np.ndarray], np.ndarray], name: str = "bert.embeddings.LayerNorm.bias") -> Spoil:
+    """One tensor of a model is another."""
 
     def spoil(root: pathlib.Path) -> None:
         path = root / model / "model.safetensors"
         tensors = safetensors.numpy.load_file(path)
-        tensors["bert.embeddings.LayerNorm.bias"][0] = np.nan
-        safetensors.numpy.save_file(tensors, path, {"format": "pt"})
+        safetensors.numpy.save_file(tensors | {name: change(tensors[name])}, path, {"format": "pt"})
 
     return spoil
 
@@ -105,3 +105,8 @@ def some_shards(name: str) -> Spoil:
         (root / name).write_text(json.dumps(manifest | {"shards": manifest["shards"][:1]}))
 
     return spoil
+
+
+def not_finite(model: str) -> Spoil:
+    """One weight of a model is not a number."""
+    return weight(model, lambda x: x * np.float32("nan"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import cut, flip, keys, remove
+from tests.bad_inputs.damage import cut, flip, keys, not_finite, remove, weight
 
 DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
 
@@ -99,6 +101,10 @@ CASES = [
         "there is no nothing ... name a directory that holds config.json and model.safetensors, a",
     ),
     Case("an empty model", "--from=", "--from= is empty; give a name, or leave the flag out"),
+    *(
+        Case(f"an empty name for {flag}", f"{flag}=", f"{flag}= is empty; give a name, or leave the flag out")
+        for flag in ("--vocab", "--add-tokens", "--replace-vocab", "--average")
+    ),
     Case("a directory that is no model", "--from=.", ". is not a model directory: config.json and model.safetensors missing"),
     Case(
         "a model whose weights are cut short",
@@ -113,6 +119,51 @@ CASES = [
         "model/config.json cannot be read as JSON (Unterminated string starting at: line 24 column ... copy the model again",
         copies={"model": "model"},
         spoil=cut("model/config.json", 20),
+    ),
+    *(
+        Case(f"a model {name}", "--from=model", says, copies={"model": "model"}, spoil=spoil)
+        for name, says, spoil in (
+            (
+                "whose weights are missing",
+                "model is not a model directory: model.safetensors missing; name one that holds them",
+                remove("model/model.safetensors"),
+            ),
+            (
+                "of whole numbers",
+                "holds no floating-point weights for bert.embeddings.LayerNorm.bias (int8); save the model unquantised",
+                weight("model", lambda x: x.astype(np.int8)),
+            ),
+            (
+                "with a weight of another shape",
+                "bert.embeddings.LayerNorm.bias [8] instead of [16]",
+                weight("model", lambda x: x[:8].copy()),
+            ),
+            (
+                "with a weight beyond float32",
+                "is of no use: NaN or infinity in embeddings/layer_norm/bias; take an earlier state",
+                weight("model", lambda x: x.astype(np.float64) + 1e300),
+            ),
+            ("with a weight that is not a number", "is of no use: NaN or infinity in embeddings/layer_norm", not_finite("model")),
+            ("of no list of classes", 'must be a list such as ["BertModel"]', keys("model/config.json", architectures=5)),
+            ("of a class that is a number", 'must be a list such as ["BertModel"]', keys("model/config.json", architectures=[3])),
+            (
+                "of an activation that is a list",
+                "hidden_act=['gelu'] cannot be represented; known: gelu",
+                keys("model/config.json", hidden_act=["gelu"]),
+            ),
+            (
+                "with a number for its untrained parts",
+                '"untrained" under "bert_jax" is 5, not a list of parts; export the model again',
+                keys("model/config.json", bert_jax={"untrained": 5}),
+            ),
+        )
+    ),
+    Case(
+        "a problem that is a list",
+        "--from=classifier",
+        "problem_type=['x'] is unknown; known: single_label_classification",
+        copies={"classifier": "classifier"},
+        spoil=keys("classifier/config.json", problem_type=["x"]),
     ),
     Case(
         "tokens that are not there",
