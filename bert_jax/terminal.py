@@ -34,7 +34,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     before a flag say nothing of its name, and those inside are as good as underscores."""
     known = sorted(known)
     bare = {other.lstrip("-").replace("_", "-"): other for other in known}
-    close = difflib.get_close_matches(name.lstrip("-").replace("_", "-"), bare, n=1, cutoff=0.55)
+    given = name.lstrip("-").replace("_", "-")
+    close = difflib.get_close_matches(given, bare, n=1, cutoff=0.55)
+    if not close:  # the first part of a name, as `nsp` of `nsp_head`
+        close = [other for other in bare if given and other.startswith(f"{given}-")][:1]
     return f"did you mean {bare[close[0]]!r}?" if close else f"known: {', '.join(known)}"
 
 

@@ -397,4 +397,7 @@ def test_the_command_ends_with_a_sentence_not_a_traceback(tmp_path):
     command = [sys.executable, "-m", "bert_jax.convert", f"--from={tmp_path}", f"--to={tmp_path / 'm'}"]
     process = subprocess.run(command, capture_output=True, text=True, cwd=pathlib.Path(__file__).parents[1])
     assert process.returncode == 2
-    assert process.stderr == f"error: {tmp_path} is not a model directory: config.json and model.safetensors missing\n"
+    assert process.stderr == (
+        f"error: {tmp_path} is not a model directory: config.json and model.safetensors missing; "
+        "name one that holds them, or a workdir\n"
+    )
