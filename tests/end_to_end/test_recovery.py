@@ -107,6 +107,32 @@ def pair(experiment: pathlib.Path, workdir: pathlib.Path, *arguments: str) -> li
     return [Run(experiment, workdir, *flags, f"--process={i}") for i in range(2)]
 
 
+def flip(directory: pathlib.Path) -> None:
+    """One bit in the middle of the largest file."""
+    path = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_makes_both_of_two_processes_take_the_state_before(
+    experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended
+):
+    """The digests of a state are those of the whole arrays, however they are spread: here over two processes, saved by one."""
+    workdir = copy_of(terminated, "flipped")
+    before, newest = checkpoints(workdir)[-2:]
+    flip(workdir / "checkpoints" / str(newest))
+    (first, output), (second, other) = (run.end() for run in pair(experiment, workdir, "--config.mesh.fsdp=2"))
+    assert (first, second) == (0, 0), output + other
+    told = f"the checkpoint of step {newest} cannot be read ("
+    assert told in output
+    assert f"[process 1] {told}" in other
+    assert f"continuing from step {before}" in output
+    assert "Traceback" not in output + other
+    assert [path.name for path in (workdir / "checkpoints" / "unreadable").iterdir()] == [str(newest)]
+    assert_equal_within_rounding(workdir, uninterrupted.workdir)
+
+
 def test_a_run_continues_in_two_processes(experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended):
     workdir = copy_of(terminated, "two_processes")
     (first, output), (second, other) = (run.end() for run in pair(experiment, workdir))
