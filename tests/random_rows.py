@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.model.pretraining import INPUTS, BertForPreTraining, initial_parameters
+from bert_jax.model.pretraining import INPUTS, BertForPreTraining, abstract_parameters, initial_parameters
 from bert_jax.model.settings import ModelConfig
 from bert_jax.training.objectives import forward, pretraining_objective
 from bert_jax.training.steps import gradients
@@ -57,13 +57,23 @@ def initial_parameters_of(config: ModelConfig, seed: int = 0) -> Any:
 
 
 def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 5.0) -> Any:
-    """Parameters whose every array is random, biases and LayerNorms too, so that no term of a gradient hides behind a zero."""
-    params = initial_parameters_of(config, seed)
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    return jax.tree.unflatten(
-        structure, [scale * leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    )
+    """Parameters whose every array is random, biases and LayerNorms too, so that no term of a gradient hides behind a zero.
+
+    Before the noise they are `scale` times what training begins with. Drawn by NumPy: JAX would compile for each shape.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(path: Any, x: Any) -> jax.Array:
+        name, noise = path[-1].key, 0.1 * rng.standard_normal(x.shape)
+        if name == "scale":
+            initial = np.ones(x.shape)
+        elif name == "bias":
+            initial = np.zeros(x.shape)
+        else:
+            initial = np.clip(rng.standard_normal(x.shape), -2, 2) * config.initializer_range
+        return jnp.asarray(scale * initial + noise, jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, nn.unbox(abstract_parameters(config)))
 
 
 def largest_difference(a: Any, b: Any) -> float:
