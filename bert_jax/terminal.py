@@ -37,7 +37,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     given = name.lstrip("-").replace("_", "-")
     close = difflib.get_close_matches(given, bare, n=1, cutoff=0.55)
     if not close:  # the first part of a name, as `nsp` of `nsp_head`
-        close = [other for other in bare if given and other.startswith(f"{given}-")][:1]
+        begun = [other for other in bare if given and other.startswith(f"{given}-")]
+        close = begun if len(begun) == 1 else []
     return f"did you mean {bare[close[0]]!r}?" if close else f"known: {', '.join(known)}"
 
 

@@ -168,7 +168,7 @@ def test_help_lists_the_verbs(capsys):
         (["embed", "--model=M", "--poling=cls", "x"], "unknown argument --poling=cls: did you mean '--pooling'"),
         (["fill-mask", "--model=M", "--top-k=three", "[MASK]"], "--top-k=three must be a whole number, at least 1"),
         (["fill-mask", "--model=M", "--top-k=0", "[MASK]"], "--top-k=0 must be at least 1 and at most"),
-        (["embed", "--model=M", "--layers=99", "x"], r"--layers=99 is outside \[-2, 1\]: the model has 1 layers"),
+        (["embed", "--model=M", "--layers=99", "x"], r"--layers=99 is outside \[-2, 1\]: the model has 1 layer "),
         (["embed", "--model=M", "--layers=last", "x"], "--layers: 'last' is not numbers with commas between them"),
         (["embed", "--model=M", "--pooling=sum", "x"], "--pooling: invalid choice: 'sum' .*mean.*cls.*pooler"),
         (

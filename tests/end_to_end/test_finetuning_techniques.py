@@ -94,7 +94,7 @@ def test_a_model_of_three_labels_begins_a_task_of_two(techniques: Techniques):
 
 
 def test_gradual_unfreezing_leaves_what_no_epoch_reached(techniques: Techniques):
-    said = "gradual unfreezing: 3 epochs leave the lowest 1 of layers and embeddings as they are"
+    said = "gradual unfreezing: in 3 epochs, the lowest 1 of layers and embeddings stay as they are"
     assert said in techniques.ends["ulmfit"].output
     before, after = (import_model(techniques.base / name).params for name in ("mnli", "ulmfit"))
     jax.tree.map(np.testing.assert_array_equal, after["embeddings"], before["embeddings"])
@@ -131,7 +131,7 @@ def readme_commands(word: str) -> list[list[str]]:
 
 
 def test_the_readmes_example_learns_from_ones_own_table(toys: pathlib.Path, tmp_path: pathlib.Path):
-    finetune, predict = readme_commands("experiments/finetune/own_text.py")
+    finetune, predict = readme_commands("--config.task.own.train=train.csv")
     assert finetune[:2] == ["tpu_scripts/run.sh", "finetune"]
     for name in ("train.csv", "dev.csv"):
         (tmp_path / name).write_text((toys / name).read_text())

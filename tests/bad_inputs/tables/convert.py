@@ -19,7 +19,7 @@ CASES = [
     Case(
         "a dropped part that is none",
         "--drop=nsp",
-        "a model has no part 'nsp': known: choice_head, ... parts are pooler, mlm_head, nsp_head, sequence_head,",
+        "a model has no part 'nsp': did you mean 'nsp_head'?; parts are pooler, mlm_head, nsp_head, sequence_head,",
     ),
     Case(
         "a new part that is none",
