@@ -21,8 +21,9 @@ from typing import Any
 import jax
 from annotated_types import Interval
 
-from bert_jax import launch
-from bert_jax.config import CorpusConfig, Experiment, section
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.overrides import flag_for, split_overrides
+from bert_jax.configs.pretraining import CorpusConfig, Experiment, section
 from bert_jax.corpus.store import open_corpus
 from bert_jax.costs.calibration import calibrate
 from bert_jax.costs.compiling import Compiler, DoesNotFit
@@ -30,14 +31,12 @@ from bert_jax.costs.fit import Size, Trial, first_that_fits, is_refusal, largest
 from bert_jax.costs.memory import local_bytes, memory_of
 from bert_jax.costs.report import GIB, Step, comparisons, record, refusal, refused, text, totals, totals_text
 from bert_jax.costs.topologies import parse_topology
-from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.interface.command import FlagParser, UserError, counted, nearest, require_stdout, run_verb
+from bert_jax.interface.ranges import COUNT, MOST, InRange
 from bert_jax.interop.locate import find_model_directory
-from bert_jax.model.settings import REMATERIALISATIONS
-from bert_jax.open_settings import settled
-from bert_jax.overrides import flag_for, split_overrides
-from bert_jax.ranges import COUNT, MOST, InRange
-from bert_jax.saved_programs import save_program
-from bert_jax.step_programs import (
+from bert_jax.model.config import REMATERIALISATIONS
+from bert_jax.pretraining.inferred_settings import settled
+from bert_jax.programs.lowered import (
     StepProgram,
     costliest_run,
     evaluation_step,
@@ -46,7 +45,8 @@ from bert_jax.step_programs import (
     shape_to_finetune,
     with_keys,
 )
-from bert_jax.terminal import FlagParser, UserError, counted, nearest, require_stdout, run_verb
+from bert_jax.programs.saved import save_program
+from bert_jax.runtime import launch
 
 STEPS = ("train", "eval", "finetune")
 

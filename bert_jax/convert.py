@@ -23,6 +23,8 @@ import numpy as np
 from annotated_types import Interval
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.interface.command import FlagParser, UserError, counted, named, nearest, run_verb
+from bert_jax.interface.ranges import COUNT, SEED, InRange
 from bert_jax.interop.directory import aside
 from bert_jax.interop.huggingface import (
     DTYPES,
@@ -34,7 +36,7 @@ from bert_jax.interop.huggingface import (
     with_new_parts,
     without_parts,
 )
-from bert_jax.interop.settings import FIXED, LABELLED
+from bert_jax.interop.huggingface_config import FIXED, LABELLED
 from bert_jax.interop.stablehlo import FUNCTIONS, PLATFORMS, export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
     NEW_POSITIONS,
@@ -49,9 +51,7 @@ from bert_jax.interop.surgery import (
 )
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
-from bert_jax.model.settings import ACTIVATIONS, NAMED, PROBLEMS, HeadConfig
-from bert_jax.ranges import COUNT, SEED, InRange
-from bert_jax.terminal import FlagParser, UserError, counted, named, nearest, run_verb
+from bert_jax.model.config import ACTIVATIONS, NAMED, PROBLEMS, HeadConfig
 
 FORMATS = ("huggingface", "tf1", "stablehlo")
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))

@@ -25,14 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax import launch
 from bert_jax.batches.device import process_rows, process_shard, to_device
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.examples.assemble import Batch
-from bert_jax.experiment_files import faults_told
-from bert_jax.finetuning_best import (
+from bert_jax.finetuning.best_weights import (
     best_layout,
     better,
     copy,
@@ -41,12 +40,20 @@ from bert_jax.finetuning_best import (
     export_best,
     save,
 )
-from bert_jax.finetuning_config import FinetuningExperiment
-from bert_jax.finetuning_data import Data, fingerprints, read_units
-from bert_jax.finetuning_log import FinetuningLog, log_start
-from bert_jax.finetuning_program import Program, Teach, program_of, teaching
+from bert_jax.finetuning.data import Data, fingerprints, read_units
+from bert_jax.finetuning.log import FinetuningLog, log_start
+from bert_jax.finetuning.sweep import BEST, UNSAVED, Learned, sweep
+from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_own_head
+from bert_jax.interface.command import UserError, counted, run_verb
+from bert_jax.interface.python_files import faults_told
+from bert_jax.interface.ranges import MOST
 from bert_jax.interop.huggingface import Model
-from bert_jax.loop import (
+from bert_jax.metrics.writer import RESULTS
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.embeddings import check_ids
+from bert_jax.programs.finetuning import Program, Teach, program_of, teaching
+from bert_jax.runtime import launch
+from bert_jax.runtime.loop import (
     MODEL,
     add,
     compiling,
@@ -57,18 +64,11 @@ from bert_jax.loop import (
     with_shardings,
     write_results,
 )
-from bert_jax.metrics.writer import RESULTS
-from bert_jax.model.embeddings import check_ids
-from bert_jax.model.settings import ModelConfig
-from bert_jax.ranges import MOST
+from bert_jax.runtime.memory_advice import finetuning_demand, scoring_demand
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
-from bert_jax.step_memory import finetuning_demand, scoring_demand
-from bert_jax.sweep import BEST, UNSAVED, Learned, sweep
 from bert_jax.tasks.registry import load_task
-from bert_jax.terminal import UserError, counted, run_verb
-from bert_jax.warm_start import labelled_start, teacher_of, with_own_head
 
 log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb
 

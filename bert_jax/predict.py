@@ -22,7 +22,8 @@ from typing import Any
 
 from annotated_types import Interval
 
-from bert_jax.launch import keep_compiled_programs
+from bert_jax.interface.command import FlagParser, UserError, named, nearest, run_verb
+from bert_jax.interface.ranges import COUNT, MOST, InRange
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed
 from bert_jax.prediction.engine import Engine
@@ -32,8 +33,7 @@ from bert_jax.prediction.mentions import Resolve
 from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.prediction.streams import Record, read_records
 from bert_jax.prediction.vectors import VectorWriter
-from bert_jax.ranges import COUNT, MOST, InRange
-from bert_jax.terminal import FlagParser, UserError, named, nearest, run_verb
+from bert_jax.runtime.launch import keep_compiled_programs
 
 
 @dataclasses.dataclass(frozen=True)

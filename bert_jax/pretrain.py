@@ -21,19 +21,29 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax import launch
 from bert_jax.batches.device import process_shard, to_device
 from bert_jax.batches.heldout import heldout_batches
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.batches.source import BatchSource
 from bert_jax.checkpoints.manager import Checkpoints
-from bert_jax.config import CorpusConfig, Experiment, section
+from bert_jax.configs.pretraining import CorpusConfig, Experiment, section
 from bert_jax.corpus.store import Corpus, open_splits
 from bert_jax.corpus.verification import Verification, verify
 from bert_jax.examples import plan
 from bert_jax.examples.assemble import Batch
+from bert_jax.finetuning.warm_start import pretraining_start
+from bert_jax.interface.command import UserError, counted, run_verb
 from bert_jax.interop.huggingface import Model
-from bert_jax.loop import (
+from bert_jax.metrics.report import Pace
+from bert_jax.metrics.scores import next_sentence_baseline, summarise, unigram_baseline
+from bert_jax.metrics.writer import RESULTS
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.embeddings import check_ids
+from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
+from bert_jax.pretraining.inferred_settings import settled
+from bert_jax.pretraining.log import PICTURE, draw, log_evaluation, log_phase, log_start, log_training, metrics_writer
+from bert_jax.runtime import launch
+from bert_jax.runtime.loop import (
     MODEL,
     add,
     compiled,
@@ -47,14 +57,7 @@ from bert_jax.loop import (
     stop_if_diverged,
     with_shardings,
 )
-from bert_jax.metrics.report import Pace
-from bert_jax.metrics.scores import next_sentence_baseline, summarise, unigram_baseline
-from bert_jax.metrics.writer import RESULTS
-from bert_jax.model.embeddings import check_ids
-from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
-from bert_jax.model.settings import ModelConfig
-from bert_jax.open_settings import settled
-from bert_jax.pretraining_log import PICTURE, draw, log_evaluation, log_phase, log_start, log_training, metrics_writer
+from bert_jax.runtime.memory_advice import evaluation_demand, pretraining_demand, state_demand
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import (
@@ -65,14 +68,11 @@ from bert_jax.sharding.rules import (
     spread_over_data,
     state_shardings,
 )
-from bert_jax.step_memory import evaluation_demand, pretraining_demand, state_demand
-from bert_jax.terminal import UserError, counted, run_verb
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
-from bert_jax.warm_start import pretraining_start
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
 

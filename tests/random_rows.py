@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import INPUTS, BertForPreTraining, abstract_parameters, initial_parameters
-from bert_jax.model.settings import ModelConfig
 from bert_jax.training.objectives import forward, pretraining_objective
 from bert_jax.training.steps import gradients
 

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from bert_jax.examples.labelled import KINDS, Unit
+from bert_jax.model.config import HeadConfig, ModelConfig
 from bert_jax.model.labelling import initial_label_parameters
-from bert_jax.model.settings import HeadConfig, ModelConfig
 from tests.random_rows import TINY
 
 LABELS = ("a", "b", "c")

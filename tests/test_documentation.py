@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from bert_jax import aot, convert, launch, predict
-from bert_jax.config import Experiment
+from bert_jax import aot, convert, predict
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import Experiment
 from bert_jax.corpus import __main__ as corpus
-from bert_jax.finetuning_config import FinetuningExperiment
-from bert_jax.terminal import UserError
+from bert_jax.interface.command import UserError
+from bert_jax.runtime import launch
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PROGRAMS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "python", "pip", "gcloud")

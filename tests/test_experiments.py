@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from bert_jax import launch
-from bert_jax.config import Experiment
-from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import Experiment
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import published_sizes
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.model.settings import published_sizes
+from bert_jax.runtime import launch
 from bert_jax.sharding.mesh import MeshConfig, mesh_shape
-from bert_jax.terminal import UserError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted((REPOSITORY / "experiments" / "pretrain").glob("*.py"))

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from bert_jax import predict
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import export_model, import_model
-from bert_jax.model.settings import HeadConfig
+from bert_jax.model.config import HeadConfig
 from bert_jax.predict import AS_A_PAIR, VERBS, main
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.terminal import UserError
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]

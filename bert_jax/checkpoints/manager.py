@@ -17,8 +17,8 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoints.digests import by_name, differing, digests
+from bert_jax.interface.command import UserError
 from bert_jax.sharding.out_of_memory import shortage_of
-from bert_jax.terminal import UserError
 
 log = logging.getLogger(__name__)
 

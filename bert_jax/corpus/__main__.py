@@ -10,7 +10,8 @@ import sys
 
 from annotated_types import Interval
 
-from bert_jax.corpus import files, sources, training
+from bert_jax.corpus import files, sources
+from bert_jax.corpus import vocabulary_training as training
 from bert_jax.corpus.build import BuildConfig, build_corpus, settle_tokenizer
 from bert_jax.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.corpus.hub import find_vocabulary
@@ -21,8 +22,8 @@ from bert_jax.corpus.store import TOKENIZER, open_splits
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.verification import verify
 from bert_jax.corpus.workers import available_cores
-from bert_jax.ranges import MOST, InRange
-from bert_jax.terminal import FlagParser, UserError, counted, nearest, run_verb
+from bert_jax.interface.command import FlagParser, UserError, counted, nearest, run_verb
+from bert_jax.interface.ranges import MOST, InRange
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bert_jax.terminal import UserError
+from bert_jax.interface.command import UserError
 
 
 class ArrayWriter:

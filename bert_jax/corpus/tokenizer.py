@@ -30,7 +30,7 @@ from bert_jax.corpus.tokenizer_files import (
 )
 from bert_jax.corpus.unigram import SentencePiece
 from bert_jax.corpus.wordpiece import MAX_WORD_CHARACTERS, WordPiece
-from bert_jax.terminal import UserError, counted
+from bert_jax.interface.command import UserError, counted
 
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.counter import below, chance, key_of, lower, random_bits
-from bert_jax.examples.settings import ExampleConfig
 
 _BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB each, which stay in the processor's cache
 _TARGETS, _SPLITS = 1, 2  # purposes of random numbers

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
+from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.counter import below, halves, lower, rehash
-from bert_jax.examples.settings import ExampleConfig
 
 UNUSED = np.uint16(0xFFFF)  # in place of a position where an example has fewer masks than the widest
 _NEVER = np.uint64(2**64 - 1)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert_jax.examples.chunks import Chunks
+from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.counter import below, key_of, random_bits
-from bert_jax.examples.settings import ExampleConfig
 
 _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 3, 4, 5, 6  # purposes of random numbers; 1 and 2 are in chunks.py
 

@@ -10,7 +10,7 @@ import pathlib
 import shutil
 from collections.abc import Callable, Collection, Iterator
 
-from bert_jax.terminal import UserError
+from bert_jax.interface.command import UserError
 
 
 class Unwritable(UserError):

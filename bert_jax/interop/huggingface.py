@@ -27,10 +27,9 @@ from bert_jax import __version__
 from bert_jax.corpus.files import read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from bert_jax.corpus.tokenizer import MODEL_FILES, VOCAB_FILE, Tokenizer, load_tokenizer
+from bert_jax.interface.command import UserError, counted, nearest
 from bert_jax.interop.directory import replaced_when_complete
-from bert_jax.interop.locate import CONFIG, find_model_directory
-from bert_jax.interop.names import params_from_tensors, reading_notes, tensors_from_params
-from bert_jax.interop.settings import (
+from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
     HEAD_FIELDS,
     LABELLED,
@@ -46,11 +45,12 @@ from bert_jax.interop.settings import (
     recorded,
     untrained_parts,
 )
+from bert_jax.interop.locate import CONFIG, find_model_directory
+from bert_jax.interop.names import params_from_tensors, reading_notes, tensors_from_params
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
+from bert_jax.model.config import HeadConfig, ModelConfig
 from bert_jax.model.labelling import initial_label_parameters
 from bert_jax.model.pretraining import initial_parameters
-from bert_jax.model.settings import HeadConfig, ModelConfig
-from bert_jax.terminal import UserError, counted, nearest
 
 FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILES[0], TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
 METADATA = {"format": "pt"}  # transformers 4 refuses a file that does not say which framework laid it out

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.interop.settings import LABELLED
+from bert_jax.interface.command import UserError, counted
+from bert_jax.interop.huggingface_config import LABELLED
 from bert_jax.interop.weights import check_finite
-from bert_jax.model.settings import HeadConfig, ModelConfig
-from bert_jax.terminal import UserError, counted
+from bert_jax.model.config import HeadConfig, ModelConfig
 
 
 @dataclasses.dataclass(frozen=True)

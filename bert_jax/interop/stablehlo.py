@@ -25,6 +25,7 @@ from jax import export
 
 from bert_jax import __version__
 from bert_jax.corpus.files import read_object
+from bert_jax.interface.command import UserError, nearest
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import FILES as MODEL_DIRECTORY
 from bert_jax.interop.huggingface import OURS, Model
@@ -36,7 +37,6 @@ from bert_jax.model.labelling import INPUTS as ROW
 from bert_jax.model.labelling import BertForLabels
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.terminal import UserError, nearest
 
 FORWARD, SIGNATURE = "forward.stablehlo", "signature.json"
 FILES = (FORWARD, SIGNATURE, *(name for name in MODEL_DIRECTORY if name not in (CONFIG, WEIGHTS)))

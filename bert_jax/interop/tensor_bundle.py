@@ -21,9 +21,9 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
+from bert_jax.interface.command import UserError, counted
 from bert_jax.interop.directory import aside
 from bert_jax.interop.sorted_table import LONGEST, Damaged, checksum, encode_table, encode_varint, read_table, read_varint
-from bert_jax.terminal import UserError, counted
 
 DTYPES: dict[int, np.dtype] = {
     1: np.dtype(np.float32),

@@ -28,8 +28,10 @@ import numpy as np
 
 from bert_jax.corpus.files import read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
+from bert_jax.interface.command import UserError, nearest
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary
+from bert_jax.interop.huggingface_config import FIELDS, config_from_json
 from bert_jax.interop.names import (
     REQUIRED_PARTS,
     Row,
@@ -39,11 +41,9 @@ from bert_jax.interop.names import (
     their_names,
     their_shape,
 )
-from bert_jax.interop.settings import FIELDS, config_from_json
 from bert_jax.interop.tensor_bundle import Bundle, find_bundle, read_bundle, write_bundle
 from bert_jax.interop.weights import check_finite
-from bert_jax.model.settings import HeadConfig, ModelConfig
-from bert_jax.terminal import UserError, nearest
+from bert_jax.model.config import HeadConfig, ModelConfig
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"

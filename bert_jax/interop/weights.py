@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.terminal import UserError, counted
+from bert_jax.interface.command import UserError, counted
 
 WEIGHTS = "model.safetensors"
 SAFETENSORS_INDEX = f"{WEIGHTS}.index.json"

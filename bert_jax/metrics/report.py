@@ -8,8 +8,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from bert_jax.model.settings import ModelConfig
-from bert_jax.terminal import duration
+from bert_jax.interface.command import duration
+from bert_jax.model.config import ModelConfig
 
 # Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
 # of a chip's two cores. The names are what `jax.Device.device_kind` starts with, up to the end of a word; the longest counts.

@@ -6,12 +6,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.attention_choice import choose
-from bert_jax.model.attention_plan import MASKED_SCORE
-from bert_jax.model.fused_attention import fused_attention
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.kernels.attention_plan import MASKED_SCORE
+from bert_jax.model.kernels.dispatch import choose
 from bert_jax.model.layers import Array, Dense, dropout, gather_positions
 from bert_jax.model.products import batched
-from bert_jax.model.settings import ModelConfig
 
 
 def attention_mask(query_ids: Array, key_ids: Array) -> Array:

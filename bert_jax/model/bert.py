@@ -5,11 +5,11 @@ from __future__ import annotations
 import flax.linen as nn
 import jax.numpy as jnp
 
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings, check_ids
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.heads import Pooler
 from bert_jax.model.layers import Array, gather_positions, mix
-from bert_jax.model.settings import ModelConfig
 
 
 class Bert(nn.Module):

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Array, LayerNorm, dropout, named, truncated_normal
-from bert_jax.model.settings import ModelConfig
-from bert_jax.terminal import UserError
 
 
 class Table(nn.Module):

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.attention import SelfAttention
-from bert_jax.model.attention_choice import choose_residual_norm
-from bert_jax.model.fused_attention import SAVED
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.kernels.attention import SAVED
+from bert_jax.model.kernels.dispatch import choose_residual_norm
 from bert_jax.model.layers import Array, Dense, dropout, gather_positions, mix, norm_parameters, normalise
 from bert_jax.model.residual_norm import residual_norm
-from bert_jax.model.settings import ModelConfig
 
 ACTIVATION_AXES = ("batch", "length", "embed")
 

@@ -6,11 +6,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import HeadConfig, ModelConfig
 from bert_jax.model.features import LayerMix, Lstm, chosen_layers
 from bert_jax.model.layers import Array, Dense, LayerNorm, activation, dropout, named, spread, truncated_normal
 from bert_jax.model.products import multiply, over_rows, sum_rows
-from bert_jax.model.settings import HeadConfig, ModelConfig
-from bert_jax.terminal import UserError
 
 PADDED_LOGIT = -1e9
 """The logit of a padded vocabulary row: its probability and its gradient are exactly zero in float32."""

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.bert import Bert
+from bert_jax.model.config import HeadConfig, ModelConfig
 from bert_jax.model.features import concat_pooling, mention_features
 from bert_jax.model.heads import LabelHead
 from bert_jax.model.layers import Array, gather_positions, mix
-from bert_jax.model.settings import HeadConfig, ModelConfig
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 HEAD_SEED = np.uint32(0x68656164)

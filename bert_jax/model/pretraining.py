@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.bert import Bert
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead
 from bert_jax.model.layers import Array, gather_positions
 from bert_jax.model.products import platform
-from bert_jax.model.settings import ModelConfig
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "masked_positions", "cls_positions")
 """The arrays of a batch that the model reads, in the order of its arguments."""

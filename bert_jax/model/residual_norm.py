@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from bert_jax.model import residual_norm_kernels
+from bert_jax.model.kernels import residual_norm_tpu
+from bert_jax.model.kernels.residual_norm_tpu import LANES, WIDEST, NormPlan
 from bert_jax.model.layers import Array, row_words
-from bert_jax.model.residual_norm_kernels import LANES, WIDEST, NormPlan
 from bert_jax.sharding.rules import automatic_axes, axes_of, divisible
 
 AXES = ("batch", "length", None)
@@ -116,7 +116,7 @@ def _residual_norm(call: _Call, words: Array, x: Array, y: Array, scale: Array, 
 def _forward(call: _Call, words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
     def local(words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
         plan = call.plan(x)
-        z, out = residual_norm_kernels.forward(plan, _flat(words, plan), _flat(x, plan), _flat(y, plan), scale, bias)
+        z, out = residual_norm_tpu.forward(plan, _flat(words, plan), _flat(x, plan), _flat(y, plan), scale, bias)
         return _like(x, z), _like(x, out)
 
     z, out = call.on_each_device(local, 3, 2, 2, 0)(words, x, y, scale, bias)
@@ -127,7 +127,7 @@ def _backward(call: _Call, residuals: tuple, gradient: Array) -> tuple:
     def local(words: Array, z: Array, gradient: Array, scale: Array) -> tuple[Array, ...]:
         plan = call.plan(z)
         flat_words, flat_z, flat_gradient = (_flat(array, plan) for array in (words, z, gradient))
-        dx, dy, *sums = residual_norm_kernels.backward(plan, flat_words, flat_z, flat_gradient, scale)
+        dx, dy, *sums = residual_norm_tpu.backward(plan, flat_words, flat_z, flat_gradient, scale)
         if call.split and call.rows:
             sums = jax.lax.psum(sums, axes_of(call.rows))
         return _like(z, dx), _like(z, dy), *sums

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
+from bert_jax.interface.command import Progress, counted
 from bert_jax.prediction.output import Part, check_stdout, checked_target, writing
 from bert_jax.prediction.streams import Record, Records, in_windows
-from bert_jax.terminal import Progress, counted
 
 
 def answer_records(

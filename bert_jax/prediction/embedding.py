@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from bert_jax.corpus.files import read_json
+from bert_jax.interface.command import UserError, counted, nearest
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
-from bert_jax.terminal import UserError, counted, nearest
 
 POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")

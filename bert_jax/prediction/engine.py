@@ -14,12 +14,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.interface.command import UserError, counted
 from bert_jax.interop.huggingface import Model, import_model
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import layers_apart
 from bert_jax.prediction.packing import Item, Packed, pack
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
-from bert_jax.terminal import UserError, counted
 
 Per = Literal["text", "place", "token"]
 

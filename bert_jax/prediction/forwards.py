@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.bert import Bert
+from bert_jax.model.config import HeadConfig, ModelConfig
 from bert_jax.model.labelling import INPUTS, BertForLabels
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, Any]

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.model.settings import HeadConfig
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import HeadConfig
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
@@ -19,7 +20,6 @@ from bert_jax.prediction.streams import Field
 from bert_jax.tasks.entity_scores import entities, is_tag
 from bert_jax.tasks.spans import Answer, best_spans
 from bert_jax.tasks.windows import Window, windows
-from bert_jax.terminal import UserError
 
 
 def head_of(engine: Engine, kind: str, what: str) -> HeadConfig:

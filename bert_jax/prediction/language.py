@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.interface.command import UserError, counted
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
-from bert_jax.terminal import UserError, counted
 
 
 @dataclasses.dataclass(frozen=True)

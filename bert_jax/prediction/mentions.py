@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bert_jax.interface.command import UserError, counted
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import best_label, head_of
@@ -15,7 +16,6 @@ from bert_jax.prediction.questions import shortened
 from bert_jax.prediction.streams import Field
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import read_mentions
-from bert_jax.terminal import UserError, counted
 
 MENTIONS = ("pronoun", "a", "b")
 WHAT = "resolve pronouns"

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.interface.command import UserError
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import FORMER_NAMES, AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import Filled, FillMask, NextSentence, Score
 from bert_jax.prediction.mentions import MENTIONS, Resolve
 from bert_jax.prediction.questions import Question, ask_each
-from bert_jax.terminal import UserError
 
 
 class Predictor:

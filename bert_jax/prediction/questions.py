@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bert_jax.interface.command import UserError, counted
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.streams import Field
-from bert_jax.terminal import UserError, counted
 
 
 class Question(Protocol):

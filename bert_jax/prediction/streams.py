@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Any, NoReturn, TextIO
 
 from bert_jax.corpus.files import parse_json
+from bert_jax.interface.command import UserError, counted, looked_for, nearest
 from bert_jax.tasks.tables import is_whole
-from bert_jax.terminal import UserError, counted, looked_for, nearest
 
 MOST_BYTES = 64 << 20
 """A longer line fails: so a file without line ends does not fill the memory."""

@@ -20,12 +20,12 @@ import numpy as np
 
 from bert_jax.corpus import catalogue
 from bert_jax.corpus.records import TextSet, catalogue_builder, quietly
+from bert_jax.interface.command import UserError, counted
 from bert_jax.tasks.examples import PronounExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.glue import GLUE_NAMES, TASKS, GlueTask
 from bert_jax.tasks.readers import GENDERS
 from bert_jax.tasks.squad import AnswerPlaces
 from bert_jax.tasks.tables import Say, note
-from bert_jax.terminal import UserError, counted
 
 Record = Mapping[str, Any]
 Convert = Callable[[Mapping[str, Any], int, Record], Any]

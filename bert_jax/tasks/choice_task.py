@@ -14,7 +14,8 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
-from bert_jax.model.settings import HeadConfig
+from bert_jax.interface.command import UserError, nearest
+from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import TRIED, Baseline, Constant, by_frequency, constant_baseline
 from bert_jax.tasks.examples import ChoiceExample
@@ -31,7 +32,6 @@ from bert_jax.tasks.task import (
     table_text,
     usable_splits,
 )
-from bert_jax.terminal import UserError, nearest
 
 _FILES: Mapping[str, tuple[Callable[[pathlib.Path], list[ChoiceExample]], Mapping[str, str]]] = {
     "swag": (read_swag, {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}),

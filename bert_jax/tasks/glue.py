@@ -14,9 +14,9 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bert_jax.interface.command import UserError, counted, nearest
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.tables import MEND, Place, Say, note, number, read_rows, read_table
-from bert_jax.terminal import UserError, counted, nearest
 
 _SPLITS = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
 _MNLI_LABELS = ("contradiction", "entailment", "neutral")

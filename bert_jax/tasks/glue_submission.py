@@ -12,9 +12,9 @@ import math
 import pathlib
 from collections.abc import Iterable
 
+from bert_jax.interface.command import FlagParser, UserError, run_verb
 from bert_jax.tasks.glue import SUBMISSION, TASKS, write_submission
 from bert_jax.tasks.tables import number, read_table
-from bert_jax.terminal import FlagParser, UserError, run_verb
 
 
 def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[str | float]]:

@@ -15,7 +15,8 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
-from bert_jax.model.settings import HeadConfig
+from bert_jax.interface.command import UserError, counted
+from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import PronounExample
@@ -23,7 +24,6 @@ from bert_jax.tasks.readers import read_gap
 from bert_jax.tasks.scores import ALIKE, accuracy, gap_scores, log_loss
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, softmax, table_text, usable_splits
-from bert_jax.terminal import UserError, counted
 
 LABELS = ("A", "B", "neither")
 NAMES = ("gap",)

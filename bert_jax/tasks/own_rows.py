@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.corpus.files import parse_json
+from bert_jax.interface.command import UserError, nearest
 from bert_jax.tasks.tables import MEND, Place, is_whole, read_table, read_text, split_lines
-from bert_jax.terminal import UserError, nearest
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _JSON = (".jsonl", ".ndjson")

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from bert_jax.interface.command import UserError, counted, nearest
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, TextExample, WordsExample
 from bert_jax.tasks.tables import MEND, Place, Table, filled, integer, number, read_table, read_text, split_lines
-from bert_jax.terminal import UserError, counted, nearest
 
 _Example = TypeVar("_Example")
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")

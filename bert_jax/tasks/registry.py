@@ -7,11 +7,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.experiment_files import load_module
+from bert_jax.interface.command import UserError, looked_for, nearest
+from bert_jax.interface.python_files import load_module
 from bert_jax.tasks import choice_task, mention_task, span_task, text_task, token_task
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import Task, TaskConfig
-from bert_jax.terminal import UserError, looked_for, nearest
 
 _MODULES = (text_task, choice_task, mention_task, token_task, span_task)
 _TASKS: Mapping[str, Any] = {name: module for module in _MODULES for name in module.NAMES}

@@ -24,7 +24,8 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
-from bert_jax.model.settings import HeadConfig
+from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import QuestionExample
@@ -35,7 +36,6 @@ from bert_jax.tasks.squad_scores import find_threshold, normalise, question_scor
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, usable_splits
 from bert_jax.tasks.windows import Window, windows
-from bert_jax.terminal import UserError, counted, nearest
 
 _VERSIONS = {"squad/v1.1": "v1.1.json", "squad/v2.0": "v2.0.json"}
 NAMES = (*_VERSIONS, "own/span")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.corpus.files import parse_json
+from bert_jax.interface.command import UserError, counted, nearest
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.tables import Say, is_whole, note, read_text
-from bert_jax.terminal import UserError, counted, nearest
 
 _KINDS = {list: "a list", str: "a text", int: "an integer", bool: "true or false", dict: "an object"}
 

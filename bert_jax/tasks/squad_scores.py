@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.terminal import UserError, counted
+from bert_jax.interface.command import UserError, counted
 
 Gold = Mapping[str, Sequence[str]]
 

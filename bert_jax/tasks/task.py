@@ -13,14 +13,14 @@ import numpy as np
 from annotated_types import Interval
 
 from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.examples.config import LONGEST
 from bert_jax.examples.labelled import Unit
-from bert_jax.examples.settings import LONGEST
-from bert_jax.model.settings import HeadConfig
-from bert_jax.ranges import CountOrZero, Name, OneOf
+from bert_jax.interface.command import UserError
+from bert_jax.interface.ranges import CountOrZero, Name, OneOf
+from bert_jax.model.config import HeadConfig
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.entity_scores import SCHEMES
 from bert_jax.tasks.own_data import OwnDataConfig
-from bert_jax.terminal import UserError
 
 CONTEXTS = ("sentence", "document")
 

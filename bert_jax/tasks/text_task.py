@@ -15,7 +15,8 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
-from bert_jax.model.settings import HeadConfig
+from bert_jax.interface.command import UserError, nearest
+from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import TRIED, Baseline, Constant, best_set, by_frequency, constant_baseline
 from bert_jax.tasks.examples import TextExample
@@ -45,7 +46,6 @@ from bert_jax.tasks.task import (
     table_text,
     usable_splits,
 )
-from bert_jax.terminal import UserError, nearest
 
 Scorer = Callable[[str, np.ndarray, np.ndarray], dict[str, float]]
 """(split, predictions, labels) -> official metrics. Arrays are int64 [N] (classes), float64 [N] (values), bool [N, C]."""

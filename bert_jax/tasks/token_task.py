@@ -19,7 +19,8 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.examples.labelled import Unit
-from bert_jax.model.settings import HeadConfig
+from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import TRIED, Baseline, Constant, constant_baseline
 from bert_jax.tasks.entity_scores import convert, entity_scores, is_tag
@@ -29,7 +30,6 @@ from bert_jax.tasks.readers import conll_width, read_conll, read_conllu
 from bert_jax.tasks.scores import ALIKE, accuracy, macro_f1
 from bert_jax.tasks.tables import Say, note, read_text, split_lines
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
-from bert_jax.terminal import UserError, counted, nearest
 
 Reader = Callable[[pathlib.Path], list[WordsExample]]
 

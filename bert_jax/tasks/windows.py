@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_jax.terminal import UserError, counted
+from bert_jax.interface.command import UserError, counted
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import layers_apart, stacked_layers, with_layers
-from bert_jax.model.settings import ModelConfig
 from bert_jax.sharding.mesh import sides_along
 from bert_jax.sharding.rules import can_spread, data_dimension, local_rules, only_data
 from bert_jax.training.losses import Sums

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.model.settings import HeadConfig
+from bert_jax.model.config import HeadConfig
 from bert_jax.training.losses import Sums
 
 Array = jax.Array

@@ -9,9 +9,9 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model.config import HeadConfig, ModelConfig
 from bert_jax.model.labelling import BertForLabels
 from bert_jax.model.pretraining import INPUTS, BertForPreTraining
-from bert_jax.model.settings import HeadConfig, ModelConfig
 from bert_jax.training.label_losses import LabelLoss, hidden_state_difference, label_counts, label_loss_sums
 from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
 

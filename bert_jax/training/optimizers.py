@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from annotated_types import Interval
 
-from bert_jax.ranges import Epsilon, OneOf, Rate, check_ranges
+from bert_jax.interface.ranges import Epsilon, OneOf, Rate, check_ranges
 
 Array = jax.Array
 Params = Any

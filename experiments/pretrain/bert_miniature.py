@@ -19,7 +19,7 @@ of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rat
 
 from ml_collections import ConfigDict
 
-from bert_jax.model.settings import published
+from bert_jax.model.config import published
 
 
 def get_config(size: str) -> ConfigDict:

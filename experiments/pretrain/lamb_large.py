@@ -14,7 +14,7 @@ BERT for PyTorch): the decay has power 0.5, and the second phase warms up anew.
 
 from ml_collections import ConfigDict
 
-from bert_jax.model.settings import published
+from bert_jax.model.config import published
 
 
 def get_config() -> ConfigDict:

@@ -19,7 +19,7 @@ and the next sentence; a vocabulary of 8,192, each word of which is seen often; 
 
 from ml_collections import ConfigDict
 
-from bert_jax.model.settings import published
+from bert_jax.model.config import published
 
 
 def get_config(part: str = "whole") -> ConfigDict:

@@ -12,7 +12,7 @@ that takes four times as many words in rows of 128. The rate is 20 times the pap
 
 from ml_collections import ConfigDict
 
-from bert_jax.model.settings import published
+from bert_jax.model.config import published
 
 
 def get_config() -> ConfigDict:

@@ -8,7 +8,7 @@ import shutil
 import string
 from collections.abc import Mapping
 
-from bert_jax.model.settings import HeadConfig
+from bert_jax.model.config import HeadConfig
 from tests.end_to_end import forked
 from tests.end_to_end.runs import VOCABULARY, write_experiment, write_text
 from tests.end_to_end.toy_tasks import WRITERS, own_texts, write_model

@@ -84,8 +84,8 @@ def compile_kernels(topology: str, length: int, rate: float) -> None:
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
-    from bert_jax.model.attention_plan import BLOCK, LANES, Plan
-    from bert_jax.model.fused_attention import fused_attention
+    from bert_jax.model.kernels.attention import fused_attention
+    from bert_jax.model.kernels.attention_plan import BLOCK, LANES, Plan
 
     if length > BLOCK:
         raise SystemExit(f"length {length} is done in a loop, whose trips the schedule does not count; choose up to {BLOCK}")

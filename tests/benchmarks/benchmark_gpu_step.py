@@ -41,11 +41,11 @@ import numpy as np
 
 from bert_jax.batches.source import BatchSource, tables_of
 from bert_jax.corpus.store import Corpus, open_corpus
+from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import MaskingTables
-from bert_jax.examples.settings import ExampleConfig
+from bert_jax.interface.command import UserError, run_verb
 from bert_jax.metrics.report import model_row_flops
-from bert_jax.model.settings import ModelConfig, published
-from bert_jax.terminal import UserError, run_verb
+from bert_jax.model.config import ModelConfig, published
 from tests.benchmarks.benchmark_batches import V, made_up_corpus
 from tests.benchmarks.figures import flag_parser, give
 from tests.benchmarks.gpu_timing import WARM_UP, largest_rate, process_bytes, timed
@@ -205,13 +205,14 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     import flax.linen as nn
     import jax
 
-    from bert_jax import launch, pretrain
+    from bert_jax import pretrain
     from bert_jax.batches.device import to_device
     from bert_jax.batches.prefetch import prefetch
-    from bert_jax.config import Experiment
+    from bert_jax.configs.pretraining import Experiment
     from bert_jax.costs.memory import used_bytes
-    from bert_jax.model.attention_choice import in_words
+    from bert_jax.model.kernels.dispatch import in_words
     from bert_jax.model.pretraining import abstract_parameters
+    from bert_jax.runtime import launch
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
     from bert_jax.training.optimizers import make_optimizer

@@ -38,21 +38,22 @@ import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
-from bert_jax import launch, pretrain
+from bert_jax import pretrain
 from bert_jax.batches.device import to_device
 from bert_jax.batches.source import BatchSource
-from bert_jax.config import Experiment
+from bert_jax.configs.pretraining import Experiment
 from bert_jax.corpus.store import open_corpus
 from bert_jax.examples.assemble import Batch
+from bert_jax.finetuning.warm_start import pretraining_start
+from bert_jax.interface.command import UserError, run_verb
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.model.settings import ModelConfig
+from bert_jax.runtime import launch
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.terminal import UserError, run_verb
 from bert_jax.training.losses import pretraining_loss
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import new_state
-from bert_jax.warm_start import pretraining_start
 from tests.benchmarks import plain_bert
 from tests.benchmarks.figures import flag_parser, give, table
 

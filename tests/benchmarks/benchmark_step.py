@@ -87,7 +87,7 @@ def ours(length: int, steps: int, dtype: str) -> list[float]:
     import jax
     import jax.numpy as jnp
 
-    from bert_jax.model.settings import ModelConfig, published
+    from bert_jax.model.config import ModelConfig, published
     from bert_jax.training.objectives import pretraining_objective
     from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
     from bert_jax.training.steps import new_state, train_step

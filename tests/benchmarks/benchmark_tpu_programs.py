@@ -25,14 +25,15 @@ from collections.abc import Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from bert_jax import launch, step_programs
-from bert_jax.config import Experiment
+from bert_jax.configs.pretraining import Experiment
 from bert_jax.costs.compiling import Compiler, DoesNotFit
 from bert_jax.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.costs.hlo import parse
 from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.metrics.report import row_flops
+from bert_jax.programs import lowered as step_programs
+from bert_jax.runtime import launch
 from tests.benchmarks import plain_bert
 from tests.benchmarks.figures import flag_parser, give
 

@@ -31,6 +31,7 @@ import torch
 import transformers
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
+from bert_jax.interface.command import UserError, run_verb
 from bert_jax.tasks.entity_scores import entity_scores
 from bert_jax.tasks.examples import QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.glue import TASKS, GlueTask, read_glue
@@ -38,7 +39,6 @@ from bert_jax.tasks.readers import read_conll
 from bert_jax.tasks.scores import glue_scores
 from bert_jax.tasks.squad import read_squad
 from bert_jax.tasks.squad_scores import squad1_scores
-from bert_jax.terminal import UserError, run_verb
 
 Row = dict[str, Any]
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.config import Experiment
+from bert_jax.configs.pretraining import Experiment
 from tests.benchmarks.benchmark_loss_curves import as_plain, beginning, our_curves, part_as_large, plain_curves, smoothed, welch
 from tests.random_rows import TINY, random_batch
 

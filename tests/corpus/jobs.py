@@ -6,7 +6,7 @@ import os
 import pathlib
 import time
 
-from bert_jax.terminal import UserError
+from bert_jax.interface.command import UserError
 
 
 def square(number: int, report) -> tuple[int, int]:

@@ -7,13 +7,13 @@ import pytest
 from bert_jax.corpus.files import parse_json, read_json, read_object
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import read_config
 from bert_jax.interop.tensorflow import import_tf1
 from bert_jax.interop.weights import read_weights
+from bert_jax.runtime.workdir import read_config as read_run
 from bert_jax.tasks.own_rows import read_own_rows
 from bert_jax.tasks.squad import read_squad
-from bert_jax.terminal import UserError
-from bert_jax.workdir import read_config as read_run
 
 NESTED = "[" * 100_000
 

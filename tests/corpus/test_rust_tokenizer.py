@@ -13,8 +13,8 @@ import pytest
 import tokenizers
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.corpus.training import train_sentencepiece
-from bert_jax.terminal import UserError
+from bert_jax.corpus.vocabulary_training import train_sentencepiece
+from bert_jax.interface.command import UserError
 
 
 def _with(directory: pathlib.Path, **contents: Any) -> Tokenizer:

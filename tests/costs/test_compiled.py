@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from bert_jax import launch
-from bert_jax.config import Experiment
-from bert_jax.loop import compiled
-from bert_jax.saved_programs import load_program, save_program
-from bert_jax.step_programs import pretraining_step
-from bert_jax.terminal import UserError
+from bert_jax.configs.pretraining import Experiment
+from bert_jax.interface.command import UserError
+from bert_jax.programs.lowered import pretraining_step
+from bert_jax.programs.saved import load_program, save_program
+from bert_jax.runtime import launch
+from bert_jax.runtime.loop import compiled
 from tests.end_to_end.runs import LAST_STEP, Run, build_corpus, results, write_experiment
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

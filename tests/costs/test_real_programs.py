@@ -10,14 +10,14 @@ import re
 
 import pytest
 
-from bert_jax import launch
-from bert_jax.config import Experiment
+from bert_jax.configs.pretraining import Experiment
 from bert_jax.costs.compiling import Compiler
 from bert_jax.costs.estimate import Estimate, Estimator
 from bert_jax.costs.hlo import parse
 from bert_jax.costs.places import UNNAMED
 from bert_jax.costs.topologies import parse_topology, silence
-from bert_jax.step_programs import pretraining_step
+from bert_jax.programs.lowered import pretraining_step
+from bert_jax.runtime import launch
 
 QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "experiments" / "pretrain" / "quickstart.py"
 TINY = {"dtype": "bfloat16", "scan_unroll": "1", "num_layers": "1", "vocab_size": "1024"}

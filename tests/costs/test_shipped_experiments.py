@@ -16,14 +16,14 @@ import re
 import jax
 import pytest
 
-from bert_jax import launch
-from bert_jax.config import Experiment
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import Experiment
 from bert_jax.costs.compiling import Compiler
 from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
-from bert_jax.finetuning_config import FinetuningExperiment
+from bert_jax.programs.lowered import finetuning_step, pretraining_step, shape_to_finetune, with_model
+from bert_jax.runtime import launch
 from bert_jax.sharding.mesh import mesh_shape
-from bert_jax.step_programs import finetuning_step, pretraining_step, shape_to_finetune, with_model
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 FILES = sorted((REPOSITORY / "experiments").glob("*/*.py"))

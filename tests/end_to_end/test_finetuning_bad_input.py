@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from bert_jax import finetune
-from bert_jax.model.settings import HeadConfig
-from bert_jax.terminal import UserError
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import HeadConfig
 from tests.end_to_end import forked
 from tests.end_to_end.runs import contents
 from tests.end_to_end.test_finetuning_recovery import command

@@ -114,12 +114,12 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
             argument=8,
             once_there=(f"{workdir}/checkpoints/4", f"{workdir}/best/6"),
         ),
-        "stopped": Signal("bert_jax.interruptions:Preemption.requested", argument=9, number=signal.SIGTERM),
+        "stopped": Signal("bert_jax.runtime.interruptions:Preemption.requested", argument=9, number=signal.SIGTERM),
         "saving": Signal("bert_jax.finetune:save", argument=12, after=True),
         "a state and its best": Signal(
             "bert_jax.finetune:save", argument=24, after=True, once_there=(f"{workdir}/checkpoints/24",)
         ),
-        "in the last evaluation": Signal("bert_jax.finetuning_log:FinetuningLog.evaluation", argument=45),
+        "in the last evaluation": Signal("bert_jax.finetuning.log:FinetuningLog.evaluation", argument=45),
         "no results yet": Signal("bert_jax.finetune:write_results"),
         "no model yet": Signal("bert_jax.finetune:export_best"),
     }
@@ -247,7 +247,7 @@ def sweeps(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Swee
     together, killed = base / "together", base / "killed"
     ends = forked.run(toys, command(toys, together, *SWEEP), devices=2)
     reached = f"{runs_of(killed)[1]}/checkpoints/5"
-    death = Signal("bert_jax.interruptions:Preemption.requested", call=STEPS + 8, once_there=(reached,))
+    death = Signal("bert_jax.runtime.interruptions:Preemption.requested", call=STEPS + 8, once_there=(reached,))
     ends += forked.run(toys, command(toys, killed, *SWEEP), at=death)
     first = contents(runs_of(killed)[0])
     ends += forked.run(toys, command(toys, killed, *SWEEP))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.huggingface import import_model
-from bert_jax.model.settings import HeadConfig
+from bert_jax.model.config import HeadConfig
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
 from tests.end_to_end.runs import REPOSITORY, results, xla_flags

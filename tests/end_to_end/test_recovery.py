@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import pytest
 
-from bert_jax.interruptions import HUNG
+from bert_jax.runtime.interruptions import HUNG
 from tests.end_to_end.conftest import Ended
 from tests.end_to_end.runs import (
     LAST_STEP,

@@ -14,9 +14,9 @@ from flax import linen as nn
 from safetensors.numpy import load_file
 
 from bert_jax.checkpoints.manager import Checkpoints
-from bert_jax.config import Experiment
-from bert_jax.loop import with_shardings
+from bert_jax.configs.pretraining import Experiment
 from bert_jax.pretrain import former_layout, state_layout, trained_parameters
+from bert_jax.runtime.loop import with_shardings
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.optimizers import make_optimizer
 from tests.end_to_end import forked

@@ -21,7 +21,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.model.settings import HeadConfig
+from bert_jax.model.config import HeadConfig
 from tests.interop.tiny import SPECIALS, make_labelled_model, make_model
 
 TRAIN, DEV, TEST = 96, 40, 8

@@ -8,10 +8,10 @@ from scipy import stats
 
 from bert_jax.examples import assemble
 from bert_jax.examples.assemble import assemble_rows
+from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import MaskingTables
 from bert_jax.examples.pairs import Pairs
 from bert_jax.examples.plan import EpochPlan, plan_epoch
-from bert_jax.examples.settings import ExampleConfig
 from tests.examples.corpora import FIRST, corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(3000, seed=5), shards=5)

@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 
 from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.counter import halves, key_of, random_bits
 from bert_jax.examples.masking import UNUSED, MaskingTables, choose, choose_words, masking_tables, replace
-from bert_jax.examples.settings import ExampleConfig
 from tests.examples.corpora import vocabulary
 
 

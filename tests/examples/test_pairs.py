@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from bert_jax.examples import chunks
+from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.pairs import truncation
 from bert_jax.examples.plan import plan_epoch
-from bert_jax.examples.settings import ExampleConfig
 from tests.examples.corpora import FIRST, corpus_of, random_documents
 from tests.examples.sequential_original import examples_of
 

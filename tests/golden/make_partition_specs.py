@@ -15,9 +15,9 @@ import flax.linen as nn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from bert_jax.config import Experiment
+from bert_jax.configs.pretraining import Experiment
+from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.model.settings import ModelConfig, published
 from bert_jax.pretrain import state_layout
 from bert_jax.sharding.mesh import AXES
 from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer

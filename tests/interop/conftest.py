@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.model.settings import ModelConfig
+from bert_jax.model.config import ModelConfig
 from tests.interop.tiny import make_model, make_vocabulary
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.interface.command import UserError
 from bert_jax.interop.locate import find_model_directory
-from bert_jax.terminal import UserError
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
 atexit.register(lambda: print("SLEPT", sum(slept)))
 from bert_jax.corpus import hub
 from bert_jax.interop import locate
-from bert_jax.terminal import run_verb
+from bert_jax.interface.command import run_verb
 hub.HUB_SECONDS = float(sys.argv[2])
 run_verb(lambda: print("FOUND", locate.find_model_directory(sys.argv[1])))
 """

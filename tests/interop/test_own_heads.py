@@ -12,12 +12,12 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from bert_jax import convert
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import export_model, import_model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo
 from bert_jax.interop.surgery import with_layers, with_positions, with_token_types
 from bert_jax.interop.tensorflow import export_tf1
-from bert_jax.model.settings import HeadConfig
-from bert_jax.terminal import UserError
+from bert_jax.model.config import HeadConfig
 from tests.interop.answers import our_outputs
 from tests.interop.test_transformers_loads_exports import zero_padding_rows
 from tests.interop.tiny import make_labelled_model

@@ -19,11 +19,11 @@ import pytest
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model, with_new_parts
+from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import our_shapes
-from bert_jax.interop.settings import ARCHITECTURES
-from bert_jax.model.settings import HeadConfig
-from bert_jax.terminal import UserError
+from bert_jax.model.config import HeadConfig
 from tests.interop.answers import our_outputs
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import Model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function
+from bert_jax.model.config import HeadConfig
 from bert_jax.model.labelling import INPUTS, BertForLabels
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.settings import HeadConfig
-from bert_jax.terminal import UserError
 from tests.interop.tiny import as_model, make_labelled_model
 
 FOREIGN = """

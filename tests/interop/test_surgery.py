@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.corpus.training import train_sentencepiece
+from bert_jax.corpus.vocabulary_training import train_sentencepiece
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.surgery import (
     average,
@@ -23,10 +24,9 @@ from bert_jax.interop.surgery import (
     with_token_types,
     with_vocabulary,
 )
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.settings import ModelConfig
-from bert_jax.terminal import UserError
 from tests.interop.tiny import as_model, make_model
 
 

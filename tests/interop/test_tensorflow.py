@@ -13,11 +13,11 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.interface.command import UserError
 from bert_jax.interop.tensor_bundle import read_bundle
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
+from bert_jax.model.config import HeadConfig
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.settings import HeadConfig
-from bert_jax.terminal import UserError
 from tests.interop.released import GOLDEN, assert_same_trees, rewrite
 from tests.interop.tiny import make_labelled_model, make_model, make_vocabulary
 

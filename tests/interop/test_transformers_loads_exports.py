@@ -14,10 +14,10 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
-from bert_jax.interop.settings import ARCHITECTURES
-from bert_jax.model.settings import HeadConfig, ModelConfig
-from bert_jax.terminal import UserError
+from bert_jax.interop.huggingface_config import ARCHITECTURES
+from bert_jax.model.config import HeadConfig, ModelConfig
 from tests.interop.answers import our_outputs
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bert_jax.interface.command import UserError
 from bert_jax.interop.weights import read_weights, weights_file
-from bert_jax.terminal import UserError
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"
 INDEX = "model.safetensors.index.json"

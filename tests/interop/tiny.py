@@ -13,7 +13,7 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
-from bert_jax.model.settings import HeadConfig, ModelConfig
+from bert_jax.model.config import HeadConfig, ModelConfig
 
 WORDS = ("the", "capital", "of", "is", "paris", "france", "Paris", "France", "river", "Apfel")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.attention import attention_mask, dot_product_attention
-from bert_jax.model.fused_attention import fused_attention
+from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.sharding.rules import ACTIVATION_RULES
 
 SEED = np.uint32(7)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.model.settings import HeadConfig
+from bert_jax.model.config import HeadConfig
 
 
 def head_logits(head: HeadConfig, params: dict[str, Any], states: np.ndarray, marks: np.ndarray | None = None) -> np.ndarray:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.names import params_from_tensors, tensors_from_params
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.settings import ModelConfig
 from bert_jax.training.objectives import pretraining_objective
 
 TOLERANCE = 1e-5

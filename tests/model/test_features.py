@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from bert_jax.interface.command import UserError
 from bert_jax.interop.names import our_shapes
+from bert_jax.model.config import LAYERS, NAMED, HeadConfig, ModelConfig
 from bert_jax.model.features import Lstm, carried, recurrence
 from bert_jax.model.labelling import BertForLabels, initial_label_parameters
-from bert_jax.model.settings import LAYERS, NAMED, HeadConfig, ModelConfig
-from bert_jax.terminal import UserError
 from tests.model.head_in_numpy import head_logits
 
 CONFIG = ModelConfig(

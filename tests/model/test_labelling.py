@@ -11,9 +11,9 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.interop.names import our_shapes
+from bert_jax.model.config import HEADS, HeadConfig, ModelConfig
 from bert_jax.model.heads import LabelHead
 from bert_jax.model.labelling import BertForLabels, initial_label_parameters
-from bert_jax.model.settings import HEADS, HeadConfig, ModelConfig
 
 CONFIG = ModelConfig(
     vocab_size=50, hidden_size=12, num_layers=1, num_heads=3, intermediate_size=20, max_position=16, hidden_dropout=0.3,

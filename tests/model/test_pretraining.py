@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.layers import activation, dropout, gelu, random_words
 from bert_jax.model.pretraining import abstract_parameters, count_parameters
-from bert_jax.model.settings import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
-from bert_jax.terminal import UserError
 from bert_jax.training.objectives import forward
 from tests.random_rows import TINY, gradients_of, largest_difference, logits_of, outputs_of, random_batch, random_parameters
 

@@ -28,14 +28,14 @@ SEEN = [
         "rate, epsilon = self.config.hidden_dropout",
         "rate, epsilon = self.config.attention_dropout",
     ),
-    Mistake("bert_jax/model/attention_kernels.py", 1, "(unit * self.plan.blocks + i) * self.plan.blocks + j", "unit"),
+    Mistake("bert_jax/model/kernels/attention_tpu.py", 1, "(unit * self.plan.blocks + i) * self.plan.blocks + j", "unit"),
     Mistake("bert_jax/corpus/shard.py", 1, "return self._tokens + len(self._held)", "return len(self._held)"),
     Mistake("bert_jax/corpus/shard.py", 1, "counts += np.bincount(tokens", "counts = np.bincount(tokens"),
     Mistake(
         "bert_jax/corpus/cleaning.py", 1, "len(s) <= config.max_sentence_characters", "len(s) < config.max_sentence_characters"
     ),
     Mistake(
-        "bert_jax/interop/settings.py",
+        "bert_jax/interop/huggingface_config.py",
         1,
         '"hidden_dropout": "hidden_dropout_prob",\n    "attention_dropout": "attention_probs_dropout_prob"',
         '"hidden_dropout": "attention_probs_dropout_prob",\n    "attention_dropout": "hidden_dropout_prob"',

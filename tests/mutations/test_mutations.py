@@ -76,7 +76,7 @@ def test_every_known_mistake_can_still_be_made():
 
 def test_the_tests_of_a_file_begin_with_its_own():
     assert run.tests_of("bert_jax/examples/masking.py", run.REPOSITORY)[0] == "tests/examples/test_masking.py"
-    assert run.tests_of("bert_jax/workdir.py", run.REPOSITORY)[0] == "tests/test_workdir.py"
+    assert run.tests_of("bert_jax/runtime/workdir.py", run.REPOSITORY)[0] == "tests/runtime/test_workdir.py"
 
 
 def test_a_mistake_is_caught_listed_as_unseen_or_known_to_make_no_difference(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.model.settings import HeadConfig
+from bert_jax.model.config import HeadConfig
 from bert_jax.prediction import packing
 from bert_jax.prediction.predictor import Predictor
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary

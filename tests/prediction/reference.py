@@ -14,8 +14,8 @@ import pytest
 
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.bert import Bert
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.settings import ModelConfig
 from bert_jax.prediction.engine import Engine
 from tests.interop.tiny import WORDS
 from tests.model.head_in_numpy import head_logits

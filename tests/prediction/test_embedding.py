@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.terminal import UserError
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
 
 pytestmark = pytest.mark.usefixtures("one_shape")

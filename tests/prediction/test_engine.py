@@ -10,13 +10,13 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
 from bert_jax.prediction import engine as engine_module
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.terminal import UserError
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
 
 pytestmark = pytest.mark.usefixtures("one_shape")

@@ -6,13 +6,13 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.model.settings import HeadConfig
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import HeadConfig
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _windows_of_words, entities
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.tasks.spans import best_spans
 from bert_jax.tasks.windows import windows
-from bert_jax.terminal import UserError
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax, with_specials
 

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
 from bert_jax.prediction.language import Candidate, FillMask, fill
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.terminal import UserError
 from tests.interop.tiny import as_model, make_model
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
 

@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.model.settings import HeadConfig
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import HeadConfig
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.mentions import Resolve, place_of
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.prediction.streams import read_records
-from bert_jax.terminal import UserError
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax
 

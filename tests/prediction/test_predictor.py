@@ -5,11 +5,11 @@ import pathlib
 import numpy as np
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import export_model
 from bert_jax.prediction.language import Score
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.prediction.questions import cut_longest_first, encoded
-from bert_jax.terminal import UserError
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.prediction.reference import WITHIN, mixed_texts
 from tests.prediction.test_labels import CHOICE, SEQUENCE, SPAN, TOKENS

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.prediction import streams
 from bert_jax.prediction.streams import Field, Record, in_windows, read_records
-from bert_jax.terminal import UserError
 
 TEXT = (Field("text"),)
 PAIR = (Field("text"), Field("text_b", optional=True))

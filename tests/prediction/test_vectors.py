@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.prediction.streams import Record
 from bert_jax.prediction.vectors import HEADER_BYTES, VectorWriter, header
-from bert_jax.terminal import UserError
 
 
 def written(path: pathlib.Path, *rows: np.ndarray | None) -> np.ndarray:

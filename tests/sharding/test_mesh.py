@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax.experimental import mesh_utils
 
+from bert_jax.interface.command import UserError
 from bert_jax.sharding.mesh import MeshConfig, device_grid, sides_along, slices_along
-from bert_jax.terminal import UserError
 
 KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "v7x": "TPU7x"}
 

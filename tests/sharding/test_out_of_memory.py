@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import terminal
+from bert_jax.interface import command
+from bert_jax.interface.command import UserError
 from bert_jax.sharding.out_of_memory import Demand, DoesNotFit, OutOfMemory, fits_in_memory
-from bert_jax.terminal import UserError
 
 DEMAND = Demand("the step", "8 rows", ["--config.a=1", "--config.b=2"], "The rest stays.")
 TPU = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of 15.75G hbm."
@@ -126,7 +126,7 @@ def test_a_verb_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pytest
         raise MemoryError("Unable to allocate 8.00 PiB")
 
     with pytest.raises(SystemExit) as ended:
-        terminal.run_verb(main)
+        command.run_verb(main)
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
         "error: this machine's memory ran out (Unable to allocate 8.00 PiB); end other programs, or take a machine with more\n"

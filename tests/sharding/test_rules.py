@@ -6,11 +6,11 @@ import json
 import jax
 import pytest
 
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.model.settings import ModelConfig, published
 from bert_jax.sharding.mesh import AXES, MeshConfig, make_mesh
 from bert_jax.sharding.rules import check_batch_size, parameter_shardings
-from bert_jax.terminal import UserError
 from tests.golden.make_partition_specs import GOLDEN, LAYOUTS, partition_specs
 from tests.random_rows import TINY
 

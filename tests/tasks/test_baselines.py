@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.model.settings import HeadConfig
+from bert_jax.model.config import HeadConfig
 from bert_jax.tasks.baselines import Baseline, best_set, by_frequency, constant_baseline
 from bert_jax.tasks.choice_task import ChoiceTask
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, QuestionExample, TextExample, WordsExample

@@ -13,6 +13,7 @@ import pytest
 
 from bert_jax.corpus import catalogue as prepared_sets
 from bert_jax.corpus import records
+from bert_jax.interface.command import UserError
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.glue import GLUE_NAMES, TASKS, read_glue
@@ -20,7 +21,6 @@ from bert_jax.tasks.readers import read_conll, read_gap
 from bert_jax.tasks.squad import read_squad
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.text_task import load
-from bert_jax.terminal import UserError
 
 tfds = records._tfds()
 

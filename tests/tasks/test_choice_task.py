@@ -7,10 +7,10 @@ import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.examples.labelled import assemble_units, pack_units, row_shape, unit_logits
+from bert_jax.interface.command import UserError
 from bert_jax.tasks.choice_task import load
 from bert_jax.tasks.own_data import OwnDataConfig
 from bert_jax.tasks.task import TaskConfig
-from bert_jax.terminal import UserError
 
 SWAG = "video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 

@@ -6,9 +6,9 @@ import zipfile
 
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.tasks.glue import SUBMISSION, TASKS, prediction_table
 from bert_jax.tasks.glue_submission import collect_predictions, main
-from bert_jax.terminal import UserError
 
 
 def put(directory: pathlib.Path, name: str, rows: int | None = None) -> pathlib.Path:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.tasks.examples import ChoiceExample
 from bert_jax.tasks.glue import read_glue
 from bert_jax.tasks.own_data import OwnDataConfig, read_own_data
 from bert_jax.tasks.readers import read_codah, read_conll, read_conllu, read_gap, read_sick, read_swag
 from bert_jax.tasks.squad import read_squad
-from bert_jax.terminal import UserError
 
 Read = Callable[[pathlib.Path], Sequence[Any]]
 

@@ -11,10 +11,10 @@ import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.examples.labelled import assemble_units, pack_units, row_shape
+from bert_jax.interface.command import UserError
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import LABELS, MentionTask, load, nearest_tokens, read_mentions
 from bert_jax.tasks.task import TaskConfig
-from bert_jax.terminal import UserError
 
 HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
 

@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.own_data import OwnDataConfig, load_own_data, read_own_data
-from bert_jax.terminal import UserError
 
 
 def put(path: pathlib.Path, *rows: object) -> str:

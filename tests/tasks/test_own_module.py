@@ -7,13 +7,13 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.experiment_files import faults_told
-from bert_jax.model.settings import HeadConfig
+from bert_jax.interface.command import UserError
+from bert_jax.interface.python_files import faults_told
+from bert_jax.model.config import HeadConfig
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.registry import head_kind, load_task
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.text_task import TextTask
-from bert_jax.terminal import UserError
 
 FLAG = "config.task.module"
 WHOLE = 'NAMES, KIND = ("colours",), "token"\n\ndef load(config, say):\n    '

@@ -8,10 +8,10 @@ import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.examples.labelled import KINDS
+from bert_jax.interface.command import UserError
 from bert_jax.tasks import registry
 from bert_jax.tasks.registry import NAMES, head_kind, load_task
 from bert_jax.tasks.task import TaskConfig
-from bert_jax.terminal import UserError
 
 DOCUMENTED = {
     *(f"glue/{name}" for name in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")),

@@ -7,8 +7,8 @@ import pathlib
 import numpy as np
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.tasks import scores
-from bert_jax.terminal import UserError
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "scores_golden.json").read_text())
 EXACT = 1e-12

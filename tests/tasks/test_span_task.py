@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.corpus.training import train_sentencepiece
+from bert_jax.corpus.vocabulary_training import train_sentencepiece
 from bert_jax.examples.labelled import Unit
+from bert_jax.interface.command import UserError
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.own_data import OwnDataConfig
@@ -22,7 +23,6 @@ from bert_jax.tasks.span_task import SpanTask, answer_tokens, load
 from bert_jax.tasks.squad import read_squad
 from bert_jax.tasks.squad_scores import squad1_scores, squad2_scores
 from bert_jax.tasks.task import TaskConfig
-from bert_jax.terminal import UserError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Question = tuple[str, str, list[tuple[str, int]] | None]  # question, context, answers or None for an impossible one

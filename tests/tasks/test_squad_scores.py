@@ -7,6 +7,7 @@ import string
 import numpy as np
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.tasks.squad_scores import (
     exact_match,
     find_threshold,
@@ -16,7 +17,6 @@ from bert_jax.tasks.squad_scores import (
     squad2_scores,
     word_f1,
 )
-from bert_jax.terminal import UserError
 
 TEXTS = ("the cat", "Cat!", "a black cat", "cat cat", "dog", "The", "", "in 1990", "1990", "an", "U.S.", "the U S", "black cats")
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.interface.command import UserError
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.glue import SUBMISSION
@@ -14,7 +15,6 @@ from bert_jax.tasks.glue_submission import collect_predictions
 from bert_jax.tasks.own_data import OwnDataConfig
 from bert_jax.tasks.task import TaskConfig, usable_splits
 from bert_jax.tasks.text_task import TextTask, load
-from bert_jax.terminal import UserError
 
 PAIRS = "index\tsentence1\tsentence2\t"
 SICK = (

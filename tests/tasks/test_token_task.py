@@ -11,13 +11,13 @@ import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.examples.labelled import Unit
+from bert_jax.interface.command import UserError
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.entity_scores import SCHEMES, entity_scores
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.own_data import OwnDataConfig
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.token_task import TokenTask, load
-from bert_jax.terminal import UserError
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "scores_golden.json").read_text())["tags"]
 LETTERS = "abcdefghij"

@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.examples.labelled import RowShape, assemble_units
 from bert_jax.model import attention, embeddings, encoder, heads
-from bert_jax.model.attention_choice import Choice
+from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.objectives import Objective, label_objective, pretraining_objective
 from bert_jax.training.steps import gradients

@@ -14,11 +14,11 @@ import numpy as np
 import optax
 import pytest
 
+from bert_jax.interface.command import UserError
 from bert_jax.interop.names import rows
+from bert_jax.model.config import HeadConfig
 from bert_jax.model.labelling import initial_label_parameters
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.model.settings import HeadConfig
-from bert_jax.terminal import UserError
 from bert_jax.training.optimizers import OptimizerConfig, decayed, make_optimizer
 from tests.random_rows import TINY, largest_difference, random_parameters
 from tests.random_units import HEADS, LABELS

@@ -1,0 +1,86 @@
+"""The keys of an experiment by their dotted names: which there are, and which one a person meant who wrote another."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.interface.ranges import hints, is_group
+
+ALIASES = {
+    "learning_rate": ("lr", "rate", "peak_lr", "peak_learning_rate"),
+    "epochs": ("epoch", "num_epochs", "n_epochs", "num_train_epochs"),
+    "batch_size": ("bs", "batch", "train_batch_size", "per_device_train_batch_size", "global_batch_size"),
+    "weight_decay": ("wd", "decay"),
+    "warmup_steps": ("warmup", "num_warmup_steps"),
+    "warmup_fraction": ("warmup", "warmup_ratio", "warmup_proportion"),
+    "steps": ("max_steps", "num_steps", "total_steps", "train_steps", "num_train_steps"),
+    "length": ("max_length", "max_len", "max_seq_length", "seq_len", "seq_length", "sequence_length"),
+    "accumulation": ("gradient_accumulation_steps", "accumulation_steps", "grad_accum", "gradient_accumulation"),
+    "clip_norm": ("clip", "grad_clip", "max_grad_norm", "gradient_clip", "gradient_clipping"),
+    "schedule": ("scheduler", "lr_schedule", "lr_scheduler", "lr_scheduler_type"),
+    "b1": ("beta1", "adam_beta1", "adam_b1"),
+    "b2": ("beta2", "adam_beta2", "adam_b2"),
+    "epsilon": ("eps", "adam_epsilon"),
+    "layer_norm_epsilon": ("layer_norm_eps",),
+    "hidden_dropout": ("dropout", "hidden_dropout_prob"),
+    "attention_dropout": ("dropout", "attention_probs_dropout_prob"),
+    "num_layers": ("layers", "n_layers", "num_hidden_layers", "depth"),
+    "num_heads": ("heads", "n_heads", "num_attention_heads"),
+    "hidden_size": ("width", "d_model", "dim", "hidden_dim", "embed_dim"),
+    "intermediate_size": ("ffn_dim", "d_ff", "feed_forward_size"),
+    "max_position": ("max_position_embeddings", "max_positions"),
+    "doc_stride": ("stride",),
+    "max_answer": ("max_answer_tokens", "max_answer_length"),
+    "max_question": ("max_query_length",),
+    "max_predictions": ("max_predictions_per_seq",),
+    "masked_fraction": ("mlm_probability", "masked_lm_prob", "mask_prob"),
+    "rematerialisation": ("remat", "rematerialization", "gradient_checkpointing"),
+    "log_every": ("log_steps", "logging_steps", "log_interval"),
+    "evaluation.every": ("eval_every", "eval_steps", "eval_interval"),
+    "checkpoints.every": ("save_every", "save_steps", "checkpoint_every"),
+    "checkpoints.keep": ("save_total_limit", "keep_checkpoints", "max_to_keep"),
+    "init_from": ("init_checkpoint", "pretrained", "model_name_or_path", "checkpoint"),
+    "seed": ("random_seed",),
+    "data_dir": ("data", "dataset", "data_path"),
+}
+"""What others call a key: the last part of ours (or more of it, where that is several keys') and the names of other codebases."""
+
+
+def leaves(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of a settings dataclass with its annotation; "phases.0.steps" stands for those of all items of a list."""
+    for name, hint in hints(schema).items():
+        inner = typing.get_args(hint)[:1]
+        if is_group(hint):
+            yield from leaves(hint, f"{above}{name}.")
+        elif inner and is_group(inner[0]):
+            yield from leaves(inner[0], f"{above}{name}.0.")
+        else:
+            yield above + name, hint
+
+
+def meant(key: str, schema: Any) -> list[str]:
+    """The keys that a person may have meant by `key`, likeliest first; none rather than one that has nothing to do with it."""
+    known = [name for name, _ in leaves(schema)]
+    group, _, last = key.replace("-", "_").lower().rpartition(".")
+    ours = (last, *(name for name, others in ALIASES.items() if last in others))
+    same = [name for name in known if any(f".{name}".endswith(f".{our}") for our in ours)]
+    beside = [name for name in known if name.rpartition(".")[0] == group]
+    if here := [name for name in same if name in beside] or difflib.get_close_matches(key, beside, n=1, cutoff=0.75):
+        return here
+    if same:
+        return sorted(same, key=lambda name: name.count("."))[:3]
+    lasts = {name.rpartition(".")[2]: name for name in reversed(known)}
+    groups = sorted({name.rpartition(".")[0] for name in known} - {""})
+    close = difflib.get_close_matches(key, [*known, *groups], n=1, cutoff=0.75)
+    return close or [lasts[name] for name in difflib.get_close_matches(last, lasts, n=1, cutoff=0.8)]
+
+
+def did_you_mean(key: str, schema: Any, inside: Any = None) -> str:
+    """The clause that helps after an unknown key: those that it may stand for, else the names `inside` its group, if any."""
+    found = meant(key, schema)
+    if found:
+        return f"did you mean {' or '.join(map(repr, found))}?"
+    return f"known there: {', '.join(sorted(inside))}" if inside else "there are no keys"

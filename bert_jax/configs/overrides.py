@@ -1,0 +1,159 @@
+"""`--config.a.b=1` on a command line: the key of an experiment that it sets, and its value, read as the key's annotation says."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.configs.keys import did_you_mean, meant
+from bert_jax.interface.command import UserError
+from bert_jax.interface.ranges import described, hints, intervals, is_group, kinds_of
+
+UNSET = "null"
+NONE = (UNSET, "none", "None")
+
+
+def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[list[tuple[str, str]], list[str]]:
+    """`--config.a.b=1` and `--config.a.b 1` apart from the other arguments, as pairs ("a.b", "1")."""
+    overrides, rest = [], []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if not argument.startswith(f"--{flag}."):
+            rest.append(argument)
+            continue
+        key, equals, text = argument.removeprefix(f"--{flag}.").partition("=")
+        if not equals:
+            text = next(waiting, "")
+            if not text or text.startswith("--"):
+                raise UserError(f"{argument} has no value; write {argument}=VALUE")
+        overrides.append((key.replace("[", ".").replace("]", ""), text))
+    return overrides, rest
+
+
+def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str = "config") -> None:
+    """Sets the dotted `key` of `config` (nested plain values) to `text`, read as the type that `schema` gives the key.
+
+    `phases.0.steps` counts into a list. `null` takes back what the experiment file says: the value is None where the key may be
+    that, and its default otherwise. `schema` is a settings dataclass; None takes the types of the values that are there.
+    """
+    flag = f"--{flag}.{key}={text}"
+    *groups, name = key.split(".")
+    node: Any = config
+    hint = schema
+    for depth, group in enumerate(groups):
+        hint = _inside(node, hint, groups[:depth], group, key, flag, schema)
+        place = int(group) if isinstance(node, list) else group
+        if isinstance(node, dict) and node.get(group) is None:
+            node[group] = {}
+        node = node[place]
+    hint = _inside(node, hint, groups, name, key, flag, schema)
+    there = node.get(name) if isinstance(node, dict) else node[int(name)]
+    items = typing.get_args(hint)[:1]
+    inside: list[str] = []
+    if is_group(hint):
+        inside = [f"{key}.{inner}" for inner in sorted(hints(hint))]
+    elif isinstance(there, Mapping):
+        inside = [f"{key}.{inner}" for inner in sorted(there)]
+    elif items and is_group(items[0]):
+        inside = [f"{key}.{i}.{inner}" for i in range(len(there or ())) for inner in sorted(hints(items[0]))]
+    if inside:
+        raise UserError(f"{flag}: {key} is a group; set one of {', '.join(inside)}")
+    if text == UNSET and type(None) not in kinds_of(hint) and isinstance(node, dict):
+        node.pop(name, None)
+    else:
+        node[int(name) if isinstance(node, list) else name] = read_value(flag, text, hint, _now(there, schema, key))
+
+
+def _inside(node: Any, hint: Any, above: Sequence[str], name: str, key: str, flag: str, schema: Any) -> Any:
+    """The annotation of what stands under `name` in a group or list of groups. Raises UserError where nothing can."""
+    place = ".".join(["config", *above])
+    items = typing.get_args(hint)[:1]
+    if is_group(hint) and isinstance(node, Mapping):
+        known = hints(hint)
+        if name in known:
+            return known[name]
+        raise UserError(f"{flag}: there is no {name!r} in {place}; {did_you_mean(key, schema, known)}")
+    if isinstance(node, list) and (not items or is_group(items[0])):
+        if name.isdecimal() and int(name) < len(node):
+            return items[0] if items else type(node[int(name)])
+        numbers = f"it has 0 to {len(node) - 1}" if node else "it is empty"
+        raise UserError(f"{flag}: there is no {name!r} in {place}; {numbers}")
+    if hint in (None, dict) and isinstance(node, Mapping):  # without a schema: what the file says
+        if name in node:
+            return type(node[name])
+        raise UserError(f"{flag}: there is no {name!r} in {place}; known there: {', '.join(map(str, node)) or 'nothing'}")
+    raise UserError(f"{flag}: there is no {name!r} in {place}; {place} is a single value")
+
+
+def _now(there: Any, schema: Any, key: str) -> str:
+    """What a message says of the value that a key has: that of the experiment file, else the default."""
+    if there is None and schema is not None:
+        for name in key.split("."):
+            if not is_group(schema):
+                schema = (typing.get_args(schema) or (None,))[0]
+                continue
+            field = next(field for field in dataclasses.fields(schema) if field.name == name)
+            there, schema = field.default, hints(schema)[name]
+    return "" if there is None or there is dataclasses.MISSING else f" (now {there})"
+
+
+def read_value(flag: str, text: str, hint: Any, now: str = "") -> Any:
+    """`text` as the first of the types of the annotation `hint` that it can be. Raises UserError, which says what was wanted."""
+    kinds = [kind for kind in kinds_of(hint) if kind is not type(None)]
+    if len(kinds) < len(kinds_of(hint)) and text in NONE:
+        return None
+    for kind in kinds:
+        with contextlib.suppress(ValueError, KeyError, OverflowError):
+            return _read(text, kind)
+    wanted = " or ".join(map(_named, kinds))
+    ranges = "".join(f", {described(one)}" for one in intervals(hint))
+    raise UserError(f"{flag}: wanted {wanted}{ranges}{now}")
+
+
+def _read(text: str, kind: Any) -> Any:
+    if kind is bool:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    if kind is int:
+        number = float(text) if "e" in text.lower() else int(text)
+        if number != int(number):
+            raise ValueError
+        return int(number)
+    if kind is float:
+        return float(text)
+    if kind in (list, tuple) or typing.get_origin(kind) is tuple:
+        return _list(text, kinds_of(typing.get_args(kind)[0]) if typing.get_args(kind) else ())
+    return text
+
+
+def _list(text: str, kinds: Sequence[Any]) -> list[Any]:
+    """`[1, 2]`, `1,2` and `['a', 'b']`, and `[a,b]`, as a shell leaves of quotes what is inside of quotes."""
+    if not text.strip():
+        raise ValueError
+    with contextlib.suppress(ValueError, SyntaxError):
+        value = ast.literal_eval(text)
+        items = list(value) if isinstance(value, list | tuple) else [value]
+        if not kinds or all(type(item) in kinds or (type(item) is int and float in kinds) for item in items):
+            return items
+    inner = text.strip()
+    if {inner[0], inner[-1]} & set("[]()"):
+        if inner[0] + inner[-1] not in ("[]", "()"):
+            raise ValueError
+        inner = inner[1:-1]
+    words = [word.strip().strip("'\"") for word in inner.split(",")]
+    return [_read(word, kinds[0] if kinds else str) for word in words if word]
+
+
+def _named(kind: Any) -> str:
+    if typing.get_origin(kind) is tuple and str in kinds_of(typing.get_args(kind)[0]):
+        return "a list as [a, b]"
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(kind, "a list as [1, 2]")
+
+
+def flag_for(argument: str, schema: Any) -> str:
+    """The clause that helps after an unknown flag such as `--learning_rate` that is a key of the experiment; "" for any other."""
+    found = meant(argument.lstrip("-").partition("=")[0], schema) if schema is not None else []
+    return f"did you mean {' or '.join(f'--config.{key}' for key in found)}?" if found else ""

@@ -1,0 +1,59 @@
+"""What a fine-tuning run learns from and is scored on: a task's examples as one model reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.examples.labelled import RowShape, Unit, row_shape
+from bert_jax.finetuning.warm_start import weights_fingerprint
+from bert_jax.interface.command import UserError
+from bert_jax.interop.huggingface import Model
+from bert_jax.tasks.baselines import Baseline
+from bert_jax.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """A task's examples as one model reads them."""
+
+    task: Task
+    units: Mapping[str, Sequence[Unit]]
+    """By split."""
+    shape: RowShape
+    pad_id: int
+    baselines: Mapping[str, Baseline]
+    """By dev split."""
+
+    @property
+    def dev(self) -> list[str]:
+        """The splits that are scored during training; the first one decides."""
+        return [split for split in self.units if split.startswith("dev")]
+
+
+def read_units(task: Task, start: Model) -> Data:
+    """The task's examples as the model `start` reads them. Raises UserError where training or a dev split has no labels."""
+    units = {split: task.units(split, start.tokenizer) for split in task.splits}
+    if all(unit.target is None for unit in units["train"]):
+        raise UserError(f"no example of {task.name} to train on has a label; give the file with labels")
+    baselines = {split: task.baseline(split) for split in units if split.startswith("dev")}
+    for split, baseline in baselines.items():
+        if not baseline.scores:
+            raise UserError(f"no example of {task.name}, {split}, has a label to score it by; give the file with labels")
+    everything = [unit for split in units.values() for unit in split]
+    kind = task.head.problem if task.head.problem != "classification" else task.head.kind
+    return Data(task, units, row_shape(everything, kind, len(task.head.labels)), start.tokenizer.pad_id, baselines)
+
+
+def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
+    """What changes when examples or weights do: a run that continues must find those it began with, wherever they lie now."""
+    digest = hashlib.sha256()
+    for split, examples in task.splits.items():
+        digest.update(split.encode())
+        for example in examples:
+            digest.update(repr(example).encode())
+    teacher = experiment.distillation.teacher
+    models = {"init_from": experiment.init_from} | ({"teacher": teacher} if teacher else {})
+    return {"examples": digest.hexdigest()} | {name: weights_fingerprint(model) for name, model in models.items()}

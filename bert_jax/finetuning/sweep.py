@@ -1,0 +1,277 @@
+"""Several fine-tuning runs as one command: the paper's grid and several seeds, side by side, and what came of them.
+
+Fine-tuning on small data sets scatters, and sometimes fails outright (paper appendix, "several random restarts"; Mosbach et al.,
+arXiv:2006.04884): a result is a mean over seeds with its deviation, and the number of runs that answer everything alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import pathlib
+import queue
+import shutil
+import statistics
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.corpus.files import parse_json
+from bert_jax.finetuning.shares import OthersLost
+from bert_jax.interface.command import UserError, counted
+from bert_jax.metrics.pictures import draw_sweep
+from bert_jax.metrics.writer import METRICS, RESULTS
+from bert_jax.runtime import launch
+from bert_jax.runtime.interruptions import HUNG
+from bert_jax.runtime.loop import write_results
+from bert_jax.sharding.out_of_memory import OutOfMemory
+
+log = logging.getLogger(__name__)
+
+RUNS = "runs"
+PICTURE = "curves.png"
+BEST = "best"
+"""The folder of the best evaluation's weights, while a run goes on."""
+UNSAVED = "unsaved"
+"""What a finished run could not save, a sentence, among its results."""
+SETTINGS = ("batch_size", "learning_rate", "epochs")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a finished run has come to; `results` has the scores, or says under "failed" why there are none."""
+
+    experiment: FinetuningExperiment
+    directory: pathlib.Path
+    results: Mapping[str, Any]
+
+    @property
+    def score(self) -> float:
+        """Of the metric that runs are compared by, on the dev split that decides; -inf of a run that failed."""
+        if "failed" in self.results:
+            return -math.inf
+        return float(next(iter(self.results["scores"].values()))[self.results["metric"]])
+
+
+Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], Mapping[str, Any] | None]
+
+
+def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finish: Callable[[Learned], None]) -> int:
+    """Trains all runs of `experiment`, compares them, and finishes the best; returns the exit status.
+
+    `train` makes one run in a directory on some devices, and gives its results, or None when it was asked to stop. A run that was
+    finished by an earlier start is not repeated. Where processes compute apart each makes its share of the runs, and process 0
+    waits for them and does the rest.
+    """
+    runs, share = experiment.runs(), run.share
+    single = len(runs) == 1
+    directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
+    learned: list[Learned] = []
+    judging = threading.Lock()  # a run that ends while others are being compared would be taken for one of the worse
+
+    def best() -> Learned:
+        return max(learned, key=lambda one: (one.score, -directories.index(one.directory)))
+
+    def train_one(number: int, devices: Sequence[jax.Device]) -> bool:
+        results = _stored(directories[number]) or _trained(train, runs[number], directories[number], devices, single)
+        if results is None:
+            return False
+        with judging:
+            learned.append(Learned(runs[number], directories[number], results))
+            if run.is_first and not single:
+                _keep_only(best(), learned)
+        return True
+
+    groups = device_groups(experiment)
+    if run.is_first and not single:
+        (run.workdir / METRICS).touch()  # from now on the workdir is bound to this configuration, as that of a single run is
+    if share.count > 1:
+        shared = (counted(share.count, "process"), counted(len(runs), "run"), len(share.of(runs)))
+        log.info("%s for %s; this one has %d", *shared)
+    if not _side_by_side(train_one, share.of(range(len(runs))), groups):
+        share.stopped()
+        return run.preemption.exit_status
+    try:
+        found = share.gather({one.directory.name: dict(one.results) for one in learned}, waiting=lambda: _waiting(run))
+    except OthersLost as error:
+        log.error("%s; start the same command on all of them again: what is finished is not repeated", error)
+        return HUNG
+    if found is None:
+        return run.preemption.exit_status if share.index == 0 else 0
+    elsewhere = {name: results for values in found[1:] for name, results in values.items()}
+    if elsewhere:
+        pairs = zip(runs, directories, strict=True)
+        learned += [Learned(one, place, elsewhere[place.name]) for one, place in pairs if place.name in elsewhere]
+        _keep_only(best(), learned)
+    chosen = best()
+    if "failed" in chosen.results:
+        raise UserError(f"no run of {len(runs):,} came to its end; the first one: {chosen.results['failed']}")
+    unsaved = chosen.results.get(UNSAVED, "") if single else ""
+    if not single:
+        ordered = sorted(learned, key=lambda one: directories.index(one.directory))
+        summary = {"best_run": chosen.directory.name, **summarise([one.results for one in ordered])}
+        log.info("%s", table(summary))
+        if run.is_first:
+            unsaved = str(write_results(run.workdir, summary) or "")
+            draw(run.workdir, summary)
+    finish(chosen)
+    if unsaved:
+        raise UserError(unsaved)
+    log.info("results: %s\nmodel: %s", run.workdir / RESULTS, run.workdir / "model")
+    return 0
+
+
+def _waiting(run: launch.Run) -> bool:
+    """Whether this process, which has nothing left to do but wait, was asked to stop."""
+    run.watchdog.alive("waiting for the runs of the other processes")
+    return run.preemption.requested(0)
+
+
+def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
+    """The devices of each of the runs that go at a time. All for a single run, and where runs go one after another."""
+    devices, size = jax.devices(), experiment.sweep.devices_per_run
+    if not experiment.side_by_side:
+        return [devices]
+    if len(devices) % size:
+        raise UserError(
+            f"config.sweep.devices_per_run={size} does not divide the {counted(len(devices), 'device')} of a process; "
+            f"choose a divisor, "
+            "or 0 for one run after another on all devices"
+        )
+    return [devices[i : i + size] for i in range(0, len(devices), size)]
+
+
+def _side_by_side(
+    one: Callable[[int, Sequence[jax.Device]], bool], numbers: Sequence[int], groups: Sequence[Sequence[jax.Device]]
+) -> bool:
+    """`one(number, devices)` for every number, as many at a time as there are groups; False as soon as one of them says so."""
+    if len(groups) == 1:
+        return all(one(number, groups[0]) for number in numbers)
+    free: queue.SimpleQueue[Sequence[jax.Device]] = queue.SimpleQueue()
+    for group in groups:
+        free.put(group)
+    stopping = threading.Event()
+
+    def next_one(number: int) -> bool:
+        if stopping.is_set():
+            return False
+        devices = free.get()
+        try:
+            going_on = one(number, devices)
+        except BaseException:
+            stopping.set()
+            raise
+        finally:
+            free.put(devices)
+        if not going_on:
+            stopping.set()
+        return going_on
+
+    with ThreadPoolExecutor(len(groups), thread_name_prefix="run") as pool:
+        return all(list(pool.map(next_one, numbers)))
+
+
+def _trained(
+    train: Train, one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device], single: bool
+) -> Mapping[str, Any] | None:
+    """A run's results; that of a sweep may fail without ending the others."""
+    try:
+        return train(one, directory, devices)
+    except UserError as error:
+        if single or (isinstance(error, OutOfMemory) and jax.process_count() > 1):  # the other processes may have had enough
+            raise
+        reason = str(error)
+        log.warning("%s failed: %s", directory.name, reason)
+        settings = {name: getattr(one.training, name) for name in SETTINGS}
+        return {"failed": reason, "seed": one.seed, **settings}
+
+
+def _stored(directory: pathlib.Path) -> Mapping[str, Any] | None:
+    """The results that an earlier start has written."""
+    try:
+        results = parse_json((directory / RESULTS).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return results if isinstance(results, dict) and "scores" in results else None
+
+
+def _keep_only(best: Learned, learned: Sequence[Learned]) -> None:
+    """Removes the weights of every run that is not the best so far: a grid of 27 BERT-Bases would fill a disk."""
+    for other in learned:
+        for folder in ("checkpoints", *((BEST,) if other is not best else ())):
+            shutil.rmtree(other.directory / folder, ignore_errors=True)
+
+
+def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Statistics over seeds for each setting of batch size, learning rate and epochs.
+
+    `std` is the sample deviation (null for one seed); degenerate runs are counted and part of the statistics, failed ones counted
+    and left out. `settings` are in the order of their mean score, best first.
+    """
+    scored = [r for r in results if "failed" not in r]
+    metric, split = (scored[0]["metric"], next(iter(scored[0]["scores"]))) if scored else ("", "")
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for result in results:
+        groups.setdefault(tuple(result[name] for name in SETTINGS), []).append(result)
+    settings = []
+    for values, members in groups.items():
+        scores = [r["scores"][split][metric] for r in members if "failed" not in r]
+        settings.append(
+            {
+                **dict(zip(SETTINGS, values, strict=True)),
+                "runs": len(members),
+                "best": max(scores, default=None),
+                "mean": statistics.fmean(scores) if scores else None,
+                "std": statistics.stdev(scores) if len(scores) > 1 else None,
+                "median": statistics.median(scores) if scores else None,
+                "degenerate": sum(bool(r.get("degenerate")) for r in members),
+                "failed": sum("failed" in r for r in members),
+            }
+        )
+    settings.sort(key=lambda s: -math.inf if s["mean"] is None else s["mean"], reverse=True)
+    baseline = scored[0]["baseline"][split].get(metric) if scored else None
+    unnamed = {} if baseline is None else {"most frequent answer": baseline}  # of results that an earlier version has written
+    answers = scored[0].get("baseline_answers", {}).get(split, unnamed) if scored else unnamed
+    return {
+        "metric": f"{split}/{metric}",
+        "baseline": baseline,
+        "baseline_answers": answers,
+        "settings": settings,
+        "runs": list(results),
+    }
+
+
+def draw(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
+    """The scores of all runs as `curves.png`, best setting first."""
+    split, metric = summary["metric"].split("/")
+
+    def scores(setting: Mapping[str, Any]) -> list[float]:
+        runs = [r for r in summary["runs"] if "failed" not in r and all(r[name] == setting[name] for name in SETTINGS)]
+        return [r["scores"][split][metric] for r in runs]
+
+    labels = [
+        "batch {batch_size}\nrate {learning_rate:g}\n".format(**setting) + counted(setting["epochs"], "epoch")
+        for setting in summary["settings"]
+    ]
+    settings = [(label, scores(setting)) for label, setting in zip(labels, summary["settings"], strict=True)]
+    title = f"{workdir.name}: {counted(len(summary['runs']), 'run')}"
+    draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baselines=summary["baseline_answers"])
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The settings of a summary, a line each, for a person."""
+
+    def cell(value: Any) -> str:
+        return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    names = (*SETTINGS, "runs", "best", "mean", "std", "median", "degenerate", "failed")
+    rows = [names, *(tuple(cell(setting[name]) for name in names) for setting in summary["settings"])]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
+    lines = ["  ".join(f"{value:>{width}}" for value, width in zip(row, widths, strict=True)) for row in rows]
+    answers = ", ".join(f"{cell(value)} ({name})" for name, value in summary["baseline_answers"].items())
+    return "\n".join([summary["metric"] + (f", baseline {answers}" if answers else ""), *lines])

@@ -1,0 +1,173 @@
+"""The weights of an existing model as the start of a training run: pretraining goes on, or a task is learned."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import logging
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import Experiment
+from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.interface.command import UserError, counted
+from bert_jax.interop.huggingface import Model, import_model, with_new_parts, without_parts
+from bert_jax.interop.huggingface_config import LABELLED
+from bert_jax.interop.locate import find_model_directory
+from bert_jax.interop.weights import weights_file
+from bert_jax.model.config import HeadConfig, ModelConfig
+from bert_jax.model.labelling import initial_label_parameters
+
+log = logging.getLogger(__name__)
+
+EXECUTION = ("dtype", "rematerialisation", "scan_unroll", "attention", "residual_norm")
+FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "vocab_multiple", *EXECUTION)
+"""Fields in which a run may differ from the model it starts from: they change how it trains or is compiled, not what it is."""
+OF_PAIRS = ("pooler", "nsp_head")
+"""The parts that rows without pairs do not train."""
+PRETRAINING_PARTS = ("pooler", "mlm_head", "nsp_head")
+
+
+def pretraining_start(experiment: Experiment, vocabulary: VocabularyInfo) -> dict[str, Any]:
+    """The float32 parameters of `experiment.init_from`, numpy arrays, for a run on a corpus of this `vocabulary`.
+
+    A part that the model lacks has to be named in `init_new`, one that has no place in pretraining in `init_drop`; what only
+    pairs would train is left out of a run without them, and said. Raises UserError for a model of another shape, another
+    vocabulary, or with undeclared parts.
+    """
+    new, drop = (_parts(text) for text in (experiment.init_new, experiment.init_drop))
+    untrained = () if experiment.next_sentence else OF_PAIRS
+    if unused := [part for part in new if part in untrained]:
+        raise UserError(
+            f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
+            "does not train; leave it out there, or choose other pairs"
+        )
+    model = import_model(
+        experiment.init_from, vocab_multiple=experiment.model.vocab_multiple, new=new, drop=drop, seed=experiment.seed
+    )
+    check_shape(experiment.model, model)
+    if model.tokenizer.vocabulary.sha256 != vocabulary.sha256 or model.tokenizer.vocabulary.lowercase != vocabulary.lowercase:
+        raise UserError(
+            f"config.init_from={experiment.init_from} has another vocabulary than the corpus {experiment.corpus.directory}; "
+            f"build the corpus with --vocab={model.source}"
+        )
+    absent = [part for part in PRETRAINING_PARTS if part not in {*model.params, *untrained}]
+    if absent:
+        raise UserError(
+            f"config.init_from={experiment.init_from} has no {' and no '.join(absent)}; to start them from random weights, say "
+            f"--config.init_new={','.join((*new, *absent))}"
+        )
+    spare = [part for part in model.parts if part in LABELLED]
+    if spare:
+        raise UserError(
+            f"config.init_from={experiment.init_from} has a {spare[0]}, which pretraining has no use for; to leave it out, say "
+            f"--config.init_drop={','.join((*drop, *spare))}"
+        )
+    if left := [part for part in model.parts if part in untrained]:
+        log.info("not trained with config.examples.pairs=none, left out: %s", ", ".join(left))
+    return without_parts(model, left).params
+
+
+def labelled_start(experiment: FinetuningExperiment, own: HeadConfig) -> Model:
+    """The model that a fine-tuning run begins with, without the head that `with_own_head` adds for each seed.
+
+    `own` is the task's head. What the task does not read (the pretraining heads, another task's head) is left out, and said.
+    Raises UserError where the pooler is read and missing, or `keep_head` finds another head than the task's.
+    """
+    head = experiment.head_config(own)
+    new, multiple = _parts(experiment.init_new), experiment.model.vocab_multiple
+    model = import_model(experiment.init_from, vocab_multiple=multiple, new=new, seed=experiment.seed)
+    if experiment.keep_head and (model.head is None or not _same_answers(model.head, head)):
+        has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
+        raise UserError(
+            f"config.keep_head goes on with the head of {experiment.init_from}, but that has {has}, and the task needs a "
+            f"{head.part} with {', '.join(head.labels) or 'none'}; leave keep_head out to begin with a new one"
+        )
+    if experiment.keep_head and model.head is not None:
+        asked = {name: (getattr(model.head, name), getattr(head, name)) for name in ("pooling", "layers", "lstm")}
+        flags = [f"--config.head.{name}={there}" for name, (there, wanted) in asked.items() if there != wanted]
+        if flags:
+            raise UserError(
+                f"config.keep_head goes on with the head of {experiment.init_from}, which reads something else than config.head "
+                f"asks for; say {' '.join(flags)}"
+            )
+    if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:
+        raise UserError(
+            f"config.init_from={experiment.init_from} has no pooler, which a {head.part} reads; to begin it with random weights, "
+            "say --config.init_new=pooler"
+        )
+    kept = {head.part} if experiment.keep_head else set()
+    unread = [part for part in model.parts if part not in kept and (part != "pooler" or not head.reads_pooler)]
+    if unread:
+        log.info("not read by the task, left out: %s", ", ".join(unread))
+    return without_parts(model, unread)
+
+
+def weights_fingerprint(name: str) -> str:
+    """SHA-256 of the files that hold the weights of a model (directory, workdir or hub name)."""
+    directory = find_model_directory(name)
+    digest = hashlib.sha256()
+    for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # one file, or a list and the files it names
+        if path is not None:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def with_own_head(start: Model, config: ModelConfig, head: HeadConfig, experiment: FinetuningExperiment) -> Model:
+    """`start` with the task's head in random weights that follow from the seed (all weights, with `init_random`)."""
+    if experiment.init_random:
+        fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
+        params: dict[str, Any] = jax.tree.map(np.asarray, nn.unbox(fresh))
+        return dataclasses.replace(start, params=params, head=head)
+    return start if experiment.keep_head else with_new_parts(start, (head.part,), head, experiment.seed)
+
+
+def teacher_of(experiment: FinetuningExperiment, student: Model, head: HeadConfig) -> Model | None:
+    """The model to distil from. Raises UserError where it answers another question, reads other tokens, or is not as wide as the
+    student although hidden states are to be compared."""
+    name = experiment.distillation.teacher
+    if not name:
+        return None
+    teacher = import_model(name)
+    if teacher.head is None or not _same_answers(teacher.head, head):
+        raise UserError(f"config.distillation.teacher={name} does not answer this task; fine-tune it on the same task first")
+    theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
+    if (theirs.sha256, theirs.lowercase) != (own.sha256, own.lowercase):
+        raise UserError(
+            f"config.distillation.teacher={name} has another vocabulary than {experiment.init_from}; both must read alike"
+        )
+    if teacher.config.max_position < experiment.task.length:
+        raise UserError(
+            f"config.distillation.teacher={name} reads {counted(teacher.config.max_position, 'token')}, and config.task.length="
+            f"{experiment.task.length}; shorten it"
+        )
+    widths = teacher.config.hidden_size, student.config.hidden_size
+    if experiment.distillation.hidden_weight and widths[0] != widths[1]:
+        raise UserError(
+            f"config.distillation.hidden_weight compares hidden states, but the teacher is {widths[0]} wide and the student "
+            f"{widths[1]}; set it to 0"
+        )
+    return teacher
+
+
+def _same_answers(one: HeadConfig, other: HeadConfig) -> bool:
+    return (one.kind, one.labels, one.problem) == (other.kind, other.labels, other.problem)
+
+
+def check_shape(wanted: ModelConfig, model: Model) -> None:
+    """Raises UserError naming every field in which the run's `config.model` is another model than the one it starts from."""
+    asked, there = dataclasses.asdict(wanted), dataclasses.asdict(model.config)
+    differing = [name for name in asked if name not in FREE and asked[name] != there[name]]
+    if differing:
+        flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
+        raise UserError(f"{model.source} is another model than config.model describes; to start from it, say {flags}")
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,142 @@
+"""Python files of one's own: experiment files, with a function `get_config()` or `get_config(argument)` that returns nested
+settings, and modules that such settings name. What one raises is told with the part of the traceback that lies in it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from bert_jax.interface.command import UserError, looked_for
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def load(given: str, flag: str = "--config") -> dict[str, Any]:
+    """What the experiment file FILE[:ARG] returns, as plain dicts, lists and values; `flag` named it.
+
+    Raises UserError for a file that is none or that fails, then with the part of the traceback that lies in the file.
+    """
+    file, argument = _find(given, flag)
+    module = _module(file, flag, "an experiment file is one with a function get_config()")
+    get_config = getattr(module, "get_config", None)
+    if not callable(get_config):
+        raise UserError(f"{flag}={file} has no function get_config(); see experiments/pretrain/quickstart.py for one that has")
+    takes = get_config.__code__.co_argcount if hasattr(get_config, "__code__") else 0
+    if argument is not None and not takes:
+        raise UserError(f"{flag}={file}:{argument}: its get_config takes no argument; leave `:{argument}` out")
+    if argument is None and takes > len(get_config.__defaults__ or ()):
+        documented = re.search(rf"{re.escape(file.name)}:(\S+)", module.__doc__ or "")
+        example = f"{given}:{documented[1]} is one" if documented else "its docstring says which"
+        raise UserError(f"{flag}={given} needs an argument, {flag}={given}:ARG; {example}")
+    if argument is None:
+        return _plain(_run(file, flag, get_config), file, flag)
+    try:
+        returned = get_config(argument)
+    except (LookupError, ValueError) as error:
+        raise UserError(
+            f"{flag}={file}:{argument}: its get_config has no use for {argument!r} ({error!r}); see its docstring"
+        ) from error
+    except (Exception, SystemExit):
+        returned = _run(file, flag, lambda: get_config(argument))
+    return _plain(returned, file, flag)
+
+
+def load_module(given: str, flag: str, wanted: str) -> ModuleType:
+    """The module that the Python file `given` is; a relative one is looked for here, then in the checkout. `flag` named it, and
+    `wanted` says what it should be. Raises UserError for a file that is none or that fails."""
+    return _module(_named(given, flag, wanted), flag, wanted)
+
+
+@contextlib.contextmanager
+def faults_told(given: str, flag: str) -> Iterator[None]:
+    """Tells an exception that code of the file `given` has raised, or let through, as that file's: a UserError with its part of
+    the traceback. Others pass, and all do where `given` is empty."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        file = _named(given, flag, "") if given else None
+        if file is None or str(file) not in {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
+            raise
+        raise _fault(error, file, flag) from error
+
+
+def _named(given: str, flag: str, wanted: str) -> pathlib.Path:
+    for path in (pathlib.Path(given), CHECKOUT / given):
+        if path.is_file():
+            return path.resolve()
+    raise UserError(f"{flag}={looked_for(given)} is no file; {wanted}")
+
+
+def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
+    name = f"experiment_{file.stem}"
+    specification = importlib.util.spec_from_file_location(name, file)
+    if specification is None or specification.loader is None:
+        raise UserError(f"{flag}={file} is not a Python file; {wanted}")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # where dataclasses look for the types that a class of the file names
+    loader = specification.loader
+    _run(file, flag, lambda: loader.exec_module(module))
+    return module
+
+
+def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
+    """FILE[:ARG] apart; a relative FILE is looked for here, then in the checkout; the nearest is named if missing."""
+    name, colon, argument = given.partition(":")
+    for path in (pathlib.Path(name), CHECKOUT / name):
+        if path.is_file():
+            return path.resolve(), argument if colon else None
+    files = (CHECKOUT / "experiments").rglob("[!_]*.py")
+    known = sorted(file.relative_to(CHECKOUT).as_posix() for file in files)
+    by_stem = {pathlib.PurePath(file).stem: file for file in known}
+    close = difflib.get_close_matches(pathlib.PurePath(name).stem, by_stem, n=1, cutoff=0.6)
+    hint = f"did you mean {by_stem[close[0]]!r}?" if close else f"the experiments are {', '.join(sorted(by_stem))}"
+    places = dict.fromkeys(map(str, (pathlib.Path.cwd(), CHECKOUT)))
+    looked = "" if pathlib.Path(name).is_absolute() else f" in {' or '.join(places)}"
+    raise UserError(f"{flag}={given}: there is no file {name}{looked}; {hint}")
+
+
+def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
+    """What `action`, code of an experiment file, returns. Raises UserError for whatever it raises, with its own traceback."""
+    try:
+        return action()
+    except SyntaxError as error:
+        raise UserError(f"{flag}={file}, line {error.lineno}: {error.msg}") from error
+    except UserError:
+        raise
+    except SystemExit as error:
+        raise UserError(
+            f"{flag}={file} ended the program (sys.exit({error.code!r})) instead of returning its settings; mend the file"
+        ) from error
+    except Exception as error:
+        raise _fault(error, file, flag) from error
+
+
+def _fault(error: Exception, file: pathlib.Path, flag: str) -> UserError:
+    """What says of an exception where in the file it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((i for i, frame in enumerate(frames) if frame.filename == str(file)), len(frames))
+    told = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
+    return UserError(f"{flag}={file} raises {type(error).__name__}; mend the file, here:\n{told.rstrip()}")
+
+
+def _plain(config: Any, file: pathlib.Path, flag: str) -> dict[str, Any]:
+    """A ConfigDict (anything with items) as plain dicts, lists and values: the only kind of tree that the rest sees."""
+
+    def plain(node: Any) -> Any:
+        if hasattr(node, "items"):
+            return {str(key): plain(value) for key, value in node.items()}
+        return [plain(value) for value in node] if isinstance(node, list | tuple) else node
+
+    if not hasattr(config, "items"):
+        raise UserError(f"{flag}={file}: its get_config returns {config!r}, and a ConfigDict or dict is wanted; mend the file")
+    return plain(config)

@@ -1,0 +1,276 @@
+"""`ModelConfig` and the `config.json` of a Hugging Face BERT: what each says about the same model."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import HEADS, NAMED, HeadConfig, ModelConfig
+
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_position": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
+"""Ours -> theirs, for the fields that mean the same in both. Those `config.json` may leave out have the same default in both."""
+
+SHAPE_FIELDS = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position")
+"""Without these a `config.json` describes no model: guessing a default would only fail later, and less clearly."""
+
+ACTIVATIONS = {
+    "gelu": "gelu",  # erf in transformers as in ours; the tanh approximation that TensorFlow BERT moved to is `gelu_new`
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+}
+"""Their `hidden_act` -> our `activation`; the first name of each is the one we write."""
+
+FIXED: dict[str, Any] = {
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "is_encoder_decoder": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+"""What this BERT always is: a `config.json` may say so or say nothing, and anything else is a model we cannot represent."""
+
+
+WRITTEN = (
+    *FIELDS.values(), "model_type", "hidden_act", "architectures", "pad_token_id", "tie_word_embeddings", "num_labels",
+    "torch_dtype", "dtype", "transformers_version", "use_return_dict",
+)  # fmt: skip
+"""Fields that we give a meaning, or that say only how the file was written; every other field is carried along as it is."""
+
+MOST_LABELS = 1_000_000
+
+HEAD_FIELDS = ("id2label", "label2id", "problem_type", "classifier_dropout")
+"""Fields that describe a labelled head; carried along like the others where no head reads them."""
+
+ARCHITECTURES: dict[str, tuple[str, ...]] = {
+    "BertModel": (),
+    "BertForPreTraining": ("pooler", "mlm_head", "nsp_head"),
+    "BertForMaskedLM": ("mlm_head",),
+    "BertForNextSentencePrediction": ("pooler", "nsp_head"),
+    "BertForSequenceClassification": ("pooler", "sequence_head"),
+    "BertForTokenClassification": ("token_head",),
+    "BertForQuestionAnswering": ("span_head",),
+    "BertForMultipleChoice": ("pooler", "choice_head"),
+}
+"""transformers' classes -> the parts their files must hold beside embeddings and encoder."""
+
+LABELLED = tuple(f"{kind}_head" for kind in HEADS)
+
+OURS = "bert_jax"
+"""The key of config.json that holds what only we write; transformers keeps and ignores it."""
+
+OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
+"""What it says under "head" of a labelled head that transformers has no class for; the rest stands where transformers has it."""
+
+PROBLEM_TYPES = {
+    "classification": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
+"""Our `HeadConfig.problem` -> their `problem_type`."""
+
+
+def architecture_of(parts: Collection[str], head: HeadConfig | None = None) -> str:
+    """The class that has these parts and none that it does not know; a labelled head counts before those of pretraining, and not
+    at all where it is one that no class has."""
+    if head is not None and not head.is_plain:
+        parts = set(parts) - {head.part}
+    for name, needed in ARCHITECTURES.items():
+        if needed and needed[-1] in parts and needed[-1] in LABELLED:
+            return name
+    for name in ("BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction"):
+        if set(ARCHITECTURES[name]) <= set(parts):
+            return name
+    return "BertModel"
+
+
+def config_to_json(
+    config: ModelConfig,
+    *,
+    architecture: str,
+    pad_token_id: int,
+    head: HeadConfig | None = None,
+    other_fields: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The `config.json` of a model saved as `architecture` (a transformers class name); `other_fields` are carried along."""
+    carried = dict(other_fields or {})
+    hidden_act = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation)
+    if ACTIVATIONS.get(carried.get("hidden_act", "")) == config.activation:
+        hidden_act = carried["hidden_act"]  # another name of the same function
+    fields = carried | {
+        "architectures": [architecture],
+        "model_type": "bert",
+        **{theirs: getattr(config, ours) for ours, theirs in FIELDS.items()},
+        "hidden_act": hidden_act,
+        "position_embedding_type": "absolute",
+        "pad_token_id": pad_token_id,
+        "tie_word_embeddings": config.tied_decoder,
+        "torch_dtype": "float32",
+    }
+    return fields | (head_to_json(head) if head else {})
+
+
+def own_fields(head: HeadConfig) -> dict[str, Any]:
+    """What `config.json` says under "bert_jax" of a labelled head that transformers has no class for."""
+    return {} if head.is_plain else {"head": {name: getattr(head, name) for name in OWN_FIELDS}}
+
+
+def head_to_json(head: HeadConfig) -> dict[str, Any]:
+    """The fields of a `config.json` that describe a labelled head in transformers' words."""
+    fields: dict[str, Any] = {"classifier_dropout": head.dropout}
+    if head.labels:
+        fields["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
+        fields["label2id"] = {label: i for i, label in enumerate(head.labels)}
+    if head.kind == "sequence":
+        fields["problem_type"] = PROBLEM_TYPES[head.problem]
+    return fields
+
+
+def config_from_json(fields: Mapping[str, Any], source: str) -> ModelConfig:
+    """The model that a `config.json` describes; how it is compiled (dtype, vocabulary padding, ...) stays at our defaults.
+
+    Raises UserError naming `source` and the field, for a field that is missing, of the wrong type or not representable.
+    """
+    for name, value in FIXED.items():
+        if fields.get(name, value) != value:
+            raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; this BERT has {name}={value!r} only")
+    hidden_act = fields.get("hidden_act", "gelu")
+    if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
+        raise UserError(f"{source}: hidden_act={hidden_act!r} cannot be represented; known: {', '.join(sorted(ACTIVATIONS))}")
+    tied = fields.get("tie_word_embeddings", True)
+    if not isinstance(tied, bool):
+        raise UserError(f"{source}: tie_word_embeddings={tied!r} must be true or false")
+    values: dict[str, Any] = {"tied_decoder": tied}
+    for ours, theirs in FIELDS.items():
+        if theirs not in fields:
+            if ours in SHAPE_FIELDS:
+                raise UserError(f"{source}: {theirs} is missing, so the model's shape is unknown; copy the model's whole file")
+            continue
+        kind = type(getattr(ModelConfig, ours))
+        value = fields[theirs]
+        if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else int):
+            raise UserError(f"{source}: {theirs}={value!r} must be {'a number' if kind is float else 'a whole number'}")
+        values[ours] = kind(value)
+    try:
+        return ModelConfig(activation=ACTIVATIONS[hidden_act], **values)
+    except UserError as error:  # it names our fields, not the file's
+        raise UserError(f"{source}: {error}") from None
+
+
+def architecture_from_json(fields: Mapping[str, Any], tensor_names: Collection[str], source: str) -> str:
+    """The class that `config.json` names; where it names none, the one that the tensors leave no doubt about.
+
+    Raises UserError for a class that is no BERT, and for a classifier that a file without "architectures" does not explain.
+    """
+    named = fields.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise UserError(f'{source}: architectures={named!r} must be a list such as ["BertModel"]; copy the model\'s whole file')
+    if named:
+        if named[0] not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise UserError(f"{source}: architectures={named!r} is not among the BERTs known here ({known})")
+        return named[0]
+    if any(name.startswith("qa_outputs.") for name in tensor_names):
+        return "BertForQuestionAnswering"
+    if any(name.startswith("classifier.") for name in tensor_names):
+        raise UserError(
+            f'{source} names no "architectures", and a classifier may be one of sequences, tokens or choices; '
+            'add for example "architectures": ["BertForSequenceClassification"]'
+        )
+    prefixes = {"mlm_head": "cls.predictions.", "nsp_head": "cls.seq_relationship.", "pooler": "bert.pooler."}
+    return architecture_of([part for part, prefix in prefixes.items() if any(name.startswith(prefix) for name in tensor_names)])
+
+
+def head_from_json(fields: Mapping[str, Any], architecture: str, source: str) -> HeadConfig | None:
+    """The labelled head of a `config.json`: of its class, or one of ours; None without either. Labels default to transformers':
+    LABEL_0 and LABEL_1.
+
+    Raises UserError where the labels contradict each other or the problem is unknown.
+    """
+    own = _own_head(fields, source)
+    part = next((part for part in ARCHITECTURES[architecture] if part in LABELLED), "")
+    kind = own.pop("kind", part.removesuffix("_head"))
+    if not kind:
+        return None
+    labels = _labels(fields, source) if kind in NAMED else ()
+    problem = "classification"
+    if kind == "sequence":
+        stated = fields.get("problem_type")
+        unstated = "regression" if len(labels) == 1 else "classification"
+        problems = {theirs: ours for ours, theirs in PROBLEM_TYPES.items()} | {None: unstated}
+        if not isinstance(stated, str | None) or stated not in problems:
+            raise UserError(f"{source}: problem_type={stated!r} is unknown; known: {', '.join(PROBLEM_TYPES.values())}")
+        problem = problems[stated]
+    dropout = fields.get("classifier_dropout")
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float, type(None))):
+        raise UserError(f"{source}: classifier_dropout={dropout!r} must be a number or null")
+    try:
+        return HeadConfig(kind=kind, labels=labels, problem=problem, dropout=dropout, **own)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+def recorded(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a `config.json` says under "bert_jax"; nothing where others wrote it."""
+    ours = fields.get(OURS, {})
+    return ours if isinstance(ours, dict) else {}
+
+
+def untrained_parts(fields: Mapping[str, Any], source: str) -> frozenset[str]:
+    """The parts that a `config.json` says were never trained. Raises UserError where it says that of no list of names."""
+    names = recorded(fields).get("untrained", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f'{source}: "untrained" under "{OURS}" is {names!r}, not a list of parts; export the model again')
+    return frozenset(names)
+
+
+def _own_head(fields: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The fields of OWN_FIELDS, {} where there is no such head."""
+    own = recorded(fields).get("head") or {}
+    if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS):
+        raise UserError(
+            f'{source}: "head" under "{OURS}" is {own!r}, not the {", ".join(OWN_FIELDS)} of a head; export the model again'
+        )
+    return dict(own)
+
+
+def _labels(fields: Mapping[str, Any], source: str) -> tuple[str, ...]:
+    by_id = fields.get("id2label")
+    if by_id is None:
+        number = fields.get("num_labels", 2)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_LABELS:
+            raise UserError(f"{source}: num_labels={number!r} must be a whole number up to {MOST_LABELS:,}; copy the model again")
+        return tuple(f"LABEL_{i}" for i in range(number))
+    try:
+        ids = {int(i): str(label) for i, label in by_id.items()}
+    except (AttributeError, ValueError) as error:
+        raise UserError(f'{source}: id2label={by_id!r} must be an object such as {{"0": "no", "1": "yes"}}') from error
+    if sorted(ids) != list(range(len(ids))):
+        raise UserError(f"{source}: the ids of id2label are {sorted(ids)}; they must count 0, 1, 2, ...")
+    labels = tuple(ids[i] for i in range(len(ids)))
+    several = next((label for label, count in collections.Counter(labels).items() if count > 1), None)
+    if several is not None:
+        same = ", ".join(str(i) for i, label in ids.items() if label == several)
+        raise UserError(f"{source}: id2label calls the outputs {same} all {several!r}; give each a name of its own")
+    stated = fields.get("label2id")
+    if stated is not None and stated != {label: i for i, label in enumerate(labels)}:
+        raise UserError(f"{source}: label2id={stated!r} contradicts id2label={by_id!r}; correct one of them")
+    return labels

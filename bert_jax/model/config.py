@@ -1,0 +1,214 @@
+"""The shape of a BERT, and the table of every published size."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Annotated
+
+from annotated_types import Interval
+
+from bert_jax.interface.command import UserError, nearest
+from bert_jax.interface.ranges import Dropout, Epsilon, OneOf, check_ranges
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+DTYPES = ("float32", "bfloat16")
+REMATERIALISATIONS = ("none", "dots", "full")
+KERNELS = ("auto", "fused", "plain")
+
+MOST_WIDE = 2**16
+"""Far beyond what any machine holds, and far below where a size in bytes leaves 64 bits."""
+Width = Annotated[int, Interval(ge=1, le=MOST_WIDE)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Everything that decides the function a BERT computes, and how its compiled form spends memory.
+
+    The defaults are the original's `BertConfig` (google-research/bert `modeling.py`) as the released files set it, except that
+    `type_vocab_size` is the released 2 (the class default there is 16) and GELU is the exact erf form of the first release; the
+    released code has used the tanh approximation since February 2019, so a checkpoint must say which (`activation`).
+
+    Raises UserError on values that cannot be a BERT.
+    """
+
+    vocab_size: Annotated[int, Interval(ge=1, le=2**24)] = 30_522
+    hidden_size: Width = 768
+    num_layers: Annotated[int, Interval(ge=1, le=10_000)] = 12
+    num_heads: Width = 12
+    intermediate_size: Annotated[int, Interval(ge=1, le=2**20)] = 3_072
+    max_position: Annotated[int, Interval(ge=1, le=2**20)] = 512
+    type_vocab_size: Width = 2
+    hidden_dropout: Dropout = 0.1
+    attention_dropout: Dropout = 0.1
+    activation: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"
+    """"gelu" (erf), "gelu_tanh" (the approximation), or "relu"."""
+    layer_norm_epsilon: Epsilon = 1e-12
+    tied_decoder: bool = True
+    """Whether the MLM head's decoder is the word-embedding table, as in the original, or a table of its own."""
+    initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
+    """Standard deviation of the truncated normal (cut at two deviations, not rescaled) that fills every kernel and embedding."""
+
+    vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
+    """The word-embedding table is padded to a multiple of this (128 suits a TPU's lanes). Padded rows never win and are not
+    exported."""
+    dtype: Annotated[str, OneOf(DTYPES)] = "float32"
+    """Matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several times faster.
+    Parameters, softmax, LayerNorm statistics and logits stay float32."""
+    rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
+    """What the backward pass recomputes: "none"; "dots" keeps matrix products and recomputes the rest; "full" keeps only
+    layer inputs."""
+    scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
+    """Layers per trip of the loop over layers. 0 unrolls all of them: faster to run, slower to compile (1 compiles one layer)."""
+    attention: Annotated[str, OneOf(KERNELS)] = "auto"
+    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA's;
+    "auto": fused where it can run and was timed (TPU). On a TPU dropout masks differ between the two, their rate does not."""
+    residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
+    """LayerNorm(x + dropout(y)) behind attention and feed-forward. "fused": one kernel for all of it (TPU); "plain": XLA's;
+    "auto": fused where it can run. Both drop the same elements."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "model")
+        if self.hidden_size % self.num_heads:
+            divisors = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
+            raise UserError(
+                f"model.hidden_size={self.hidden_size} does not divide into model.num_heads={self.num_heads}; "
+                f"nearest number of heads that does: {min(divisors, key=lambda h: abs(h - self.num_heads))}"
+            )
+
+    @property
+    def head_width(self) -> int:
+        """K, the width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the word-embedding table: `vocab_size` rounded up to a multiple of `vocab_multiple`."""
+        return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
+
+
+HEADS = ("sequence", "token", "span", "choice", "mention")
+NAMED = ("sequence", "token", "mention")
+"""Heads whose outputs have names, the labels."""
+PROBLEMS = ("classification", "regression", "multi_label")
+POOLINGS = ("pooler", "concat")
+LAYERS = (
+    "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """The layer that a labelled task puts on top of the encoder (paper section 4 and Figure 4), and what it reads.
+
+    The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7).
+
+    Raises UserError on a kind, a problem, labels and inputs that do not go together.
+    """
+
+    kind: Annotated[str, OneOf(HEADS)]
+    """"sequence" (one answer for a text or a pair, from its [CLS]), "token" (one for every token), "span" (the first and last
+    token of an answer), "choice" (a score for each of several candidates), or "mention" (which of two names a pronoun means)."""
+    labels: tuple[str, ...] = ()
+    """The names of the outputs of a sequence, token or mention head, by id; a regression has one."""
+    problem: Annotated[str, OneOf(PROBLEMS)] = "classification"
+    """What a sequence head's outputs are: "classification" (one label of several), "multi_label" (any number), "regression"."""
+    dropout: Dropout | None = None
+    """Dropout before the layer; None is the model's `hidden_dropout`, and for a span head no dropout."""
+    pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
+    """How a sequence head reads a text: "pooler", the trained layer on its [CLS], or "concat", the [CLS], the mean and the
+    maximum of its tokens side by side (ULMFiT, arXiv:1801.06146, section 3.3)."""
+    layers: Annotated[str, OneOf(LAYERS)] = "last"
+    """Whose hidden states are read: those of the "last", the "second_to_last" or no layer ("embeddings"), the sum of the last
+    four or of all layers, the last four side by side ("last_four_concat"), or a trained average of the last four
+    ("last_four_mix") or of embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
+    lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
+    """Width of each direction of a two-layer bidirectional LSTM between the encoder and a token head; 0 is none."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "head")
+        if self.kind in NAMED and not self.labels:
+            raise UserError(f"a {self.kind} head needs labels; name at least one")
+        if self.kind not in NAMED and self.labels:
+            raise UserError(f"a {self.kind} head has no labels, but was given {len(self.labels)}; leave them out")
+        for name, kind in (("problem", "sequence"), ("pooling", "sequence"), ("lstm", "token")):
+            if getattr(self, name) != getattr(HeadConfig, name) and self.kind != kind:
+                raise UserError(
+                    f"head.{name}={getattr(self, name)!r} is for a {kind} head, not for a {self.kind} head; leave it out"
+                )
+        if self.layers == "last_four_concat" and self.reads_pooler:
+            raise UserError(
+                "head.layers='last_four_concat' is four times as wide as what the pooler reads; set head.layers='last_four_sum'"
+                + (" or head.pooling='concat'" if self.kind == "sequence" else "")
+            )
+
+    @property
+    def num_outputs(self) -> int:
+        """C, the outputs of the layer."""
+        return {"span": 2, "choice": 1}.get(self.kind, len(self.labels))
+
+    @property
+    def part(self) -> str:
+        """The branch of the parameter tree that the layer is."""
+        return f"{self.kind}_head"
+
+    @property
+    def per_token(self) -> bool:
+        """Whether it answers for every token; else for every text."""
+        return self.kind in ("token", "span")
+
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether its input is the pooled [CLS]."""
+        return self.kind in ("sequence", "choice") and self.pooling == "pooler"
+
+    @property
+    def reads_last_at_positions(self) -> bool:
+        """Whether it reads the last layer, and that at [CLS]s or marks only."""
+        return not self.per_token and self.pooling == "pooler" and self.layers == "last"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the one layer of the paper's Figure 4 on what the last layer gives."""
+        return self.kind != "mention" and (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
+
+    def mixed_layers(self, num_layers: int) -> int:
+        """How many hidden states it weighs, 0 where it weighs none."""
+        return {"scalar_mix": num_layers + 1, "last_four_mix": 4}.get(self.layers, 0)
+
+    def token_width(self, hidden_size: int) -> int:
+        """I, the width of what it reads of a token."""
+        return hidden_size * (4 if self.layers == "last_four_concat" else 1)
+
+    def input_width(self, hidden_size: int) -> int:
+        """J, the width of what the layer itself reads."""
+        if self.lstm:
+            return 2 * self.lstm
+        if self.kind == "mention":
+            return 5 * self.token_width(hidden_size)
+        return self.token_width(hidden_size) * (3 if self.pooling == "concat" else 1)
+
+
+# (layers, width) by the names of the paper (section 3) and of the miniatures' paper (arXiv:1908.08962); heads = width / 64.
+PUBLISHED = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768), "large": (24, 1024)}
+MINIATURE_LAYERS = (2, 4, 6, 8, 10, 12)
+MINIATURE_WIDTHS = (128, 256, 512, 768)
+
+
+def published_sizes() -> dict[str, tuple[int, int]]:
+    """Every published size as name -> (layers, width): the six named ones and the 24 miniatures (`L-4_H-256` and so on)."""
+    grid = {f"L-{n}_H-{d}": (n, d) for n in MINIATURE_LAYERS for d in MINIATURE_WIDTHS}
+    return PUBLISHED | grid
+
+
+def published(name: str) -> dict[str, int]:
+    """The fields of `ModelConfig` that make a published size, for example `published("mini")` or `published("L-4_H-256_A-4")`.
+
+    Raises UserError, naming the nearest, for a size that was never published.
+    """
+    sizes = published_sizes()
+    key = re.sub(r"_A-\d+$", "", name)
+    if key not in sizes:
+        raise UserError(f"no published BERT is called {name!r}; {nearest(name, sizes)}")
+    layers, width = sizes[key]
+    return {"num_layers": layers, "hidden_size": width, "num_heads": width // 64, "intermediate_size": 4 * width}

@@ -1,0 +1,150 @@
+"""Attention of an encoder in one kernel, forward and backward; nothing of size length x length touches memory."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec
+
+from bert_jax.model.kernels import attention_gpu, attention_plan, attention_tpu
+from bert_jax.model.kernels.attention_gpu import GpuPlan
+from bert_jax.model.kernels.attention_plan import LANES, Plan
+from bert_jax.model.layers import Array
+from bert_jax.sharding.rules import automatic_axes, axes_of, divisible, first_row, parts_along
+
+SAVED = "fused_attention"
+"""What `jax.checkpoint` calls the results of the forward kernel: a policy that keeps them spares the backward pass the kernel."""
+AXES = ("batch", "length", "heads")
+"""The logical axes of query, key, value and context [B, L, H K]."""
+
+
+def fused_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    sequence_ids: Array,
+    *,
+    num_heads: int,
+    dropout_rate: float,
+    dropout_seed: Array | None,
+    platform: str = "tpu",
+    interpret: bool = False,
+) -> Array:
+    """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities: what `dot_product_attention` computes, on a TPU or GPU.
+
+    query, key, value [B, L, H K] in bfloat16 or float32, as the projections give them; sequence_ids int32 [B, L], equal where a
+    token may look at another; dropout_seed uint32 scalar, or None for evaluation; platform "tpu" or "gpu". Returns the context
+    [B, L, H K].
+
+    The softmax runs in float32; products take their inputs as they are and add up in float32. The backward pass draws the bits
+    of dropout again; it keeps the context and one float32 per query and head. Under a mesh each device runs the kernel on its
+    own rows and heads. On a GPU dropout is that of plain attention, bit for bit, on any mesh. On a TPU it decides by 16 random
+    bits of the chip's generator: its rate is `dropout_rate` rounded to a multiple of 2**-16 (0.1 is 0.100006), what is kept is
+    scaled for that, and each device has dropout of its own. `interpret` runs the kernel on any platform, slowly, for tests; the
+    TPU's with a counter hash in place of the generator.
+
+    Raises ValueError where `unfit` gives a reason; `attention_choice.unsupported` knows what runs where.
+    """
+    local_attention, unfit = KERNELS[platform]
+    reason = unfit(query.shape[2] // num_heads, query.dtype)
+    if reason:
+        raise ValueError(reason)
+    rate = 0.0 if dropout_seed is None else dropout_rate
+    seed = jnp.uint32(0) if dropout_seed is None else dropout_seed.astype(jnp.uint32)
+    place = jnp.stack([seed, jnp.uint32(first_row(query.shape[0]))])
+    spec = nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None)
+    spec = divisible(spec, (query.shape[0], query.shape[1], num_heads))
+    rows, heads = axes_of(spec[0]), axes_of(spec[2])
+
+    def local(query: Array, key: Array, value: Array, ids: Array, place: Array) -> Array:
+        first = place[1] + _index(rows) * np.uint32(query.shape[0])
+        own_heads = num_heads // parts_along(heads)
+        return local_attention(query, key, value, ids, place[0], first, _index(heads), num_heads, own_heads, rate, interpret)
+
+    split = automatic_axes()
+    if not split:
+        return local(query, key, value, sequence_ids, place)
+    in_specs = (spec, spec, spec, PartitionSpec(spec[0], None), PartitionSpec())
+    return jax.shard_map(local, in_specs=in_specs, out_specs=spec, axis_names=split, check_vma=False)(
+        query, key, value, sequence_ids, place
+    )
+
+
+def _index(axes: tuple[str, ...]) -> Array:
+    """Which part of what is split over these axes is this device's, uint32."""
+    return jnp.uint32(jax.lax.axis_index(axes) if axes else 0)
+
+
+def _on_tpu(
+    query: Array, key: Array, value: Array, ids: Array, seed: Array, first: Array, heads_shard: Array,
+    all_heads: int, heads: int, rate: float, interpret: bool,
+) -> Array:  # fmt: skip
+    """Pads the row to whole tiles and the heads to whole groups, and calls the kernels. `first` is the place of the first row in
+    the whole batch, `heads_shard` says which part of all heads these are."""
+    b, length, width = query.shape
+    head_width = width // heads
+    long, lanes = attention_plan.padded_length(length), max(LANES, head_width)
+    groups = -(-width // lanes)
+    plan = Plan(b, long, groups, head_width, round(rate * 65536) / 65536, interpret)
+    all_groups = -(-all_heads * head_width // lanes)
+    seeds = jnp.stack([seed, first, np.uint32(groups) * heads_shard, jnp.uint32(all_groups)])
+    words = jax.lax.bitcast_convert_type(seeds, jnp.int32)
+    arrays = (_padded(x, long, groups * lanes) for x in (query, key, value))
+    return _attend(plan, *arrays, _padded_ids(ids, long).reshape(b, 1, long), words)[:, :length, :width]
+
+
+def _on_gpu(
+    query: Array, key: Array, value: Array, ids: Array, seed: Array, first: Array, heads_shard: Array,
+    _: int, heads: int, rate: float, interpret: bool,
+) -> Array:  # fmt: skip
+    """Pads the row to whole blocks, and calls the kernels."""
+    b, length, width = query.shape
+    long = attention_gpu.padded_length(length)
+    plan = GpuPlan(b, long, heads, width // heads, rate, interpret)
+    seeds = jnp.stack([seed, first, np.uint32(heads) * heads_shard])
+    arrays = (_padded(x, long, width) for x in (query, key, value))
+    return _attend(plan, *arrays, _padded_ids(ids, long), seeds)[:, :length]
+
+
+KERNELS = {"tpu": (_on_tpu, attention_plan.unfit), "gpu": (_on_gpu, attention_gpu.unfit)}
+"""By platform: attention on one device, and why a head width or dtype does not suit it."""
+
+
+def _padded(x: Array, length: int, width: int) -> Array:
+    return jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, width - x.shape[2])))
+
+
+def _padded_ids(ids: Array, length: int) -> Array:
+    """What is added sees and is seen by itself alone."""
+    return jnp.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=-1)
+
+
+def _kernels(plan: Plan | GpuPlan) -> Any:
+    """The module whose `forward` and `backward` follow such a plan."""
+    return attention_gpu if isinstance(plan, GpuPlan) else attention_tpu
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: Plan | GpuPlan, query: Array, key: Array, value: Array, ids: Array, seeds: Array) -> Array:
+    return _kernels(plan).forward(plan, query, key, value, ids, seeds)[0]
+
+
+def _attend_forward(
+    plan: Plan | GpuPlan, query: Array, key: Array, value: Array, ids: Array, seeds: Array
+) -> tuple[Array, tuple]:
+    context, sums = (checkpoint_name(x, SAVED) for x in _kernels(plan).forward(plan, query, key, value, ids, seeds))
+    return context, (query, key, value, ids, seeds, context, sums)
+
+
+def _attend_backward(plan: Plan | GpuPlan, residuals: tuple, gradient: Array) -> tuple:
+    query, key, value, ids, seeds, context, sums = residuals
+    return (*_kernels(plan).backward(plan, query, key, value, ids, seeds, context, sums, gradient), None, None)
+
+
+_attend.defvjp(_attend_forward, _attend_backward)

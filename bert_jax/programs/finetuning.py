@@ -1,0 +1,183 @@
+"""The compiled functions of a fine-tuning run: its step, its logits, and its teacher."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
+from bert_jax.examples.labelled import Unit
+from bert_jax.interface.command import UserError, counted
+from bert_jax.interop.huggingface import Model
+from bert_jax.model.config import HeadConfig, ModelConfig
+from bert_jax.model.labelling import BertForLabels, initial_label_parameters
+from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings
+from bert_jax.tasks.task import Task
+from bert_jax.training.label_losses import LabelLoss, spread_layers
+from bert_jax.training.layerwise_rates import rate_factors
+from bert_jax.training.losses import Sums
+from bert_jax.training.objectives import label_objective
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.schedules import FINETUNING
+from bert_jax.training.steps import TrainState, new_state, train_step
+
+Array = jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The jitted functions of runs that differ in no more than scalars, seeds and data."""
+
+    config: ModelConfig
+    head: HeadConfig
+    abstract: Any
+    """The shapes of the state."""
+    shardings: Any
+    begin: Callable[[Any], TrainState]
+    """Parameters -> the state before step 0."""
+    train: Any
+    """Jitted, (state, batch, scalars) -> (state, sums); the memory of the old state goes to the new one."""
+    logits: Any
+    """Jitted, (parameters, batch) -> whole logits on every device."""
+    _compiled: set[tuple[Any, ...]] = dataclasses.field(default_factory=set, repr=False)
+
+    def is_new(self, function: str, batch: Mapping[str, np.ndarray]) -> bool:
+        """Whether `function`, "train" or "logits", is asked about rows of this shape for the first time: it is to be compiled."""
+        key = (function, *batch["input_ids"].shape)
+        seen = key in self._compiled
+        self._compiled.add(key)
+        return not seen
+
+
+def program_of(
+    experiment: FinetuningExperiment, start: Model, task: Task, units: Sequence[Unit], steps_per_epoch: int, mesh: Mesh
+) -> Program:
+    """The program of a run that begins with the model `start` and learns `units`."""
+    return training_program(
+        experiment.model_config(start.config, mesh.devices.flat[0].platform),
+        experiment.head_config(task.head),
+        label_loss(experiment, task, units),
+        experiment.optimizer,
+        shared(experiment.training),
+        steps_per_epoch if experiment.training.gradual_unfreezing else 0,
+        mesh,
+    )
+
+
+@functools.cache  # few of them: a mesh for each run that goes at a time
+def training_program(
+    config: ModelConfig,
+    head: HeadConfig,
+    loss: LabelLoss,
+    optimizer_config: OptimizerConfig,
+    training: TrainingConfig,
+    thaw_every: int,
+    mesh: Mesh,
+) -> Program:
+    """The program for such runs on `mesh`, made once: the runs of a sweep share what is compiled."""
+    boxed = jax.eval_shape(functools.partial(initial_label_parameters, config, head), jax.random.key(0))
+    shapes = nn.unbox(boxed)
+    optimizer = make_optimizer(optimizer_config, shapes)
+    frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
+    factors = rate_factors(shapes, decay=training.layer_decay, frozen=frozen, thaw_every=thaw_every)
+    objective = label_objective(config, head, loss, frozen)
+    begin = functools.partial(new_state, optimizer=optimizer)
+    abstract = jax.eval_shape(begin, shapes)
+    shardings = state_shardings(abstract, parameter_shardings(boxed, mesh), mesh)
+
+    def train(state: TrainState, batch: dict[str, Array], scalars: Mapping[str, Array]) -> tuple[TrainState, Sums]:
+        def learning_rate(step: Array) -> Array:
+            return FINETUNING[training.schedule](step, scalars["steps"], scalars["warmup_steps"], scalars["peak"])
+
+        return train_step(
+            state,
+            batch,
+            objective=objective,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            clip_norm=optimizer_config.clip_norm,
+            seed=scalars["seed"],
+            accumulation=training.accumulation,
+            rate_factors=factors,
+        )
+
+    def logits(params: Any, batch: Mapping[str, Array]) -> Array:
+        outputs: Any = BertForLabels(config, head).apply({"params": params}, batch)
+        return outputs["logits"]
+
+    rows, whole = NamedSharding(mesh, BATCH), NamedSharding(mesh, PartitionSpec())
+    return Program(
+        config,
+        head,
+        abstract,
+        shardings,
+        jax.jit(begin, out_shardings=shardings),
+        jax.jit(train, in_shardings=(shardings, rows, whole), out_shardings=(shardings, None), donate_argnums=0),
+        jax.jit(logits, in_shardings=(shardings.params, rows), out_shardings=whole),
+    )
+
+
+def shared(training: TrainingConfig) -> TrainingConfig:
+    """The settings with neutral values for what a compiled step does not depend on."""
+    return dataclasses.replace(
+        training, epochs=1, batch_size=1, learning_rate=1.0, warmup_fraction=0.0, class_weights=(), label_smoothing=0.0
+    )
+
+
+def label_loss(experiment: FinetuningExperiment, task: Task, units: Sequence[Unit]) -> LabelLoss:
+    """The loss that the experiment asks for on these training `units`. Raises UserError for class weights that are not one a
+    label."""
+    weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
+    takes = task.head.problem == "classification" and bool(labels)
+    if takes and weights == (0.0,):
+        targets = np.concatenate([np.ravel(u.target) for u in units if u.target is not None])
+        counts = np.bincount(targets[targets >= 0].astype(np.int64), minlength=len(labels))
+        weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
+    if weights and not takes:
+        raise UserError(f"config.training.class_weights is for tasks that choose one of several labels, and {task.name} is none")
+    if weights and len(weights) != len(labels):
+        raise UserError(
+            f"config.training.class_weights has {counted(len(weights), 'number')}, but {task.name} has "
+            f"{counted(len(labels), 'label')} "
+            f"({', '.join(labels)}); give one for each, or a single 0 to balance them"
+        )
+    if experiment.training.label_smoothing and task.head.problem == "regression":
+        raise UserError(f"config.training.label_smoothing is for labels, and {task.name} asks for a number; set it to 0")
+    taught = bool(d.teacher)
+    return LabelLoss(
+        label_smoothing=experiment.training.label_smoothing,
+        class_weights=weights,
+        temperature=d.temperature if taught else 1.0,
+        soft_weight=d.soft_weight if taught else 0.0,
+        hidden_weight=d.hidden_weight if taught else 0.0,
+    )
+
+
+Teach = Callable[[dict[str, Array]], dict[str, Array]]
+
+
+def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_layers: int, mesh: Mesh) -> Teach:
+    """A function that adds to a batch what the teacher says of it: "teacher_logits", and where they are to be compared
+    "teacher_hidden_states" [R, N+1, L, D] of as many of its layers as the student has. Without a teacher it adds nothing."""
+    if teacher is None or teacher.head is None:
+        return lambda batch: batch
+    config, head = teacher.config, teacher.head
+    rows, whole = NamedSharding(mesh, BATCH), NamedSharding(mesh, PartitionSpec())
+    params = jax.device_put(teacher.params, whole)
+    layers = np.array(spread_layers(config.num_layers, student_layers))
+    compares = experiment.distillation.hidden_weight > 0
+
+    @functools.partial(jax.jit, in_shardings=(whole, rows), out_shardings=rows)
+    def say(params: Any, batch: dict[str, Array]) -> dict[str, Array]:
+        outputs: Any = BertForLabels(config, head).apply({"params": params}, batch)
+        said = {"teacher_logits": outputs["logits"]}
+        return said | ({"teacher_hidden_states": outputs["hidden_states"][layers].swapaxes(0, 1)} if compares else {})
+
+    return lambda batch: batch | say(params, batch)

@@ -1,0 +1,77 @@
+"""Compiled training steps on disk: `aot --save=DIR` writes them on any machine, `pretrain --compiled=DIR` starts with them.
+
+A program is valid for one JAX, one compiler, one kind and number of chips, and one step to the letter: its file is named by a
+hash of all of that, the step as the lowered text, and begins with a line that says it in words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+
+from bert_jax.interface.command import UserError
+
+SUFFIX = ".program"
+
+
+def program_name(lowered: Any, devices: Sequence[Any]) -> str:
+    """The file name of a lowered program for the mesh's `devices`."""
+    text = re.sub(r" ?loc\(.*?\)$|^#loc.*$", "", lowered.as_text(), flags=re.MULTILINE)
+    places = [(device.device_kind, getattr(device, "coords", None), getattr(device, "slice_index", 0) or 0) for device in devices]
+    about = (jax.__version__, _compiler_version(devices), str(places), text)
+    return f"{hashlib.sha256(repr(about).encode()).hexdigest()[:24]}{SUFFIX}"
+
+
+def _compiler_version(devices: Sequence[Any]) -> str:
+    name = "libtpu" if devices[0].platform == "tpu" else "jaxlib"
+    return f"{name} {importlib.metadata.version(name)}"
+
+
+def made_for(devices: Sequence[Any]) -> str:
+    """What a program is valid for besides its step, in words: `16 x TPU v5 lite, jax 0.10.2, libtpu 0.0.42.1`."""
+    return f"{len(devices)} x {devices[0].device_kind}, jax {jax.__version__}, {_compiler_version(devices)}"
+
+
+def save_program(directory: pathlib.Path, lowered: Any, executable: Any, devices: Sequence[Any]) -> pathlib.Path:
+    """Writes a compiled program; returns its file."""
+    payload, _, _ = serialize_executable.serialize(executable)
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / program_name(lowered, devices)
+    part = file.with_suffix(".part")
+    part.write_bytes(made_for(devices).encode() + b"\n" + payload)
+    part.replace(file)
+    return file
+
+
+def load_program(directory: pathlib.Path, lowered: Any, devices: Sequence[Any]) -> Any:
+    """The compiled form of `lowered` from `directory`. Files there run as code: do not use a directory that others can write to.
+
+    Raises UserError where the directory does not exist, or holds no program for this step, these devices and this JAX.
+    """
+    remedy = "make it with `python -m bert_jax.aot --save=DIR` and the same --config, or leave --compiled out"
+    if not directory.is_dir():
+        raise UserError(f"--compiled={directory} is no directory; {remedy}")
+    file, here = directory / program_name(lowered, devices), made_for(devices)
+    if not file.exists():
+        kept = sorted({_first_line(other) for other in directory.glob(f"*{SUFFIX}")})
+        holds = f"programs for {' and for '.join(kept)}" if kept else "no programs"
+        why = ", but of another step (configuration or code differ)" if here in kept else ""
+        raise UserError(f"--compiled={directory} holds {holds}{why}; this run needs its step for {here}: {remedy}")
+    _, arguments = jax.tree.flatten(lowered.args_info)
+    payload = file.read_bytes().partition(b"\n")[2]
+    try:
+        return serialize_executable.deserialize_and_load(payload, arguments, lowered.out_tree, execution_devices=list(devices))
+    except Exception as error:  # what the file holds decides which: it is unpickled
+        raise UserError(f"--compiled: {file} cannot be loaded here: {str(error).splitlines()[0]}; {remedy}") from error
+
+
+def _first_line(file: pathlib.Path) -> str:
+    with file.open("rb") as stream:
+        return stream.readline(200).decode(errors="replace").strip()

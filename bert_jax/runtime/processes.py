@@ -1,0 +1,366 @@
+"""Several processes of one run: who they are, a roll call before JAX starts, and then agreement, or each by itself.
+
+JAX's own start waits in silence for a worker that never comes and then aborts the process with a C++ stack. So the workers first
+meet over plain TCP, on the port that JAX will use: the first one knows who is missing, and whether all run the same thing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from bert_jax.corpus.files import parse_json
+from bert_jax.interface.command import UserError, counted
+from bert_jax.runtime.workdir import flatten
+
+# The firewall that Google makes for a slice opens 8470, 8471, 8474 and 8476; JAX's own default, 8482 since 0.8.1, is shut on v6e
+# (jax-ml/jax#35905).
+PORT = 8476
+METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
+SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """The processes of one run: `count` of them, this one is number `index`; number 0 listens at `coordinator` (HOST:PORT)."""
+
+    coordinator: str
+    count: int
+    index: int
+    names: tuple[str, ...]  # what to call each one in a message
+    remedy: str  # how to start all of them
+
+
+def find_hosts(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> Hosts | None:
+    """The processes this one belongs to; None when it is alone.
+
+    Given explicitly (any hardware, and tests on one machine), or read from the environment of a TPU slice as GKE sets it, or
+    from the metadata server of a Cloud TPU VM.
+    """
+    given = {"--coordinator": coordinator, "--processes": count, "--process": index}
+    missing = [flag for flag, value in given.items() if value is None]
+    if len(missing) < 3:
+        if coordinator is None or count is None or index is None:
+            raise UserError(f"{', '.join(missing)} missing: --coordinator=HOST:PORT --processes=N --process=I go together")
+        host, _, port = coordinator.rpartition(":")
+        if not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+            raise UserError(
+                f"--coordinator={coordinator} must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "
+                f"--coordinator={host or 'localhost'}:{PORT} is one"
+            )
+        if not 0 <= index < count:
+            raise UserError(f"--process={index} of --processes={count}: processes are numbered from 0 to {count - 1}")
+        names = tuple(f"process {i}" for i in range(count))
+        remedy = f"start one process for each of --process=0 to --process={count - 1}, with the same other flags"
+        return Hosts(coordinator, count, index, names, remedy) if count > 1 else None
+    if os.environ.get("JAX_PLATFORMS", "tpu").split(",")[0] != "tpu":
+        return None
+    slice_ = _tpu_environment()
+    return _tpu_hosts(slice_) if slice_ else None
+
+
+def connect(hosts: Hosts | None, config: Mapping[str, Any], *, timeout: float = 300.0) -> None:
+    """Meets the other processes and starts `jax.distributed`; a UserError within `timeout` seconds if they cannot or differ."""
+    if hosts is None:
+        return
+    roll_call(hosts, identity(config), timeout)
+    jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index, initialization_timeout=max(60, int(timeout)))
+
+
+def stay_apart() -> None:
+    """Has JAX, before it starts, take this host's TPU chips for a slice of their own; on other hardware it does so by itself.
+
+    The variables by which several processes share the chips of one host, here for one process; without them libtpu waits for all
+    hosts of the slice.
+    """
+    chips = len([*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")])
+    bounds = {1: "1,1,1", 8: "2,4,1"}.get(chips, "2,2,1")
+    os.environ |= {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds, "CLOUD_TPU_TASK_ID": "0"}
+    os.environ |= {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+    for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
+        del os.environ[name]
+
+
+def identity(config: Mapping[str, Any]) -> dict[str, str]:
+    """What has to be equal in every process, named so that a difference can be."""
+    facts = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for package in SAME_EVERYWHERE:
+        try:
+            facts[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            facts[package] = "absent"
+    facts["commit"] = git_commit()
+    return facts | {f"config.{key}": json.dumps(value) for key, value in flatten(config)}
+
+
+def git_commit() -> str:
+    """The commit this package runs from, `+` appended when files were changed since; "unknown" outside of git."""
+    here = pathlib.Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True, timeout=20)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def roll_call(
+    hosts: Hosts,
+    facts: Mapping[str, str],
+    timeout: float,
+    say: Callable[[str], object] | None = None,
+    begin: Callable[[], str] = str,
+) -> str:
+    """Returns in every process once all are there with the same `facts`; otherwise a UserError in each that is there.
+
+    Then process 0 does `begin`; every process returns what it gave, or raises its UserError.
+    """
+    say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+    deadline = time.monotonic() + timeout
+    host, _, port = hosts.coordinator.rpartition(":")
+    fault, word = (
+        _collect(hosts, dict(facts), int(port), deadline, say, begin)
+        if hosts.index == 0
+        else _answer(hosts, dict(facts), (host, int(port)), deadline, timeout, say)
+    )
+    if fault:
+        raise UserError(fault)
+    return word
+
+
+Verdict = tuple[str, str]
+"""What is wrong ("" when all is well), and what `begin` gave."""
+
+
+def _collect(
+    hosts: Hosts, facts: dict[str, str], port: int, deadline: float, say: Callable[[str], object], begin: Callable[[], str]
+) -> Verdict:
+    """Process 0: hears every other one, judges, begins, and tells each the verdict."""
+    start, told = time.monotonic(), 0.0
+    heard: dict[int, tuple[socket.socket, dict[str, str]]] = {}
+    try:
+        server = socket.create_server(("", port), backlog=hosts.count)
+    except OSError as error:
+        return f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port", ""
+    with server:
+        while len(heard) < hosts.count - 1 and time.monotonic() < deadline:
+            server.settimeout(min(1.0, max(0.01, deadline - time.monotonic())))
+            try:
+                connection, _ = server.accept()
+            except OSError:  # nobody yet
+                connection = None
+            if connection is not None:
+                try:
+                    connection.settimeout(10)
+                    index, theirs = parse_json(_receive(connection))
+                    heard[int(index)] = connection, theirs
+                except (OSError, ValueError, TypeError):  # a stranger on the port
+                    connection.close()
+            missing = [i for i in range(1, hosts.count) if i not in heard]
+            if missing and time.monotonic() - start - told > 10:
+                told = time.monotonic() - start
+                say(f"waiting for {_listed(hosts, missing)} of {hosts.count} ({told:.0f}s)")
+        fault, word = _judge(hosts, facts, {i: theirs for i, (_, theirs) in heard.items()}), ""
+        if not fault:
+            try:
+                word = begin()
+            except UserError as error:
+                fault = str(error)
+        for connection, _ in heard.values():
+            with connection:
+                _send(connection, json.dumps([fault, word]))
+    return fault, word
+
+
+def _judge(hosts: Hosts, facts: dict[str, str], heard: Mapping[int, dict[str, str]]) -> str:
+    missing = [i for i in range(1, hosts.count) if i not in heard]
+    if missing:
+        return (
+            f"{counted(hosts.count, 'worker')} expected, and {_listed(hosts, missing)} did not start; start the same "
+            f"command on all of "
+            f"them at once:\n  {hosts.remedy}"
+        )
+    differing = []
+    for index, theirs in sorted(heard.items()):
+        for name in sorted({*facts, *theirs}):
+            if (ours := facts.get(name, "absent")) != (other := theirs.get(name, "absent")):
+                differing.append(f"  {name}: {hosts.names[0]} has {ours}, {hosts.names[index]} has {other}")
+    if differing:
+        shown = "\n".join(differing[:12])
+        return f"the workers do not run the same thing:\n{shown}\nmake them equal and start all of them again:\n  {hosts.remedy}"
+    return ""
+
+
+def _answer(
+    hosts: Hosts, facts: dict[str, str], address: tuple[str, int], deadline: float, timeout: float, say: Callable[[str], object]
+) -> Verdict:
+    """Any other process: reports to process 0 and returns its verdict."""
+    said = time.monotonic()
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(address, timeout=5) as connection:
+                _send(connection, json.dumps([hosts.index, facts]))
+                connection.settimeout(timeout + 15)  # process 0 may have begun to wait only now
+                fault, word = parse_json(_receive(connection))
+                return fault, word
+        except (OSError, ValueError):  # nobody there yet, or a stranger on the port
+            time.sleep(0.2)
+        if time.monotonic() - said > 10:
+            said = time.monotonic()
+            say(f"waiting for {hosts.names[0]} at {hosts.coordinator} ({timeout - (deadline - said):.0f}s)")
+    return (
+        f"this is worker {hosts.index} of {hosts.count}, and {hosts.names[0]} at {hosts.coordinator} did not answer within "
+        f"{timeout:.0f} s; start the same command on all of them at once:\n  {hosts.remedy}",
+        "",
+    )
+
+
+def _send(connection: socket.socket, text: str) -> None:
+    data = text.encode()
+    connection.sendall(len(data).to_bytes(4, "big") + data)
+
+
+def _receive(connection: socket.socket) -> str:
+    def exactly(size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = connection.recv(size - len(data))
+            if not part:
+                raise ConnectionResetError("the other side left")
+            data += part
+        return data
+
+    size = int.from_bytes(exactly(4), "big")
+    if size > 1 << 20:
+        raise ValueError("not one of ours")
+    return exactly(size).decode()
+
+
+def _listed(hosts: Hosts, indices: list[int]) -> str:
+    shown = ", ".join(hosts.names[i] for i in indices[:8])
+    return shown + (f" and {len(indices) - 8} more" if len(indices) > 8 else "")
+
+
+def on_first_process(action: Callable[[], None]) -> None:
+    """Runs `action` in process 0 alone; if it raises a UserError, every process raises it instead of waiting for ever."""
+    message = ""
+    if jax.process_index() == 0:
+        try:
+            action()
+        except UserError as error:
+            message = str(error)
+            if jax.process_count() == 1:
+                raise
+    if jax.process_count() > 1:
+        buffer = np.zeros(4096, np.uint8)
+        data = message.encode()[: buffer.size]
+        buffer[: len(data)] = np.frombuffer(data, np.uint8)
+        message = bytes(np.asarray(multihost_utils.broadcast_one_to_all(buffer))).rstrip(b"\0").decode(errors="replace")
+        if message:
+            raise UserError(message)
+
+
+MARK = ".shared"
+"""The file by which processes find that they see one directory."""
+
+
+def mark(directory: pathlib.Path, word: str) -> None:
+    """Leaves `word` in the directory for `sees` in the other processes."""
+    (directory / MARK).write_text(word)
+
+
+def sees(directory: pathlib.Path, word: str, patience: float = 60.0) -> bool:
+    """Whether the `directory` of this process is the one with that word; network file systems show a new file seconds later."""
+    path, deadline = directory / MARK, time.monotonic() + patience
+    while not (seen := path.is_file() and path.read_text() == word) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return seen
+
+
+def not_shared(directory: pathlib.Path, blind: str) -> UserError:
+    """What to raise where process number `blind` (or several, with commas) does not see the directory of process 0."""
+    return UserError(
+        f"--workdir={directory} of process 0 is not the directory that process {blind} sees under that name; "
+        "name one on storage that all workers mount (NFS, or a bucket through gcsfuse)"
+    )
+
+
+def require_shared(directory: pathlib.Path) -> None:
+    """A UserError in every process unless all see the `directory` of process 0: each keeps its part of a checkpoint there."""
+    if jax.process_count() == 1:
+        return
+    number = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(os.urandom(4), np.int32)))
+    if jax.process_index() == 0:
+        mark(directory, str(number))
+    everywhere = np.asarray(multihost_utils.process_allgather(np.array(sees(directory, str(number)))))
+    if jax.process_index() == 0:
+        (directory / MARK).unlink(missing_ok=True)
+    if blind := [str(i) for i in np.flatnonzero(~everywhere)]:
+        raise not_shared(directory, ", ".join(blind))
+
+
+def _tpu_environment() -> dict[str, str] | None:
+    """What describes a TPU slice: the process environment (GKE), else the metadata of a Cloud TPU VM; None elsewhere."""
+    if "TPU_WORKER_HOSTNAMES" in os.environ:
+        return dict(os.environ)
+    devices = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
+    if not devices or "TPU_SKIP_MDS_QUERY" in os.environ:
+        return None
+    endpoints, index = _metadata("attributes/worker-network-endpoints"), _metadata("attributes/agent-worker-number")
+    if not endpoints or not index:
+        return None
+    # `tpu-env` holds lines as NODE_ID: 'my-slice'; an endpoint is a host name, or NAME:ID:ADDRESS on older slices
+    lines = [line.split(":", 1) for line in (_metadata("attributes/tpu-env") or "").splitlines() if ":" in line]
+    described = {name.strip(): value.strip().strip("'") for name, value in lines}
+    workers = ",".join(endpoint.split(":")[-1] for endpoint in endpoints.split(","))
+    return described | {"TPU_WORKER_HOSTNAMES": workers, "TPU_WORKER_ID": index}
+
+
+def _metadata(key: str) -> str | None:
+    request = urllib.request.Request(METADATA + key, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as response:
+            return response.read().decode()
+    except OSError:  # not on Google Cloud, or no such attribute
+        return None
+
+
+def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
+    """Workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as JAX does."""
+    workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
+    slices = int(slice_.get("MEGASCALE_NUM_SLICES") or 1)
+    count = len(workers) * slices
+    if count == 1:
+        return None
+    here = int(slice_.get("MEGASCALE_SLICE_ID") or 0)
+    first = (slice_.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0]).split(":")[0]
+    names = tuple(
+        f"worker {i}" + (f" ({workers[i % len(workers)]})" if i // len(workers) == here else f" (slice {i // len(workers)})")
+        for i in range(count)
+    )
+    name, zone = slice_.get("NODE_ID") or "TPU_NAME", slice_.get("ZONE") or "ZONE"
+    verb = pathlib.Path(sys.argv[0]).stem
+    command = shlex.join(["tpu_scripts/run.sh", verb, *sys.argv[1:]])
+    where = pathlib.Path(__file__).resolve().parents[2]
+    everywhere = shlex.quote(f"cd {shlex.quote(str(where))} && {command}")
+    remedy = f"gcloud compute tpus tpu-vm ssh {name} --zone={zone} --worker=all --command={everywhere}"
+    return Hosts(f"{first}:{PORT}", count, int(slice_.get("TPU_WORKER_ID") or 0) + here * len(workers), names, remedy)

@@ -1,0 +1,162 @@
+"""The directory of one run: made, checked, locked, and bound to one configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import fnmatch
+import json
+import logging
+import os
+import pathlib
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bert_jax import __version__
+from bert_jax.corpus.files import read_json
+from bert_jax.interface.command import UserError
+from bert_jax.metrics.writer import METRICS, write_json
+
+CONFIG = "config.json"
+LOCK = ".lock"
+WRITTEN_BY = "written_by"  # the key of config.json that tells a workdir from any other directory with a config.json
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def open_workdir(
+    directory: pathlib.Path,
+    verb: str,
+    config: Mapping[str, Any],
+    may_change: Sequence[str] = (),
+    completed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> Iterator[None]:
+    """Holds the workdir for one run of `verb` with `config`, a nested plain dict, and writes its config.json.
+
+    `may_change` names keys that a continued run may give new values, as patterns over dotted paths (`"log_every"`,
+    `"phases.*.steps"`). Any other difference from the stored configuration is an error that shows both values: continuing
+    would silently produce a run that no configuration describes. `completed` gives a stored configuration the defaults of keys
+    that are younger than it, so that a run outlives the version that began it.
+    """
+    with contextlib.suppress(PermissionError):  # which is told below
+        _require_ours(directory)  # before a lock is left in a directory that is not of a run
+    _make(directory)
+    with locked(directory, LOCK):
+        stored = read_config(directory) if (directory / CONFIG).exists() else None
+        if stored is None:
+            _require_empty(directory)
+        elif (directory / METRICS).exists():  # a start that was refused before it trained binds nobody to its configuration
+            plain = completed({k: v for k, v in stored.items() if k != WRITTEN_BY})
+            _require_same(directory, verb, {**plain, WRITTEN_BY: stored[WRITTEN_BY]}, config, may_change)
+        written_by = f"bert_jax {__version__} {verb}"
+        write_json(directory / CONFIG, {WRITTEN_BY: written_by, **config})
+        yield
+
+
+def read_config(directory: pathlib.Path) -> dict[str, Any]:
+    """The configuration a workdir was made with, as nested plain values; its `written_by` key included."""
+    path = directory / CONFIG
+    stored = read_json(path, "name another --workdir, or remove this one")
+    if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
+        raise UserError(f"{directory} holds a {CONFIG} that is not of a run of ours (a model directory?); name another --workdir")
+    return stored
+
+
+def differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Every dotted key whose value differs, with both values; `"(absent)"` where one side lacks it.
+
+    >>> differences({"seed": 0, "phases": [{"steps": 10}]}, {"seed": 0, "phases": [{"steps": 20}]})
+    {'phases.0.steps': (10, 20)}
+    """
+    old, new = dict(flatten(stored)), dict(flatten(asked))
+    absent = "(absent)"
+    return {k: (old.get(k, absent), new.get(k, absent)) for k in sorted({*old, *new}) if old.get(k, absent) != new.get(k, absent)}
+
+
+def flatten(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Pairs of dotted path and value of every leaf; an empty container is a leaf, a tuple is the list JSON makes of it."""
+    branches = list(tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list | tuple) else ())
+    if not branches:
+        yield prefix, list(tree) if isinstance(tree, tuple) else tree
+    for key, value in branches:
+        yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _make(directory: pathlib.Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".writable-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory you may write to") from error
+
+
+def _require_ours(directory: pathlib.Path) -> None:
+    """Raises UserError for a directory with something else in it than a run."""
+    if (directory / CONFIG).exists():
+        read_config(directory)
+    elif directory.is_dir():
+        _require_empty(directory)
+
+
+def _require_empty(directory: pathlib.Path) -> None:
+    left_behind = (LOCK, ".writable-", f".{CONFIG}.")  # by a start of ours that was killed within its first moments
+    foreign = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith(left_behind))
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+        raise UserError(f"--workdir={directory} holds files that are not of a run ({shown}); name a new or empty directory")
+
+
+def _require_same(
+    directory: pathlib.Path, verb: str, stored: Mapping[str, Any], asked: Mapping[str, Any], may_change: Sequence[str]
+) -> None:
+    stored_verb = stored[WRITTEN_BY].split()[-1]
+    if stored_verb != verb:
+        raise UserError(f"--workdir={directory} holds a run of `{stored_verb}`, not of `{verb}`; name another --workdir")
+    changed = differences({k: v for k, v in stored.items() if k != WRITTEN_BY}, asked)
+    allowed = {key for key in changed if any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change)}
+    for key in sorted(allowed):
+        log.info("%s is now %s (was %s)", key, json.dumps(changed[key][1]), json.dumps(changed[key][0]))
+    refused = [(key, *changed[key]) for key in changed if key not in allowed]
+    if refused:
+        width = max(len(key) for key, _, _ in refused)
+        table = "\n".join(f"  {key:<{width}}  there {old}, asked for {new}" for key, old, new in refused)
+        more = any(key.split(".")[-1] in ("steps", "epochs") for key, _, _ in refused)
+        further = f"; to train its model further, name another --workdir and --config.init_from={directory}" if more else ""
+        raise UserError(
+            f"--workdir={directory} holds a run with another configuration:\n{table}\n"
+            f"name another --workdir for the new configuration, or repeat the old values to continue that run{further}"
+        )
+
+
+@contextlib.contextmanager
+def locked(directory: pathlib.Path, name: str) -> Iterator[None]:
+    """Holds the lock `name` in a workdir. Raises UserError, which says who else has it."""
+    # A POSIX record lock: the kernel drops it with the process, however it dies, and forked workers do not inherit it, so a
+    # lock file left by a killed run is free for the next one. The text inside only serves the message.
+    path = directory / name
+    with path.open("a+") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            file.seek(0)
+            raise UserError(
+                f"--workdir={directory} is in use by {file.read().strip() or 'another process'}; "
+                "wait for it, stop it, or name another --workdir"
+            ) from None
+        except OSError as error:  # some network file systems keep no locks: a run is possible all the same
+            log.warning("%s cannot be locked (%s): make sure that no second run uses it", directory, error.strerror)
+        file.seek(0)
+        file.truncate()
+        now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)  # the file stays: removing it would let two runs lock two different files of the same name

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.interface.command import UserError
+from bert_jax.model.config import HeadConfig, ModelConfig
+
+SMALL = {"init_from": "some/model"}
+SEQUENCE = HeadConfig(kind="sequence", labels=("no", "yes"))
+
+
+def with_values(**changes):
+    """SMALL with dotted keys set, written with two underscores for a dot."""
+    values = json.loads(json.dumps(SMALL))
+    for path, value in changes.items():
+        *groups, name = path.split("__")
+        node = values
+        for group in groups:
+            node = node.setdefault(group, {})
+        node[name] = value
+    return values
+
+
+def experiment(**changes) -> FinetuningExperiment:
+    return FinetuningExperiment.from_dict(with_values(**changes))
+
+
+def test_an_experiment_survives_the_trip_through_json():
+    one = experiment(sweep__seeds=[1, 2], training__class_weights=[1, 2.5], head__dropout=0.3, task__name="squad/v2.0")
+    assert FinetuningExperiment.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("sed", "there is no config.sed; did you mean 'seed'"),
+        ("training__lerning_rate", "there is no config.training.lerning_rate; did you mean 'training.learning_rate'"),
+        ("task__nmae", "did you mean 'task.name'"),
+        ("sweep__seed", "did you mean 'sweep.seeds'"),
+        ("distillation__teecher", "did you mean 'distillation.teacher'"),
+    ],
+)
+def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
+    with pytest.raises(UserError, match=says):
+        experiment(**{path: 1})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"init_from": ""}, r"config\.init_from is empty; name the model"),
+        ({"seed": -1}, r"config\.seed=-1 must be at least 0 and at most 4,294,967,295"),
+        ({"sweep__seeds": [0, 2**32]}, r"config\.sweep\.seeds\.1=4294967296 must be at least 0 and at most 4,294,967,295"),
+        ({"training__epochs": 0}, r"config\.training\.epochs=0 must be at least 1"),
+        ({"sweep__epochs": [3, 0]}, r"config\.sweep\.epochs\.1=0 must be at least 1"),
+        ({"training__batch_size": 0}, r"config\.training\.batch_size=0 must be at least 1"),
+        ({"training__learning_rate": 0.0}, r"config\.training\.learning_rate=0\.0 must be above 0"),
+        ({"sweep__learning_rates": [2e-5, -1e-5]}, r"config\.sweep\.learning_rates\.1=-1e-05 must be above 0"),
+        ({"training__accumulation": 0}, r"config\.training\.accumulation=0 must be at least 1"),
+        ({"training__schedule": "slanted"}, r"training\.schedule='slanted' is not one of .*; did you mean 'slanted_triangular'"),
+        ({"training__warmup_fraction": 1.5}, r"config\.training\.warmup_fraction=1\.5 must be at least 0 and at most 1"),
+        ({"training__label_smoothing": -0.1}, r"config\.training\.label_smoothing=-0\.1 must be at least 0 and below 1"),
+        ({"training__layer_decay": 1.2}, r"config\.training\.layer_decay=1\.2 must be at least 0 and at most 1"),
+        ({"training__class_weights": [1.0, -1.0]}, r"config\.training\.class_weights\.1=-1\.0 must be at least 0"),
+        ({"training__class_weights": "balanced"}, r"class_weights='balanced' must be a list"),
+        ({"training__freeze_encoder": True, "training__gradual_unfreezing": True}, "contradict each other; choose one"),
+        ({"selection__select": "bset"}, r"config\.selection\.select='bset' is not one of best, last; did you mean 'best'"),
+        ({"selection__patience": -1}, r"config\.selection\.patience=-1 must be at least 0"),
+        ({"selection__per_epoch": 0}, r"config\.selection\.per_epoch=0 must be at least 1"),
+        ({"selection__patience": 2, "selection__select": "last"}, r"patience=2 waits for .*; set selection\.select=best"),
+        ({"distillation__temperature": 0.0}, r"config\.distillation\.temperature=0\.0 must be at least 0\.01 and at most 1,000"),
+        ({"distillation__hidden_weight": -1.0}, r"config\.distillation\.hidden_weight=-1\.0 must be at least 0"),
+        ({"distillation__soft_weight": 1.1}, r"config\.distillation\.soft_weight=1\.1 must be at least 0 and at most 1"),
+        ({"optimizer__name": "adam"}, r"optimizer\.name='adam' is not one of .*; did you mean 'adamw'"),
+        ({"optimizer__decay_power": 0.5}, r"decay_power and end_learning_rate are for pretraining; set training\.schedule"),
+        ({"sweep__devices_per_run": -1}, r"config\.sweep\.devices_per_run=-1 must be at least 0"),
+        ({"sweep__seeds": [1, 2, 1]}, r"asks twice for the run batch-32_rate-2e-05_epochs-3_seed-1; leave one out"),
+        ({"init_random": True, "keep_head": True}, "keep_head and init_new have no use; leave them out"),
+        ({"init_random": True, "init_new": "pooler"}, "keep_head and init_new have no use; leave them out"),
+        ({"log_every": 0}, r"config\.log_every=0 must be at least 1"),
+        ({"checkpoints__keep": 0}, r"config\.checkpoints\.keep=0 must be at least 1"),
+        ({"head__lstm": -1}, r"config\.head\.lstm=-1 must be at least 0"),
+        ({"task__length": 4}, r"config\.task\.length=4 must be at least 8"),
+        ({"training__batch_size": 16.0}, r"config\.training\.batch_size=16\.0 must be an int"),
+    ],
+)
+def test_an_impossible_value_is_an_error_naming_key_value_and_limit(changes, says):
+    with pytest.raises(UserError, match=says):
+        experiment(**changes)
+
+
+# --------------------------------------------------------------------------------------------------------------------- the runs
+
+
+def test_without_a_sweep_there_is_one_run_and_it_is_the_experiment():
+    one = experiment(seed=3, sweep__devices_per_run=2)
+    assert one.runs() == [one]
+
+
+def test_the_papers_grid_over_seeds_is_every_combination_with_seeds_fastest():
+    grid = {"batch_sizes": [16, 32], "learning_rates": [5e-5, 3e-5, 2e-5], "epochs": [2, 3, 4], "seeds": [7, 8]}
+    runs = experiment(sweep=grid).runs()
+    found = [(r.training.batch_size, r.training.learning_rate, r.training.epochs, r.seed) for r in runs]
+    assert found == [(b, rate, n, s) for b in (16, 32) for rate in (5e-5, 3e-5, 2e-5) for n in (2, 3, 4) for s in (7, 8)]
+    assert len({run.name for run in runs}) == 36
+    assert runs[0].name == "batch-16_rate-5e-05_epochs-2_seed-7"
+
+
+def test_a_run_of_a_sweep_differs_from_the_experiment_in_nothing_else():
+    whole = experiment(seed=1, sweep__seeds=[4, 5], sweep__learning_rates=[1e-5], training__layer_decay=0.9, task__name="gap")
+    for run, seed in zip(whole.runs(), (4, 5), strict=True):
+        training = dataclasses.replace(whole.training, learning_rate=1e-5)
+        assert run == dataclasses.replace(whole, seed=seed, training=training, sweep=run.sweep)
+        assert run.runs() == [run]
+
+
+# ---------------------------------------------------------------------------------------------------------- the head, the model
+
+
+def test_the_head_is_the_tasks_with_what_the_configuration_asks_for():
+    assert experiment().head_config(SEQUENCE) == SEQUENCE
+    asked = experiment(head__pooling="concat", head__layers="scalar_mix", head__dropout=0.4).head_config(SEQUENCE)
+    assert asked == dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix", dropout=0.4)
+    with pytest.raises(UserError, match=r"head\.lstm=8 is for a token head"):
+        experiment(head__lstm=8).head_config(SEQUENCE)
+
+
+def test_the_model_is_the_one_that_was_loaded_but_for_how_it_trains():
+    loaded = ModelConfig(hidden_size=24, num_heads=3, activation="relu", hidden_dropout=0.3, max_position=77)
+    config = experiment(model__hidden_dropout=0.2, model__dtype="bfloat16", model__vocab_multiple=8).model_config(loaded, "cpu")
+    assert config == dataclasses.replace(loaded, hidden_dropout=0.2, dtype="bfloat16", vocab_multiple=8)
+
+
+def test_products_are_bfloat16_on_a_tpu_and_float32_elsewhere_unless_told_otherwise():
+    def dtypes(**fields: object) -> list[str]:
+        return [experiment(**fields).model_config(ModelConfig(), platform).dtype for platform in ("cpu", "gpu", "tpu")]
+
+    assert dtypes() == ["float32", "float32", "bfloat16"]
+    assert dtypes(model__dtype="float32") == ["float32"] * 3
+    with pytest.raises(UserError, match=r"config\.model\.dtype='half' is not one of auto, float32, bfloat16"):
+        dtypes(model__dtype="half")
+
+
+def test_a_frozen_encoder_runs_without_dropout_and_the_head_on_it_keeps_its_own():
+    frozen = experiment(training__freeze_encoder=True, model__hidden_dropout=0.3, model__attention_dropout=0.2)
+    config = frozen.model_config(ModelConfig(), "cpu")
+    assert (config.hidden_dropout, config.attention_dropout) == (0.0, 0.0)
+    assert frozen.head_config(SEQUENCE).dropout == 0.3
+    assert frozen.head_config(HeadConfig(kind="span")).dropout is None  # which is none, as in the original
+    assert experiment(training__freeze_encoder=True, head__dropout=0.0).head_config(SEQUENCE).dropout == 0.0

@@ -1,0 +1,98 @@
+"""A key or a flag that there is not: what is suggested instead, over all of an experiment."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from bert_jax import predict
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.keys import ALIASES, leaves, meant
+from bert_jax.configs.pretraining import Experiment
+from bert_jax.interface.command import FlagParser, UserError, nearest
+from bert_jax.runtime import launch
+
+BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
+
+
+@pytest.mark.parametrize(
+    ("key", "finetunes", "pretrains"),
+    [
+        ("training.lr", ["training.learning_rate"], ["phases.0.learning_rate"]),
+        ("lr", ["training.learning_rate"], ["phases.0.learning_rate"]),
+        ("learning_rate", ["training.learning_rate"], ["phases.0.learning_rate"]),
+        ("epochs", ["training.epochs", "sweep.epochs"], []),
+        ("batch_size", ["training.batch_size"], ["evaluation.batch_size", "phases.0.batch_size"]),
+        ("optimizer.wd", ["optimizer.weight_decay"], ["optimizer.weight_decay"]),
+        ("wd", ["optimizer.weight_decay"], ["optimizer.weight_decay"]),
+        ("max_seq_length", ["task.length"], ["phases.0.length"]),
+        ("training.gradient_accumulation_steps", ["training.accumulation"], ["phases.0.accumulation"]),
+        ("save_every", ["checkpoints.every"], ["checkpoints.every"]),
+        ("model.dropout", BOTH_DROPOUTS, BOTH_DROPOUTS),
+        ("model.n_heads", [], ["model.num_heads"]),
+        ("sweep.seed", ["sweep.seeds"], ["seed"]),
+        ("task.stride", ["task.doc_stride"], []),
+        ("optimiser", ["optimizer"], ["optimizer"]),
+        ("colour", [], []),
+        ("top_k", [], []),
+    ],
+)
+def test_the_whole_tree_is_searched_for_the_key_that_was_meant(key: str, finetunes: list[str], pretrains: list[str]):
+    assert sorted(meant(key, FinetuningExperiment)) == sorted(finetunes)
+    assert sorted(meant(key, Experiment)) == sorted(pretrains)
+
+
+def test_every_alias_stands_for_a_key_and_is_none_itself():
+    known = [f".{key}" for schema in (Experiment, FinetuningExperiment) for key, _ in leaves(schema)]
+    assert [name for name in ALIASES if not any(key.endswith(f".{name}") for key in known)] == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "schema", "flag", "says"),
+    [
+        ("finetune", FinetuningExperiment, "--learning_rate=1e-5", "did you mean --config.training.learning_rate?"),
+        ("finetune", FinetuningExperiment, "--epochs=2", "did you mean --config.training.epochs or --config.sweep.epochs?"),
+        ("pretrain", Experiment, "--batch-size=2", "--config.phases.0.batch_size?"),
+        ("pretrain", Experiment, "--work_dir=x", "did you mean '--workdir'?"),
+        ("pretrain", Experiment, "--hang_seconds=9", "did you mean '--hang-seconds'?"),
+    ],
+)
+def test_a_key_given_as_a_flag_is_suggested_as_the_key(verb: str, schema: type, flag: str, says: str):
+    with pytest.raises(UserError) as error:
+        launch.flag_parser(verb, "", schema).parse_args([flag])
+    assert str(error.value).startswith(f"unknown argument {flag}: ")
+    assert says in str(error.value)
+
+
+def test_a_flag_is_suggested_by_its_name_and_not_by_its_dashes():
+    assert nearest("--topk", ["--output", "--top-k", "--input"]) == "did you mean '--top-k'?"
+    assert nearest("--topk", ["--output", "--input"]) == "known: --input, --output"
+    assert nearest("--learning_rate", ["--coordinator", "--config"]) == "known: --config, --coordinator"
+    for name in ("classify", "fill-mask"):
+        parser: FlagParser = predict._parser(name, predict.VERBS[name])
+        with pytest.raises(UserError) as error:
+            parser.parse_args(["--model=m", "--topk=3", "text"])
+        assert "--output'?" not in str(error.value)
+
+
+def test_the_value_of_the_experiment_is_the_one_that_is_now(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    config = {"training": {"learning_rate": 3e-4}, "init_from": "model", "head": {"dropout": 0.2}}
+    file.write_text(f"def get_config(): return {config!r}")
+
+    def read(*overrides: tuple[str, str]) -> dict:
+        return launch.read_config(str(file), overrides, FinetuningExperiment)
+
+    with pytest.raises(UserError, match=r"learning_rate=fast: wanted a number, above 0 and at most 1e\+30 \(now 0\.0003\)$"):
+        read(("training.learning_rate", "fast"))
+    with pytest.raises(UserError, match=r"epochs=two: wanted a whole number, at least 1 and at most 10,000 \(now 3\)$"):
+        read(("training.epochs", "two"))
+    assert read(("init_from", "null"))["training"] == {"learning_rate": 3e-4}
+    assert "init_from" not in read(("init_from", "null"))
+    assert read(("head.dropout", "null"))["head"] == {"dropout": None}
+    assert read(("task.own.dev", "null"))["task"] == {"own": {"dev": None}}
+    assert read(("task.own.label_names", "[pos,neg]"))["task"]["own"]["label_names"] == ["pos", "neg"]
+    assert read(("task.own.label_names", "pos, neg"))["task"]["own"]["label_names"] == ["pos", "neg"]
+    assert read(("task.own.label_names", "['a,b','c']"))["task"]["own"]["label_names"] == ["a,b", "c"]
+    assert read(("sweep.seeds", "[]"))["sweep"]["seeds"] == []

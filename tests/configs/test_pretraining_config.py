@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bert_jax.configs.pretraining import Experiment
+from bert_jax.interface.command import UserError
+
+SMALL = {
+    "phases": [{"steps": 10, "warmup_steps": 2}, {"steps": 5, "length": 512, "max_predictions": 77, "continue_schedule": True}]
+}
+
+
+def with_value(path: str, value):
+    """SMALL with one dotted key set."""
+    values = json.loads(json.dumps(SMALL))
+    node = values
+    *groups, name = path.split(".")
+    for group in groups:
+        node = node[int(group)] if isinstance(node, list) else node.setdefault(group, {})
+    node[name] = value
+    return values
+
+
+def test_an_experiment_survives_the_trip_through_json():
+    experiment = Experiment.from_dict(SMALL)
+    assert Experiment.from_dict(json.loads(json.dumps(experiment.to_dict()))) == experiment
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("sed", "there is no config.sed; did you mean 'seed'"),
+        ("model.hiden_size", "there is no config.model.hiden_size; did you mean 'model.hidden_size'"),
+        ("optimizer.weight_deacy", "did you mean 'optimizer.weight_decay'"),
+        ("phases.0.lerning_rate", "there is no config.phases.0.lerning_rate; did you mean 'phases.0.learning_rate'"),
+        ("examples.pair", "did you mean 'examples.pairs'"),
+    ],
+)
+def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
+    with pytest.raises(UserError, match=says):
+        Experiment.from_dict(with_value(path, 1))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("seed", "1", "config.seed='1' must be an int"),
+        ("seed", -1, "config.seed=-1 must be at least 0 and at most 4,294,967,295"),
+        ("model", 3, "config.model must be a group of keys"),
+        ("phases", "many", "must be a list of phases"),
+        ("phases", [], "nothing to train"),
+        ("phases.0.length", 1024, "length=1024 is longer than the position table, model.max_position=512"),
+        ("phases.0.batch_size", 0, "batch_size=0 must be at least 1"),
+        ("phases.0.accumulation", 3, "batch_size=256 does not divide into 3 microbatches"),
+        ("phases.0.warmup_steps", 11, "warmup_steps=11 must be between 0 and the phase's steps=10"),
+        ("phases.0.continue_schedule", True, "no schedule before it"),
+        ("phases.0.max_predictions", 0, "max_predictions=0"),
+        ("examples.pairs", "papper", "did you mean 'paper'"),
+        ("examples.whole_word", 1, "must be true or false"),
+        ("mesh.data", 0, "mesh.data=0"),
+        ("log_every", 0, "log_every=0"),
+        ("model.type_vocab_size", 1, "has no type for the second text of a pair; set it to 2, or config.examples.pairs=none"),
+    ],
+)
+def test_an_impossible_value_is_an_error_naming_key_value_and_limit(path, value, says):
+    with pytest.raises(UserError, match=says):
+        Experiment.from_dict(with_value(path, value))
+
+
+def test_whole_numbers_pass_for_floats():
+    assert Experiment.from_dict(with_value("phases.0.learning_rate", 1)).phases[0].learning_rate == 1.0
+
+
+def test_a_phase_that_continues_the_schedule_lengthens_it():
+    (schedule,) = Experiment.from_dict(SMALL).schedules()
+    assert (schedule.start, schedule.steps, schedule.warmup_steps) == (0, 15, 2)
+
+
+def test_a_phase_that_does_not_begins_a_schedule_of_its_own():
+    values = with_value("phases.1.continue_schedule", False) | {}
+    first, second = Experiment.from_dict(values).schedules()
+    assert (first.start, first.steps, second.start, second.steps) == (0, 10, 10, 5)
+
+
+def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
+    experiment = Experiment.from_dict(SMALL)
+    assert len({experiment.phase_seed(0), experiment.phase_seed(1), Experiment.from_dict(SMALL | {"seed": 1}).phase_seed(0)}) == 3

@@ -1,0 +1,125 @@
+"""New vocabularies: the same for the same text, spelling all of it, special tokens in their places."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import subprocess
+import sys
+from array import array
+
+import pytest
+
+from bert_jax.corpus.cleaning import CleaningConfig
+from bert_jax.corpus.shard import TextConfig, is_heldout
+from bert_jax.corpus.sources import ReadOptions, Source, find_items
+from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.corpus.vocabulary_training import train_sentencepiece, train_wordpiece, training_text
+from bert_jax.interface.command import UserError
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[list[str]]:
+    """English sentences that every Python carries."""
+    from pydoc_data import topics
+
+    lines = [line.strip() for key in sorted(topics.topics)[:12] for line in topics.topics[key].split("\n")]
+    return [[line for line in lines[start : start + 40] if line] for start in range(0, len(lines), 40)]
+
+
+@pytest.mark.parametrize("train", [train_wordpiece, train_sentencepiece])
+def test_special_tokens_come_first_and_padding_is_zero(documents, train):
+    tokenizer = train(documents, 400, True)
+    info = tokenizer.vocabulary
+    assert (info.pad_id, info.unk_id, info.cls_id, info.sep_id, info.mask_id) == (0, 1, 2, 3, 4)
+    assert tokenizer.size == 400
+
+
+@pytest.mark.parametrize("train", [train_wordpiece, train_sentencepiece])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_new_vocabulary_spells_its_text_without_unknowns(documents, train, lowercase):
+    tokenizer = train(documents, 500, lowercase)
+    assert tokenizer.vocabulary.lowercase is lowercase
+    ids = array("I")
+    for sentences in documents:
+        for sentence in sentences:
+            tokenizer.append(sentence, ids)
+    left_out = 0.0 if train is train_wordpiece else 0.002  # SentencePiece leaves out the rarest 0.05 % of characters
+    assert collections.Counter(ids)[tokenizer.unk_id] <= left_out * len(ids)
+    assert (tokenizer.special_ids - {tokenizer.unk_id}).isdisjoint(ids)
+    assert any(piece != piece.lower() for piece in tokenizer.pieces[5:]) is not lowercase
+
+
+@pytest.mark.parametrize("train", ["train_wordpiece", "train_sentencepiece"])
+def test_the_same_text_gives_the_same_vocabulary_in_another_process(documents, train):
+    """Hash tables are seeded anew in each process, so a vocabulary that depends on their order differs between them."""
+    code = (
+        "import sys; from bert_jax.corpus import training; "
+        "documents = [line.split('\\x1f') for line in sys.stdin.read().split('\\x1e')]; "
+        f"print(training.{train}(documents, 450, True).vocabulary.sha256)"
+    )
+    text = "\x1e".join("\x1f".join(sentences) for sentences in documents)
+    command = [sys.executable, "-c", code]
+    runs = [subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=REPOSITORY) for _ in range(3)]
+    assert len({run.stdout for run in runs}) == 1
+
+
+def test_a_vocabulary_too_small_for_its_characters_is_an_error(documents):
+    with pytest.raises(UserError, match=r"--vocab-size=20 is less than the .* pieces"):
+        train_wordpiece(documents, 20, True)
+    with pytest.raises(UserError, match="cannot make 10 pieces"):
+        train_sentencepiece(documents, 10, True)
+
+
+def test_no_text_makes_no_vocabulary():
+    with pytest.raises(UserError, match="no text"):
+        train_wordpiece([], 100, True)
+
+
+def test_sentencepiece_never_makes_a_special_token_of_text(documents):
+    tokenizer = train_sentencepiece(documents, 400, False)
+    ids = tokenizer.encode("The [MASK] and [SEP], <pad> too. [CLS]")
+    assert (tokenizer.special_ids - {tokenizer.unk_id}).isdisjoint(ids)
+    assert tokenizer.encode_with_specials("the [MASK]")[-1] == tokenizer.mask_id
+
+
+def test_sentencepiece_survives_saving_and_gives_offsets(documents, tmp_path):
+    tokenizer = train_sentencepiece(documents, 400, True)
+    tokenizer.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.vocabulary == tokenizer.vocabulary
+    text = "The Objects of a Class"
+    ids, spans = again.encode_with_offsets(text)
+    assert ids == tokenizer.encode(text)
+    assert "".join(text[start:end] for start, end in spans).lower().replace(" ", "") == "theobjectsofaclass"
+    assert again.decode(ids) == text.lower()
+    assert again.tokens(ids)[0].startswith("\u2581")
+    assert not again.is_continuation(ids)[0]
+
+
+def test_a_model_that_does_not_fold_case_is_given_folded_text(documents, tmp_path):
+    lowered = [[sentence.lower() for sentence in sentences] for sentences in documents]
+    train_sentencepiece(lowered, 400, False).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    tokenizer = load_tokenizer(tmp_path / "spiece.model")
+    assert tokenizer.vocabulary.lowercase
+    assert tokenizer.encode("THE CLÁSS") == tokenizer.encode("the class")
+    ids, spans = tokenizer.encode_with_offsets("THE CLÁSS")
+    assert ids == tokenizer.encode("the class")
+    assert spans[-1][1] == 9
+
+
+def test_training_text_is_taken_evenly_and_never_from_held_out_documents(tmp_path):
+    documents = [f"Document {k} has these words in it.\nAnd these others, number {k}." for k in range(4000)]
+    (tmp_path / "a.txt").write_text("\n\n".join(documents))
+    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), heldout_fraction=0.2)
+    items = find_items([Source("text", str(tmp_path / "a.txt"))], config.options)
+    everything = list(training_text(items, config, 10**9))
+    assert 0.7 * 4000 < len(everything) < 0.9 * 4000
+    assert not any(is_heldout(sentences, 0.2) for sentences in everything)
+    some = [int(sentences[0].split()[1]) for sentences in training_text(items, config, 20_000)]
+    assert 100 < len(some) < 800
+    quarters = collections.Counter(number // 1000 for number in some)
+    assert all(quarters[k] > len(some) / 8 for k in range(4))

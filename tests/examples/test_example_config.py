@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bert_jax.examples.config import ExampleConfig
+from bert_jax.interface.command import UserError
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": 4}, r"length=4 must be at least 5, 3 of them special tokens"),
+        ({"length": 100_000}, r"length=100000 must be at least 3 and at most 32,767"),
+        ({"max_predictions": 0}, r"max_predictions=0 must be at least 1"),
+        ({"max_predictions": 126}, r"max_predictions=126 must be at most 125"),
+        ({"masked_fraction": 1.5}, r"masked_fraction=1.5 must be above 0 and at most 1"),
+        ({"masked_fraction": 0.0}, r"masked_fraction=0"),
+        ({"mask_probability": 0.9, "random_probability": 0.2}, r"sum to more than 1"),
+        ({"short_probability": -0.1}, r"short_probability=-0.1"),
+        ({"packed_examples": 0}, r"packed_examples=0"),
+        ({"duplicates": -1}, r"duplicates=-1"),
+        ({"pairs": "orginal"}, r"'orginal'.*did you mean 'original'"),
+        ({"packed_examples": 4}, r"max_predictions=20 is too small for packed_examples=4 .*set max_predictions=21"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_key_value_and_limit(changes, message):
+    with pytest.raises(UserError, match=message):
+        ExampleConfig(**({"length": 128, "max_predictions": 20} | changes))
+
+
+@pytest.mark.parametrize(("length", "packed", "fraction"), [(40, 3, 0.15), (30, 2, 0.5), (23, 4, 0.3)])
+def test_the_predictions_asked_for_packing_are_the_fewest_that_always_do(length, packed, fraction):
+    shape = {"length": length, "packed_examples": packed, "masked_fraction": fraction}
+    counts = ExampleConfig(length=length, max_predictions=length - 3, masked_fraction=fraction).predictions(np.arange(length + 1))
+    sizes = range(5, length + 1)
+    rows = [row for k in range(1, packed + 1) for row in itertools.combinations_with_replacement(sizes, k) if sum(row) <= length]
+    needed = max(sum(counts[size] for size in row) for row in rows)
+    ExampleConfig(max_predictions=int(needed), **shape)
+    with pytest.raises(UserError, match=f"set max_predictions={needed} "):
+        ExampleConfig(max_predictions=int(needed) - 1, **shape)

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import threading
+import types
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.finetuning.shares import Share
+from bert_jax.finetuning.sweep import BEST, Learned, device_groups, summarise, sweep, table
+from bert_jax.interface.command import UserError
+from bert_jax.runtime import launch
+from bert_jax.sharding.out_of_memory import OutOfMemory
+
+SCORES = {1: 0.5, 2: 0.875, 3: 0.25, 4: 0.875}
+"""By seed."""
+
+
+def experiment(**sweep_values: Any) -> FinetuningExperiment:
+    return FinetuningExperiment.from_dict({"init_from": "m", "sweep": {"devices_per_run": 8, **sweep_values}})
+
+
+def run_in(workdir: pathlib.Path) -> launch.Run:
+    preemption: Any = types.SimpleNamespace(exit_status=143, requested=lambda step: False)
+    watchdog: Any = types.SimpleNamespace(alive=lambda doing: None)
+    return launch.Run(workdir, True, preemption, watchdog)
+
+
+def results_of(one: FinetuningExperiment, score: float, **fields: Any) -> dict[str, Any]:
+    t = one.training
+    return {
+        "metric": "f1",
+        "scores": {"dev": {"accuracy": 0.0, "f1": score}, "dev_other": {"f1": 9.0}},
+        "baseline": {"dev": {"f1": 0.125}},
+        "degenerate": False,
+        "seed": one.seed,
+        "batch_size": t.batch_size,
+        "learning_rate": t.learning_rate,
+        "epochs": t.epochs,
+    } | fields
+
+
+def trained(one: FinetuningExperiment, directory: pathlib.Path, score: float, **fields: Any) -> dict[str, Any]:
+    """What a run leaves behind: its best weights, a state, and its results."""
+    for folder in (BEST, "checkpoints"):
+        (directory / folder / "5").mkdir(parents=True)
+    results = results_of(one, score, **fields)
+    (directory / "results.json").write_text(json.dumps(results))
+    return results
+
+
+def by_seed(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+    return trained(one, directory, SCORES[one.seed])
+
+
+class Finished:
+    """A `finish` that remembers what it got."""
+
+    def __init__(self) -> None:
+        self.runs: list[Learned] = []
+
+    def __call__(self, learned: Learned) -> None:
+        assert (learned.directory / BEST).is_dir(), "its weights are gone"
+        self.runs.append(learned)
+
+    @property
+    def seed(self) -> int:
+        (run,) = self.runs
+        return run.experiment.seed
+
+
+def summary_of(workdir: pathlib.Path) -> dict[str, Any]:
+    return json.loads((workdir / "results.json").read_text())
+
+
+# ------------------------------------------------------------------------------------------------------------------- statistics
+
+
+def test_statistics_are_numpys_over_the_seeds_of_each_setting(tmp_path):
+    whole = experiment(seeds=[1, 2, 3, 4], learning_rates=[1e-5, 2e-5])
+    scores = np.random.default_rng(0).random(8)
+    runs = whole.runs()
+    settings = summarise([results_of(one, float(score)) for one, score in zip(runs, scores, strict=True)])["settings"]
+    for rate, own in ((1e-5, scores[:4]), (2e-5, scores[4:])):
+        (found,) = [s for s in settings if s["learning_rate"] == rate]
+        assert (found["runs"], found["batch_size"], found["epochs"]) == (4, 32, 3)
+        for name, wanted in {"best": own.max(), "mean": own.mean(), "std": own.std(ddof=1), "median": np.median(own)}.items():
+            assert found[name] == pytest.approx(wanted, rel=1e-12), name
+    assert settings[0]["mean"] > settings[1]["mean"], "best first"
+
+
+def test_one_seed_has_no_deviation():
+    (setting,) = summarise([results_of(experiment(), 0.5)])["settings"]
+    assert (setting["std"], setting["mean"], setting["median"]) == (None, 0.5, 0.5)
+
+
+def test_degenerate_runs_count_and_failed_ones_are_counted_and_left_out():
+    runs = experiment(seeds=[1, 2, 3, 4]).runs()
+    failed = {"failed": "diverged", "seed": 4, "batch_size": 32, "learning_rate": 2e-5, "epochs": 3}
+    results = [results_of(runs[0], 0.9), results_of(runs[1], 0.1, degenerate=True), results_of(runs[2], 0.8), failed]
+    summary = summarise(results)
+    (setting,) = summary["settings"]
+    assert (setting["runs"], setting["degenerate"], setting["failed"]) == (4, 1, 1)
+    assert setting["mean"] == pytest.approx(0.6)
+    assert setting["median"] == 0.8
+    assert summary["runs"] == results
+
+
+def test_a_setting_whose_runs_all_failed_is_last_and_has_no_mean():
+    runs = experiment(seeds=[1], learning_rates=[1.0, 2e-5]).runs()
+    failed = {"failed": "diverged", "seed": 1, "batch_size": 32, "learning_rate": 1.0, "epochs": 3}
+    summary = summarise([failed, results_of(runs[1], 0.0)])
+    assert [s["mean"] for s in summary["settings"]] == [0.0, None]
+    assert (summary["metric"], summary["baseline"]) == ("dev/f1", 0.125)
+    assert summary["baseline_answers"] == {"most frequent answer": 0.125}  # of results without a name, as they once were
+
+
+def test_the_table_has_a_line_for_each_setting_and_names_the_baseline():
+    runs = experiment(seeds=[1, 2], batch_sizes=[16, 32]).runs()
+    named = {"baseline_answers": {"dev": {"'a' for all, best on dev": 0.125}}}
+    lines = table(summarise([results_of(one, 0.25 * i, **named) for i, one in enumerate(runs)])).splitlines()
+    assert lines[0] == "dev/f1, baseline 0.125 ('a' for all, best on dev)"
+    assert " ".join(lines[1].split()) == "batch_size learning_rate epochs runs best mean std median degenerate failed"
+    assert lines[2].split() == ["32", "2e-05", "3", "2", "0.75", "0.625", "0.1768", "0.625", "0", "0"]
+    assert len({len(line) for line in lines[1:]}) == 1
+    assert len(lines) == 4
+
+
+# ---------------------------------------------------------------------------------------------------------------- one at a time
+
+
+def test_the_best_run_is_finished_and_only_its_weights_are_kept(tmp_path):
+    whole, finish = experiment(seeds=[1, 2, 3]), Finished()
+    assert sweep(whole, run_in(tmp_path), by_seed, finish) == 0
+    assert finish.seed == 2
+    assert [path.parent.name for path in tmp_path.glob(f"runs/*/{BEST}")] == [whole.runs()[1].name]
+    assert not list(tmp_path.glob("runs/*/checkpoints"))
+    summary = summary_of(tmp_path)
+    assert summary["best_run"] == whole.runs()[1].name
+    assert [r["seed"] for r in summary["runs"]] == [1, 2, 3]
+
+
+def test_a_single_run_lies_in_the_workdir_itself_and_keeps_everything(tmp_path):
+    finish = Finished()
+    assert sweep(experiment(seeds=[3]), run_in(tmp_path), by_seed, finish) == 0
+    assert finish.runs[0].directory == tmp_path
+    assert (tmp_path / "checkpoints").is_dir()
+    assert summary_of(tmp_path)["scores"]["dev"]["f1"] == SCORES[3], "its own results, no summary of one"
+
+
+def test_a_failed_run_does_not_end_a_sweep(tmp_path):
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        if one.seed == 2 or one.training.learning_rate == 1.0:
+            raise UserError("the loss was not finite")
+        return by_seed(one, directory, devices)
+
+    finish = Finished()
+    assert sweep(experiment(seeds=[1, 2, 3], learning_rates=[1.0, 2e-5]), run_in(tmp_path), train, finish) == 0
+    assert finish.seed == 1
+    summary = summary_of(tmp_path)
+    assert [(s["learning_rate"], s["failed"]) for s in summary["settings"]] == [(2e-5, 1), (1.0, 3)]
+    assert summary["runs"][0]["failed"] == "the loss was not finite"
+    assert [r["seed"] for r in summary["runs"] if "failed" not in r] == [1, 3]
+
+
+def test_a_sweep_whose_runs_all_fail_says_why_and_so_does_a_single_run(tmp_path):
+    def fail(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> None:
+        raise UserError(f"seed {one.seed} is no good")
+
+    with pytest.raises(UserError, match="no run of 2 came to its end; the first one: seed 1 is no good"):
+        sweep(experiment(seeds=[1, 2]), run_in(tmp_path), fail, Finished())
+    with pytest.raises(UserError, match=r"^seed 1 is no good"):
+        sweep(experiment(seeds=[1]), run_in(tmp_path), fail, Finished())
+
+
+def test_a_run_that_does_not_fit_counts_as_failed_but_of_several_processes_ends_all(tmp_path, monkeypatch):
+    """There the others may have had enough, and would wait for it in their next step."""
+
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        if one.seed == 2:
+            raise OutOfMemory("the training step does not fit")
+        return by_seed(one, directory, devices)
+
+    for workdir in ("alone", "two"):
+        (tmp_path / workdir).mkdir()
+    finish = Finished()
+    assert sweep(experiment(seeds=[1, 2]), run_in(tmp_path / "alone"), train, finish) == 0
+    assert finish.seed == 1
+    assert summary_of(tmp_path / "alone")["runs"][1]["failed"] == "the training step does not fit"
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(OutOfMemory):
+        sweep(experiment(seeds=[1, 2]), run_in(tmp_path / "two"), train, Finished())
+
+
+def test_a_bug_in_a_run_is_not_taken_for_its_failure(tmp_path):
+    def break_down(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> None:
+        raise ZeroDivisionError
+
+    for devices_per_run in (8, 4):
+        with pytest.raises(ZeroDivisionError):
+            sweep(experiment(seeds=[1, 2, 3], devices_per_run=devices_per_run), run_in(tmp_path), break_down, Finished())
+
+
+@pytest.mark.parametrize("devices_per_run", [8, 2])
+def test_a_sweep_that_is_asked_to_stop_stops_and_the_same_command_does_only_what_is_left(tmp_path, devices_per_run):
+    whole = experiment(seeds=[1, 2, 3, 4], devices_per_run=devices_per_run)
+    asked: list[int] = []
+
+    def until_three(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> Mapping | None:
+        asked.append(one.seed)
+        return None if one.seed == 3 else by_seed(one, directory, devices)
+
+    finish = Finished()
+    assert sweep(whole, run_in(tmp_path), until_three, finish) == 143
+    assert finish.runs == []
+    assert 3 in asked
+    before = set(asked) - {3}
+    asked.clear()
+
+    def the_rest(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> Mapping:
+        asked.append(one.seed)
+        return by_seed(one, directory, devices)
+
+    assert sweep(whole, run_in(tmp_path), the_rest, finish) == 0
+    assert sorted(asked) == sorted({1, 2, 3, 4} - before)
+    assert finish.seed == 2
+    assert [r["scores"]["dev"]["f1"] for r in summary_of(tmp_path)["runs"]] == list(SCORES.values())
+
+
+def test_unreadable_results_are_no_results(tmp_path):
+    whole = experiment(seeds=[1, 2])
+    directory = tmp_path / "runs" / whole.runs()[0].name
+    directory.mkdir(parents=True)
+    (directory / "results.json").write_text('{"scores": {"dev"')
+    assert sweep(whole, run_in(tmp_path), by_seed, Finished()) == 0
+
+
+# ----------------------------------------------------------------------------------------------------------------- side by side
+
+
+def test_devices_are_shared_out_and_a_single_run_has_all():
+    assert device_groups(experiment(seeds=[1, 2], devices_per_run=2)) == [jax.devices()[i : i + 2] for i in (0, 2, 4, 6)]
+    assert device_groups(experiment(seeds=[1, 2], devices_per_run=0)) == [jax.devices()]
+    assert device_groups(experiment(devices_per_run=2)) == [jax.devices()]
+    for size in (3, 16):
+        with pytest.raises(UserError, match=f"devices_per_run={size} does not divide the 8 devices of a process; choose"):
+            device_groups(experiment(seeds=[1, 2], devices_per_run=size))
+
+
+def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all(tmp_path):
+    """Four runs, one of them fails; three processes, here as threads."""
+    whole, finish = experiment(seeds=[1, 2, 3, 4], devices_per_run=0), Finished()
+    trained_by: dict[int, list[int]] = {}
+
+    def process(index: int) -> int:
+        def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+            trained_by.setdefault(index, []).append(one.seed)
+            if one.seed == 3:
+                raise UserError("diverged")
+            return by_seed(one, directory, devices)
+
+        run = run_in(tmp_path)
+        with Share(tmp_path, index, 3, start="this one", beat=0.02) as share:
+            return sweep(whole, dataclasses.replace(run, share=share), train, finish)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(process, range(3))) == [0, 0, 0]
+    assert trained_by == {0: [1, 4], 1: [2], 2: [3]}
+    assert finish.seed == 2
+    assert [path.parent.name for path in tmp_path.glob(f"runs/*/{BEST}")] == [whole.runs()[1].name]
+    summary = summary_of(tmp_path)
+    assert [r["seed"] for r in summary["runs"]] == [1, 2, 3, 4]
+    (setting,) = summary["settings"]
+    assert (setting["runs"], setting["failed"], setting["best"]) == (4, 1, SCORES[2])
+
+
+def test_runs_go_side_by_side_each_on_devices_of_its_own(tmp_path):
+    together = threading.Barrier(4, timeout=20)
+    of_seed: dict[int, Sequence[jax.Device]] = {}
+
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        of_seed[one.seed] = devices
+        together.wait()  # passes only if all four are here at a time
+        return by_seed(one, directory, devices)
+
+    assert sweep(experiment(seeds=[1, 2, 3, 4], devices_per_run=2), run_in(tmp_path), train, Finished()) == 0
+    assert sorted(device.id for devices in of_seed.values() for device in devices) == list(range(8))
+
+
+def in_order(*seeds: int) -> Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], dict[str, Any]]:
+    """A `train` whose runs, side by side, end in this order."""
+    turns = {seed: threading.Event() for seed in seeds}
+
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        before = seeds.index(one.seed) - 1
+        assert before < 0 or turns[seeds[before]].wait(20)
+        results = by_seed(one, directory, devices)
+        threading.Timer(0.05, turns[one.seed].set).start()  # after the sweep has taken note of it
+        return results
+
+    return train
+
+
+@pytest.mark.parametrize("order", [(2, 4, 1, 3), (4, 2, 3, 1), (1, 3, 4, 2)])
+def test_of_equal_runs_the_first_of_the_list_is_the_best_whichever_ends_first_and_its_weights_are_there(tmp_path, order):
+    whole, finish = experiment(seeds=[1, 2, 3, 4], devices_per_run=2), Finished()
+    assert SCORES[2] == SCORES[4]
+    assert sweep(whole, run_in(tmp_path), in_order(*order), finish) == 0
+    assert finish.seed == 2
+    assert [path.parent.name for path in tmp_path.glob(f"runs/*/{BEST}")] == [whole.runs()[1].name]
+
+
+def test_a_run_that_ends_while_others_are_cleared_away_keeps_its_weights(tmp_path, monkeypatch):
+    """Seed 2, the best, ends while the weights of seed 3 are being removed in favour of those of seed 1."""
+    clearing, better_is_done = threading.Event(), threading.Event()
+    remove = shutil.rmtree
+
+    def slow_remove(path: pathlib.Path, **options: Any) -> None:
+        if path.name == BEST and path.parent.name.endswith("seed-3"):
+            clearing.set()
+            better_is_done.wait(0.5)
+        remove(path, **options)
+
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        if one.seed == 3:
+            return trained(one, directory, SCORES[3])
+        if one.seed == 1:
+            assert threading.Event().wait(0.2) is False  # after seed 3
+            return trained(one, directory, SCORES[1])
+        assert clearing.wait(20)
+        results = trained(one, directory, SCORES[2])
+        threading.Timer(0.1, better_is_done.set).start()
+        return results
+
+    monkeypatch.setattr("bert_jax.finetuning.sweep.shutil.rmtree", slow_remove)
+    finish = Finished()
+    assert sweep(experiment(seeds=[1, 2, 3], devices_per_run=2), run_in(tmp_path), train, finish) == 0
+    assert finish.seed == 2

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import Experiment, PhaseConfig
+from bert_jax.examples.config import PairConfig
+from bert_jax.finetuning.warm_start import labelled_start, pretraining_start, teacher_of, with_own_head
+from bert_jax.interface.command import UserError
+from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.model.config import HeadConfig
+from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    vocabulary = make_vocabulary(tmp_path_factory.mktemp("warm") / "vocabulary", cased=True)
+    return as_model(*make_model(vocabulary), vocabulary)
+
+
+def experiment(directory: pathlib.Path, model: Model, **fields: str) -> Experiment:
+    return Experiment(init_from=str(directory), model=model.config, phases=(PhaseConfig(steps=1, length=16),), **fields)
+
+
+def exported(directory: pathlib.Path, model: Model, *parts: str) -> pathlib.Path:
+    params = {name: model.params[name] for name in ("embeddings", "encoder", *parts)} if parts else model.params
+    export_model(directory / "m", dataclasses.replace(model, params=params))
+    return directory / "m"
+
+
+def test_the_run_begins_with_the_models_weights(model, tmp_path):
+    params = pretraining_start(experiment(exported(tmp_path, model), model), model.tokenizer.vocabulary)
+    assert params.keys() == model.params.keys()
+    jax.tree.map(np.testing.assert_array_equal, params["encoder"], model.params["encoder"])
+    words = params["embeddings"]["word_embeddings"]["embedding"]
+    assert words.shape[0] == model.config.padded_vocab_size
+
+
+def test_parts_that_are_missing_begin_anew_only_where_that_is_declared(model, tmp_path):
+    directory = exported(tmp_path, model, "pooler")
+    with pytest.raises(UserError, match=r"has no mlm_head and no nsp_head; .*--config\.init_new=mlm_head,nsp_head"):
+        pretraining_start(experiment(directory, model), model.tokenizer.vocabulary)
+    declared = experiment(directory, model, init_new="mlm_head,nsp_head")
+    params = pretraining_start(declared, model.tokenizer.vocabulary)
+    assert params.keys() == model.params.keys()
+    kernel = params["nsp_head"]["dense"]["kernel"]
+    assert 0 < np.abs(kernel).max() <= 2 * model.config.initializer_range  # cut at two deviations
+    other = pretraining_start(dataclasses.replace(declared, seed=1), model.tokenizer.vocabulary)
+    assert not np.array_equal(kernel, other["nsp_head"]["dense"]["kernel"])
+
+
+def test_a_run_without_pairs_begins_without_pooler_and_next_sentence_head_and_says_so(model, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    alone = PairConfig(pairs="none")
+    wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), examples=alone)
+    params = pretraining_start(wanted, model.tokenizer.vocabulary)
+    assert params.keys() == {"embeddings", "encoder", "mlm_head"}
+    assert "left out: pooler, nsp_head" in caplog.text
+    words = dataclasses.replace(experiment(exported(tmp_path / "words", model, "mlm_head"), model), examples=alone)
+    assert pretraining_start(words, model.tokenizer.vocabulary).keys() == params.keys()
+    with pytest.raises(UserError, match=r"init_new=nsp_head names nsp_head, which .*pairs=none does not train"):
+        pretraining_start(dataclasses.replace(words, init_new="nsp_head"), model.tokenizer.vocabulary)
+
+
+def test_a_fine_tuned_head_is_left_out_only_where_that_is_declared(tmp_path):
+    vocabulary = make_vocabulary(tmp_path / "vocabulary", cased=True)
+    tuned = make_labelled_model(vocabulary, HeadConfig(kind="sequence", labels=("no", "yes")), ("mlm_head", "nsp_head"))
+    export_model(tmp_path / "m", tuned)
+    with pytest.raises(UserError, match=r"has a sequence_head.*--config\.init_drop=sequence_head"):
+        pretraining_start(experiment(tmp_path / "m", tuned), tuned.tokenizer.vocabulary)
+    declared = experiment(tmp_path / "m", tuned, init_drop="sequence_head")
+    assert "sequence_head" not in pretraining_start(declared, tuned.tokenizer.vocabulary)
+
+
+def test_a_model_of_another_shape_is_refused_with_the_flags_that_fit(model, tmp_path):
+    deeper = dataclasses.replace(model.config, num_layers=3)
+    wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), model=deeper)
+    with pytest.raises(UserError, match=r"another model than config\.model describes; .*--config\.model\.num_layers=2$"):
+        pretraining_start(wanted, model.tokenizer.vocabulary)
+
+
+def test_what_only_training_sees_may_differ(model, tmp_path):
+    config = dataclasses.replace(model.config, hidden_dropout=0.0, vocab_multiple=32, rematerialisation="full")
+    wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), model=config)
+    words = pretraining_start(wanted, model.tokenizer.vocabulary)["embeddings"]["word_embeddings"]["embedding"]
+    assert words.shape[0] == config.padded_vocab_size
+
+
+def test_a_corpus_of_another_vocabulary_is_refused(model, tmp_path):
+    other = dataclasses.replace(model.tokenizer.vocabulary, sha256="0" * 64)
+    with pytest.raises(UserError, match="another vocabulary than the corpus"):
+        pretraining_start(experiment(exported(tmp_path, model), model), other)
+
+
+def test_declarations_without_a_model_are_refused():
+    with pytest.raises(UserError, match=r"config\.init_from, which is empty"):
+        Experiment(init_new="nsp_head", phases=(PhaseConfig(steps=1),)).validate()
+
+
+# ------------------------------------------------------------------------------------------------------------------ fine-tuning
+
+MNLI = HeadConfig(kind="sequence", labels=("contradiction", "entailment", "neutral"))
+RTE = HeadConfig(kind="sequence", labels=("entailment", "not_entailment"))
+TOKENS = HeadConfig(kind="token", labels=("O", "B"))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return make_vocabulary(tmp_path_factory.mktemp("tuned") / "vocabulary", cased=True)
+
+
+@pytest.fixture(scope="module")
+def pretrained(model: Model, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return exported(tmp_path_factory.mktemp("pretrained"), model)
+
+
+@pytest.fixture(scope="module")
+def mnli(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("mnli") / "m"
+    export_model(directory, make_labelled_model(vocabulary, MNLI))
+    return directory
+
+
+def tuning(directory: pathlib.Path, **values: Any) -> FinetuningExperiment:
+    return FinetuningExperiment.from_dict({"init_from": str(directory), "task": {"length": 32}, **values})
+
+
+def begun(experiment: FinetuningExperiment, own: HeadConfig) -> dict[str, Any]:
+    """The parameters that a run begins with."""
+    start, head = labelled_start(experiment, own), experiment.head_config(own)
+    return with_own_head(start, experiment.model_config(start.config, "cpu"), head, experiment).params
+
+
+def assert_same(a: Any, b: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_a_run_begins_with_the_encoder_it_was_given_and_leaves_out_what_the_task_does_not_read(model, pretrained):
+    assert set(model.parts) == {"pooler", "mlm_head", "nsp_head"}
+    for own, parts in ((RTE, {"pooler", "sequence_head"}), (TOKENS, {"token_head"})):
+        params = begun(tuning(pretrained), own)
+        assert params.keys() == {"embeddings", "encoder", *parts}
+        assert_same(params["encoder"], model.params["encoder"])
+        if "pooler" in parts:
+            assert_same(params["pooler"], model.params["pooler"])
+
+
+def test_the_new_head_follows_from_the_seed_and_the_rest_does_not(pretrained):
+    first, again, other = (begun(tuning(pretrained, seed=seed), RTE) for seed in (1, 1, 2))
+    assert_same(first, again)
+    assert not np.array_equal(first["sequence_head"]["dense"]["kernel"], other["sequence_head"]["dense"]["kernel"])
+    assert_same(*({part: x for part, x in params.items() if part != "sequence_head"} for params in (first, other)))
+
+
+def test_an_mnli_head_gives_way_to_that_of_a_task_with_two_labels(mnli):
+    """Phang et al.: RTE, MRPC and STS-B begin with a model that has learned MNLI."""
+    start = labelled_start(tuning(mnli), RTE)
+    assert start.head is None
+    params = begun(tuning(mnli), RTE)
+    assert params["sequence_head"]["dense"]["kernel"].shape == (16, 2)
+    assert np.abs(params["sequence_head"]["dense"]["kernel"]).max() <= 2 * start.config.initializer_range
+    assert "pooler" in params
+
+
+def test_a_head_goes_on_only_where_that_is_asked_for_and_it_answers_the_same_question(mnli):
+    params = begun(tuning(mnli, keep_head=True), MNLI)
+    assert params["sequence_head"]["dense"]["kernel"].shape == (16, 3)
+    assert np.abs(params["sequence_head"]["dense"]["kernel"]).max() > 0.3, "the trained one, not a new one"
+    with pytest.raises(
+        UserError, match=r"sequence_head with the labels contradiction, entailment, neutral, and the task .* leave keep_head out"
+    ):
+        labelled_start(tuning(mnli, keep_head=True), RTE)
+
+
+def test_a_model_without_a_head_has_none_to_go_on_with(pretrained):
+    with pytest.raises(UserError, match=r"that has no head, and the task needs a sequence_head .*; leave keep_head out"):
+        labelled_start(tuning(pretrained, keep_head=True), RTE)
+
+
+def test_a_head_that_reads_other_layers_than_the_configuration_is_refused_with_the_flags_that_fit(vocabulary, tmp_path):
+    mixed = dataclasses.replace(TOKENS, layers="scalar_mix")
+    export_model(tmp_path / "m", make_labelled_model(vocabulary, mixed))
+    with pytest.raises(UserError, match=r"reads something else than config\.head .*--config\.head\.layers=scalar_mix$"):
+        labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
+    params = begun(tuning(tmp_path / "m", keep_head=True, head={"layers": "scalar_mix"}), TOKENS)
+    assert "mix" in params["token_head"]
+
+
+def test_a_missing_pooler_is_begun_anew_only_where_that_is_declared(model, tmp_path):
+    directory = exported(tmp_path, model, "mlm_head")
+    with pytest.raises(UserError, match=r"has no pooler, which a sequence_head reads; .*--config\.init_new=pooler"):
+        labelled_start(tuning(directory), RTE)
+    assert begun(tuning(directory), TOKENS).keys() == {"embeddings", "encoder", "token_head"}
+    concat = {"head": {"pooling": "concat"}}
+    assert "pooler" not in begun(tuning(directory, **concat), RTE)
+    kernel = begun(tuning(directory, init_new="pooler"), RTE)["pooler"]["dense"]["kernel"]
+    assert 0 < np.abs(kernel).max() <= 2 * model.config.initializer_range
+
+
+def test_random_initialisation_takes_the_shape_and_no_weights(model, pretrained):
+    params = begun(tuning(pretrained, init_random=True), RTE)
+    words = params["embeddings"]["word_embeddings"]["embedding"]
+    assert words.shape == (model.config.vocab_size, model.config.hidden_size)
+    loaded = model.params["embeddings"]["word_embeddings"]["embedding"]
+    assert np.abs(words).max() <= 2 * model.config.initializer_range < np.abs(loaded).max()
+
+
+# ----------------------------------------------------------------------------------------------------------------- the teacher
+
+
+def taught(mnli: pathlib.Path, teacher: pathlib.Path, **distillation: Any) -> tuple[FinetuningExperiment, Model]:
+    experiment = tuning(mnli, distillation={"teacher": str(teacher), **distillation})
+    return experiment, labelled_start(experiment, MNLI)
+
+
+def test_without_a_teacher_there_is_none(mnli):
+    assert teacher_of(tuning(mnli), labelled_start(tuning(mnli), MNLI), MNLI) is None
+
+
+def test_a_deeper_and_wider_teacher_will_do(mnli, vocabulary, tmp_path):
+    export_model(tmp_path / "m", make_labelled_model(vocabulary, MNLI, num_layers=3, hidden_size=20))
+    teacher = teacher_of(*taught(mnli, tmp_path / "m"), MNLI)
+    assert teacher is not None
+    assert (teacher.config.num_layers, teacher.head) == (3, MNLI)
+
+
+@pytest.mark.parametrize(
+    ("head", "fields", "distillation", "says"),
+    [
+        (RTE, {}, {}, "does not answer this task; fine-tune it on the same task first"),
+        (dataclasses.replace(MNLI, labels=MNLI.labels[::-1]), {}, {}, "does not answer this task"),
+        (MNLI, {"hidden_size": 20}, {"hidden_weight": 1.0}, "the teacher is 20 wide and the student 16; set it to 0"),
+        (MNLI, {"max_position": 31}, {}, r"reads 31 tokens, and config\.task\.length=32; shorten it"),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused_with_the_remedy(mnli, vocabulary, tmp_path, head, fields, distillation, says):
+    export_model(tmp_path / "m", make_labelled_model(vocabulary, head, **fields))
+    with pytest.raises(UserError, match=says):
+        teacher_of(*taught(mnli, tmp_path / "m", **distillation), MNLI)
+
+
+def test_a_teacher_without_a_head_or_with_another_vocabulary_is_refused(mnli, pretrained, tmp_path):
+    with pytest.raises(UserError, match="does not answer this task"):
+        teacher_of(*taught(mnli, pretrained), MNLI)
+    other = make_vocabulary(tmp_path / "vocabulary", cased=False)
+    export_model(tmp_path / "m", make_labelled_model(other, MNLI))
+    with pytest.raises(UserError, match=r"has another vocabulary than .*; both must read alike"):
+        teacher_of(*taught(mnli, tmp_path / "m"), MNLI)

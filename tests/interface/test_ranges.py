@@ -1,0 +1,203 @@
+"""Every number that a person can set has a range; a value outside of it is refused with a sentence that names the range."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import typing
+from typing import Any
+
+import pytest
+from annotated_types import Interval
+
+from bert_jax import aot, convert, predict
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.keys import leaves
+from bert_jax.configs.pretraining import Experiment
+from bert_jax.corpus import __main__ as corpus
+from bert_jax.interface.command import FlagParser, UserError
+from bert_jax.interface.ranges import COUNT, InRange, described, fault, intervals, kinds_of
+from bert_jax.interop.huggingface_config import config_from_json
+from bert_jax.runtime import launch
+
+ODD = ("nan", "inf", "-1", "0", "10000000000000", "")
+REQUIRED = {"convert": ("--from=a", "--to=b"), "corpus": ("--source=embedded", "--output=a"), "predict": ("--model=a",)}
+
+# ------------------------------------------------------------------------------------------------------------------------- flags
+
+
+def parser() -> FlagParser:
+    made = FlagParser(prog="verb")
+    made.add_argument("--top-k", type=InRange(int, Interval(ge=1, le=9)), default=5)
+    made.add_argument("--price", type=InRange(float, Interval(ge=0)))
+    made.add_argument("--margin", type=InRange(float, Interval()))
+    made.add_argument("--source", action="append", default=[])
+    made.add_argument("--words", action="store_true")
+    made.add_argument("texts", nargs="*")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--top-k=0", "--top-k=0 must be at least 1 and at most 9; see verb --help"),
+        ("--top-k=10", "--top-k=10 must be at least 1 and at most 9"),
+        ("--top-k=", "--top-k= must be a whole number, at least 1 and at most 9"),
+        ("--top-k=1.5", "--top-k=1.5 must be a whole number, at least 1"),
+        ("--top-k=10000000000000", "--top-k=10000000000000 must be at least 1 and at most 9"),
+        ("--price=-1", "--price=-1 must be at least 0"),
+        ("--price=nan", "--price=nan must be a finite number, at least 0"),
+        ("--price=inf", "--price=inf must be a finite number, at least 0"),
+        ("--margin=-inf", "--margin=-inf must be a finite number; see"),
+        ("--margin=wide", "--margin=wide must be a number; see"),
+    ],
+)
+def test_a_flag_outside_its_range_is_refused_with_the_range(argument: str, says: str):
+    with pytest.raises(UserError) as error:
+        parser().parse_args([argument])
+    assert str(error.value).startswith(says)
+
+
+def test_a_flag_inside_its_range_is_taken():
+    assert parser().parse_args(["--top-k=9", "--price=0", "--margin=-1e3"]).top_k == 9
+
+
+@pytest.mark.parametrize("given", [["--top-k=1", "--top-k=2"], ["--top-k", "1", "a text", "--top-k=2"]])
+def test_a_flag_given_twice_with_different_values_is_refused(given: list[str]):
+    with pytest.raises(UserError, match=r"^--top-k=1 and --top-k=2 contradict each other; give one of them$"):
+        parser().parse_args(given)
+
+
+def test_a_flag_may_be_given_twice_alike_and_one_that_collects_with_different_values():
+    flags = parser().parse_args(["--top-k=1", "--top-k=1", "--source=a", "--source=b", "--words", "--words", "--", "--top-k=2"])
+    assert (flags.top_k, flags.source, flags.texts) == (1, ["a", "b"], ["--top-k=2"])
+
+
+def test_a_range_reads_as_a_person_would_say_it():
+    assert described(COUNT) == "at least 1 and at most 2,147,483,647"
+    assert described(Interval(gt=0, lt=0.5)) == "above 0 and below 0.5"
+    assert described(Interval()) == ""
+
+
+VERBS = {
+    "pretrain": launch.flag_parser("pretrain", ""),
+    "finetune": launch.flag_parser("finetune", ""),
+    "aot": aot.flag_parser(),
+    "convert": convert._parser(),
+    "corpus": corpus._parser(),
+    **{f"predict {name}": predict._parser(name, verb) for name, verb in predict.VERBS.items()},
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(verb: str):
+    for action in VERBS[verb]._actions:
+        assert action.type not in (int, float), f"{verb} {action.option_strings} has no range"
+        if not isinstance(action.type, InRange):
+            continue
+        for text in ODD:
+            given = f"{action.option_strings[0]}={text}"
+            arguments = [given, *REQUIRED.get(verb.split()[0], ())]
+            if text and not fault(float(text), action.type.interval) and math.isfinite(float(text)):
+                assert getattr(VERBS[verb].parse_args(arguments), action.dest) == float(text)
+                continue
+            with pytest.raises(UserError) as error:
+                VERBS[verb].parse_args(arguments)
+            assert str(error.value).startswith(f"{given} must be ")
+            assert described(action.type.interval) in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------------------------- configurations
+
+MAY_BE_EMPTY = {"init_from", "init_new", "init_drop", "task.data_dir", "task.module", "distillation.teacher"}
+"""Strings that are neither words of a declared set nor names that have to be there; further those that may be None."""
+
+
+def constraints(hint: Any) -> list[Any]:
+    """All that an annotation says of the values, at any depth."""
+    inside = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Annotated:
+        return [*inside[1:], *constraints(inside[0])]
+    return [found for part in inside for found in constraints(part)]
+
+
+def plain(kinds: tuple[Any, ...]) -> set[Any]:
+    """The types of a value and of its items."""
+    return {one for kind in kinds for one in (typing.get_args(kind)[:1] and kinds_of(typing.get_args(kind)[0])) or (kind,)}
+
+
+EXPERIMENTS = {
+    Experiment: {"phases": [{"steps": 20}]},
+    FinetuningExperiment: {"init_from": "model", "task": {"name": "glue/mrpc"}},
+}
+KEYS = [(kind, key) for kind in EXPERIMENTS for key, _ in leaves(kind)]
+
+
+@pytest.mark.parametrize("kind", EXPERIMENTS)
+def test_every_key_that_is_a_number_or_a_word_says_its_range(kind: Any):
+    without = []
+    for key, hint in leaves(kind):
+        stated, kinds = constraints(hint), plain(kinds_of(hint))
+        if kinds & {int, float} and not intervals(hint):
+            without.append(key)
+        if str in kinds and type(None) not in kinds and not stated and key not in MAY_BE_EMPTY:
+            without.append(key)
+    assert without == []
+
+
+@pytest.mark.parametrize(("kind", "key"), KEYS, ids=[f"{kind.__name__}-{key}" for kind, key in KEYS])
+def test_an_odd_value_of_any_key_is_in_its_range_or_refused_in_one_sentence(kind: Any, key: str, tmp_path: pathlib.Path):
+    hint = dict(leaves(kind))[key]
+    kinds = plain(kinds_of(hint))
+    file = tmp_path / "experiment.py"
+    file.write_text(f"def get_config(): return {EXPERIMENTS[kind]!r}")
+    ranges = intervals(hint)
+    for text in ODD:
+        made, said = outcome(kind, file, key, text)
+        assert "\n" not in said
+        if not kinds & {int, float}:
+            continue
+        odd = (text in ("", "nan", "inf") and float not in kinds) or text == ""
+        if odd:
+            assert said.startswith(f"--config.{key}={text}: wanted a "), said
+        elif wrong := [found for one in ranges if (found := fault(float(text), one))]:
+            assert said.startswith(f"config.{key}"), said
+            assert said.endswith(wrong[0]), said
+        elif not said:  # else a rule between two keys has refused it
+            for name in key.split("."):
+                made = made[int(name)] if name.isdecimal() else getattr(made, name)
+            assert made == (float(text),) if isinstance(made, tuple) else made == float(text)
+
+
+def outcome(kind: Any, file: pathlib.Path, key: str, text: str) -> tuple[Any, str]:
+    """The experiment with `--config.KEY=TEXT`, or what was said against it."""
+    try:
+        return kind.from_dict(launch.read_config(str(file), [(key, text)], kind)), ""
+    except UserError as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"model": {"hidden_size": 10**9}}, "config.model.hidden_size=1000000000 must be at least 1 and at most 65,536"),
+        ({"model": {"num_layers": 10**400}}, "must be at least 1 and at most 10,000"),
+        ({"optimizer": {"weight_decay": 10**400}}, "must be at least 0 and at most 1,000"),
+        ({"optimizer": {"epsilon": 0.0}}, "config.optimizer.epsilon=0.0 must be at least 1e-37 and at most 1"),
+        ({"model": {"layer_norm_epsilon": float("nan")}}, "layer_norm_epsilon=nan must be a finite number, at least 1e-37"),
+        ({"phases": [{"steps": 10**13}]}, "config.phases.0.steps=10000000000000 must be at least 1 and at most 2,147,483,647"),
+        ({"phases": [{"steps": 2**30}] * 3}, "config.phases have 3,221,225,472 steps together, which must be at most"),
+        ({"corpus": {"directory": ""}}, "config.corpus.directory='' must not be empty"),
+        ({"phases": [{"steps": "ten"}]}, "config.phases.0.steps='ten' must be an int"),
+    ],
+)
+def test_what_no_machine_has_is_refused_by_its_range(values: dict[str, Any], says: str):
+    with pytest.raises(UserError) as error:
+        Experiment.from_dict(EXPERIMENTS[Experiment] | values)
+    assert says in str(error.value)
+
+
+def test_a_model_file_with_a_size_that_no_machine_has_is_refused_by_its_name():
+    there = {"vocab_size": 99, "hidden_size": 10**9, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4}
+    with pytest.raises(UserError, match=r"^config\.json: model\.hidden_size=1000000000 must be at least 1 and at most 65,536"):
+        config_from_json(there | {"max_position_embeddings": 8}, "config.json")

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from bert_jax.interface.command import UserError
+from bert_jax.interop.huggingface_config import (
+    ARCHITECTURES,
+    FIXED,
+    architecture_from_json,
+    architecture_of,
+    config_from_json,
+    config_to_json,
+    head_from_json,
+)
+from bert_jax.model.config import HeadConfig, ModelConfig
+
+CONFIG = ModelConfig(
+    vocab_size=99, hidden_size=24, num_layers=3, num_heads=4, intermediate_size=40, max_position=17, type_vocab_size=3,
+    hidden_dropout=0.25, attention_dropout=0.05, layer_norm_epsilon=1e-6, initializer_range=0.03,
+)  # fmt: skip
+
+
+def as_json(config: ModelConfig = CONFIG) -> dict:
+    return config_to_json(config, architecture="BertForPreTraining", pad_token_id=0)
+
+
+@pytest.mark.parametrize("fields", [{"activation": name} for name in ("gelu", "gelu_tanh", "relu")] + [{"tied_decoder": False}])
+def test_there_and_back_is_the_same_configuration(fields):
+    config = dataclasses.replace(CONFIG, **fields)
+    assert config_from_json(as_json(config), "config.json") == config
+
+
+def test_each_dropout_keeps_its_name_in_transformers():
+    """In `BertConfig` hidden_dropout_prob is that of embeddings and residuals, attention_probs_dropout_prob that of attention."""
+    stated = {"hidden_dropout_prob": 0.25, "attention_probs_dropout_prob": 0.05}
+    assert {name: as_json()[name] for name in stated} == stated
+    read = config_from_json(as_json() | {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}, "config.json")
+    assert (read.hidden_dropout, read.attention_dropout) == (0.3, 0.2)
+
+
+def test_gelu_is_the_exact_form_in_both_worlds():
+    assert as_json()["hidden_act"] == "gelu"
+    assert as_json(dataclasses.replace(CONFIG, activation="gelu_tanh"))["hidden_act"] == "gelu_new"
+    assert config_from_json(as_json() | {"hidden_act": "gelu_pytorch_tanh"}, "").activation == "gelu_tanh"
+
+
+def test_how_a_model_is_compiled_does_not_travel():
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", rematerialisation="full", scan_unroll=1, vocab_multiple=128)
+    assert config_from_json(as_json(config), "") == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("position_embedding_type", "relative_key"),
+        ("is_decoder", True),
+        ("add_cross_attention", True),
+        ("tie_word_embeddings", "yes"),
+        ("is_encoder_decoder", True),
+        ("model_type", "roberta"),
+        ("pruned_heads", {"0": [1]}),
+        ("hidden_act", "silu"),
+        ("quantization_config", {"bits": 8}),
+    ],
+)
+def test_what_cannot_be_represented_is_refused_by_name(field, value):
+    with pytest.raises(UserError, match=rf"DIR/config\.json: {field}="):
+        config_from_json(as_json() | {field: value}, "DIR/config.json")
+
+
+def test_fields_that_later_versions_of_the_format_leave_out_default_to_a_plain_bert():
+    fields = {name: value for name, value in as_json().items() if name not in FIXED}
+    assert config_from_json(fields, "") == CONFIG
+
+
+def test_a_missing_shape_a_wrong_type_and_an_impossible_shape_name_the_file_and_field():
+    fields = as_json()
+    with pytest.raises(UserError, match=r"c\.json: num_hidden_layers is missing"):
+        config_from_json({name: value for name, value in fields.items() if name != "num_hidden_layers"}, "c.json")
+    for value in ("24", 24.0, True, None):
+        with pytest.raises(UserError, match=r"c\.json: hidden_size=.* must be a whole number"):
+            config_from_json(fields | {"hidden_size": value}, "c.json")
+    with pytest.raises(UserError, match=r"c\.json: .*hidden_size=24 does not divide"):
+        config_from_json(fields | {"num_attention_heads": 5}, "c.json")
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_python", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu"])
+def test_a_function_of_several_names_keeps_the_one_it_came_with(name):
+    config = config_from_json(as_json() | {"hidden_act": name}, "")
+    again = config_to_json(config, architecture="BertModel", pad_token_id=0, other_fields={"hidden_act": name})
+    assert again["hidden_act"] == name
+    other = dataclasses.replace(config, activation="relu" if name != "relu" else "gelu")  # a model changed since is not it
+    again = config_to_json(other, architecture="BertModel", pad_token_id=0, other_fields={"hidden_act": name})
+    assert again["hidden_act"] == other.activation
+
+
+def test_carried_fields_never_stand_in_for_the_models_own():
+    fields = config_to_json(CONFIG, architecture="BertModel", pad_token_id=3, other_fields={"hidden_size": 1, "mine": [1]})
+    assert (fields["hidden_size"], fields["pad_token_id"], fields["mine"]) == (24, 3, [1])
+
+
+HEADS = [
+    HeadConfig(kind="sequence", labels=("no", "yes", "perhaps"), dropout=0.3),
+    HeadConfig(kind="sequence", labels=("x",)),  # one class, which is no regression once it is stated
+    HeadConfig(kind="sequence", labels=("score",), problem="regression"),
+    HeadConfig(kind="sequence", labels=("a", "b"), problem="multi_label", dropout=0.0),
+    HeadConfig(kind="token", labels=tuple(f"tag {i}" for i in range(12))),  # "10" sorts before "2"
+    HeadConfig(kind="span"),
+    HeadConfig(kind="choice", dropout=0.2),
+]
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.problem}-{len(head.labels)}")
+def test_there_and_back_is_the_same_head(head):
+    architecture = architecture_of({head.part, "mlm_head"} | ({"pooler"} if head.reads_pooler else set()))
+    assert head.part in ARCHITECTURES[architecture]
+    fields = json.loads(json.dumps(config_to_json(CONFIG, architecture=architecture, pad_token_id=0, head=head)))
+    assert architecture_from_json(fields, (), "") == architecture
+    assert head_from_json(fields, architecture, "") == head
+
+
+def sequence(**fields) -> HeadConfig | None:
+    return head_from_json(fields, "BertForSequenceClassification", "c.json")
+
+
+def test_the_labels_are_read_by_their_ids_whatever_their_order_and_type():
+    expected = ("a", "b", "c")
+    for by_id in ({"0": "a", "1": "b", "2": "c"}, {2: "c", 0: "a", 1: "b"}, {"2": "c", "1": "b", "0": "a"}):
+        assert sequence(id2label=by_id).labels == expected
+    assert sequence(id2label={"0": "a", "1": "b", "2": "c"}, label2id={"c": 2, "a": 0, "b": 1}).labels == expected
+    assert sequence(id2label={"0": 1, "1": 2}).labels == ("1", "2")  # stars, for example
+
+
+def test_what_transformers_leaves_out_is_its_default():
+    assert sequence() == HeadConfig(kind="sequence", labels=("LABEL_0", "LABEL_1"))
+    assert sequence(num_labels=3).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert sequence(num_labels=1).problem == "regression"
+    assert sequence(id2label={"0": "score"}, problem_type=None).problem == "regression"
+    assert head_from_json({"id2label": {"0": "x"}}, "BertForTokenClassification", "").problem == "classification"
+    assert head_from_json({"problem_type": "regression"}, "BertForTokenClassification", "").problem == "classification"
+    for architecture in ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction"):
+        assert head_from_json({"id2label": {"0": "x"}}, architecture, "") is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}}, "label2id=.* contradicts id2label=.*; correct one"),
+        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}, "contradicts"),
+        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0}}, "contradicts"),
+        ({"id2label": dict.fromkeys("012", "x")}, "id2label calls the outputs 0, 1, 2 all 'x'; give each a name of its own"),
+        ({"id2label": {"0": "same", "1": "same"}, "label2id": {"same": 1}}, "id2label calls the outputs 0, 1 all 'same'"),
+        ({"num_labels": 10**9}, "num_labels=1000000000 must be a whole number up to 1,000,000; copy"),
+        ({"num_labels": -1}, "num_labels=-1 must be a whole number up to"),
+        ({"id2label": {"0": "a", "2": "b"}}, r"the ids of id2label are \[0, 2\]; they must count 0, 1, 2"),
+        ({"id2label": {"1": "a", "2": "b"}}, "they must count"),
+        ({"id2label": ["a", "b"]}, "id2label=.* must be an object such as"),
+        ({"id2label": {"no": 0}}, "must be an object such as"),
+        ({"id2label": {}}, "needs labels"),
+        ({"num_labels": 0}, "needs labels"),
+        ({"num_labels": "2"}, "num_labels='2' must be a whole number"),
+        ({"problem_type": "ranking"}, "problem_type='ranking' is unknown; known: single_label"),
+        ({"classifier_dropout": "0.1"}, "classifier_dropout='0.1' must be a number or null"),
+        ({"classifier_dropout": 1.5}, r"head\.dropout=1\.5 must be at least 0 and below 1"),
+    ],
+    ids=str,
+)
+def test_labels_that_cannot_be_right_name_the_file_and_the_field(fields, said):
+    with pytest.raises(UserError, match=rf"c\.json: .*{said}"):
+        sequence(**fields)
+
+
+def test_a_class_is_known_by_its_name_or_by_tensors_that_leave_no_doubt():
+    encoder = ["bert.embeddings.LayerNorm.weight", "bert.pooler.dense.bias"]
+    words, sentences = "cls.predictions.bias", "cls.seq_relationship.bias"
+    for tensors, expected in [
+        (encoder, "BertModel"),
+        (["embeddings.LayerNorm.weight"], "BertModel"),
+        ([*encoder, words], "BertForMaskedLM"),
+        ([*encoder, sentences], "BertForNextSentencePrediction"),
+        ([*encoder, words, sentences], "BertForPreTraining"),
+        ([*encoder, "qa_outputs.bias"], "BertForQuestionAnswering"),
+    ]:
+        for fields in ({}, {"architectures": None}, {"architectures": []}):
+            assert architecture_from_json(fields, tensors, "") == expected
+    assert architecture_from_json({"architectures": ["BertForMultipleChoice"]}, [*encoder, "classifier.bias"], "")
+    with pytest.raises(UserError, match=r'c\.json names no "architectures", and a classifier may be one of'):
+        architecture_from_json({}, [*encoder, "classifier.bias"], "c.json")
+    with pytest.raises(UserError, match=r"c\.json: architectures=\['GPT2LMHeadModel'\] is not among the BERTs known here"):
+        architecture_from_json({"architectures": ["GPT2LMHeadModel"]}, encoder, "c.json")
+
+
+def test_the_class_for_some_parts_is_the_smallest_that_reads_what_was_trained():
+    for name, parts in ARCHITECTURES.items():
+        assert architecture_of(parts) == name
+    assert architecture_of(["pooler"]) == "BertModel"
+    assert architecture_of(["pooler", "mlm_head"]) == "BertForMaskedLM"
+    assert architecture_of(["nsp_head"]) == "BertModel"  # it lacks the pooler that the class would read
+    assert architecture_of(["pooler", "mlm_head", "nsp_head", "token_head"]) == "BertForTokenClassification"

@@ -1,0 +1,180 @@
+"""The fused kernel, interpreted on a CPU: equal to attention spelt out, forward and backward, with one mask in both passes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.kernels import attention_plan
+from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from tests.model.attention_cases import (
+    BFLOAT16_WITHIN,
+    FLOAT32_WITHIN,
+    RATE,
+    SEED,
+    arrays,
+    fused,
+    largest_error,
+    on_mesh,
+    packed,
+    plain,
+    results,
+    split_by_hand,
+)
+
+
+@pytest.mark.parametrize(
+    ("b", "length", "heads", "head_width"),
+    [
+        (2, 128, 2, 64),
+        (3, 51, 1, 64),  # a single head, a length that is a multiple of nothing, an odd number of rows
+        (1, 384, 3, 64),  # heads that do not fill their last group of lanes
+        (1, 130, 4, 32),
+        (1, 128, 2, 128),
+    ],
+)
+def test_context_and_gradients_are_those_of_plain_attention(b: int, length: int, heads: int, head_width: int):
+    ids, inputs = packed(b, length), arrays(b, length, heads * head_width)
+    assert largest_error(results(fused(ids, heads), *inputs), results(plain(ids, heads), *inputs)) < FLOAT32_WITHIN
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 128 instead of 512: what is done block by block, on rows short enough to interpret."""
+    monkeypatch.setattr(attention_plan, "BLOCK", 128)
+
+
+def test_a_row_of_several_blocks_is_one_row(short_blocks: None):
+    ids, inputs = packed(1, 300), arrays(1, 300, 128)
+    assert largest_error(results(fused(ids, 2), *inputs), results(plain(ids, 2), *inputs)) < FLOAT32_WITHIN
+
+
+def test_bfloat16_errs_as_much_as_its_roundings_do():
+    ids, inputs = packed(2, 128), arrays(2, 128, 128, "bfloat16")
+    exact = results(plain(ids, 2), *(x.astype(jnp.float32) for x in inputs))
+    for a, b in zip(results(fused(ids, 2), *inputs), exact, strict=True):
+        assert np.sqrt(np.square(a - b).mean() / np.square(b).mean()) < BFLOAT16_WITHIN
+
+
+def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
+    ids, (query, key, value, gradient) = packed(1, 128), arrays(1, 128, 64)
+    inputs = (query * 30, key * 30, value, gradient)
+    found = results(fused(ids, 1), *inputs)
+    assert all(np.isfinite(x).all() for x in found)
+    other = jnp.where((ids == 2)[..., None], 1e4, value)
+    changed = results(fused(ids, 1), inputs[0], inputs[1], other, gradient)[0]
+    assert (changed[np.asarray(ids != 2)] == found[0][np.asarray(ids != 2)]).all()
+
+
+def masks(length: int, heads: int, seed: Any = SEED, b: int = 1) -> np.ndarray:
+    """What dropout keeps [B, H, L, T]: with equal scores a context is the mask applied to values, here columns of one-hots."""
+    width, zero, ids = 64, jnp.zeros((b, length, heads * 64)), jnp.ones((b, length), jnp.int32)
+    parts, attend = [], jax.jit(fused(ids, heads, RATE, seed))
+    for first in range(0, length, width):
+        value = np.zeros((b, length, heads, width), np.float32)
+        value[:, np.arange(first, min(first + width, length)), :, np.arange(min(width, length - first))] = 1
+        context = attend(zero, zero, jnp.asarray(value.reshape(b, length, -1)))
+        parts.append(np.asarray(context).reshape(b, length, heads, width).transpose(0, 2, 1, 3)[..., : length - first])
+    kept = np.concatenate(parts, axis=-1) * length * (1 - RATE)
+    assert np.allclose(kept, kept.round(), atol=1e-4)
+    return kept.round()
+
+
+@functools.cache
+def usual_masks() -> np.ndarray:
+    return masks(128, 4, b=2)
+
+
+def test_dropout_has_its_rate_everywhere_and_scales_what_it_keeps():
+    kept = usual_masks()
+    deviation = (RATE * (1 - RATE) / kept.size) ** 0.5
+    assert set(np.unique(kept)) == {0.0, 1.0}
+    assert abs(kept.mean() - (1 - RATE)) < 4 * deviation
+    for axis in range(4):  # every row, head, query and key on its own
+        means = kept.mean(axis=tuple(a for a in range(4) if a != axis))
+        assert np.abs(means - (1 - RATE)).max() < 5 * deviation * len(means) ** 0.5
+
+
+def test_rows_heads_halves_and_seeds_drop_independently():
+    kept = usual_masks() - (1 - RATE)
+    others = masks(128, 4, seed=SEED + 1, b=2) - (1 - RATE)
+    units = [kept[i, j] for i in range(2) for j in range(4)] + [others[0, 0]] + [np.roll(kept[0, 0], n, axis=1) for n in (1, 64)]
+    within = 5 * RATE * (1 - RATE) / 128  # five deviations of a mean over 128 x 128 independent products
+    for i, a in enumerate(units):
+        assert all(abs(float((a * b).mean())) < within for b in units[:i])
+
+
+def slopes(length: int, heads: int) -> tuple[list[float], list[float]]:
+    """How much the loss changes along the gradient of values, queries and keys: by the backward pass, and by forward passes.
+
+    For a given mask attention is a smooth function; were another mask drawn for the gradient, it would not be its slope.
+    """
+    ids, (query, key, value, gradient) = packed(1, length), arrays(1, length, 64 * heads)
+    attend = fused(ids, heads, RATE)
+    _, of_query, of_key, of_value = results(attend, query, key, value, gradient)
+
+    @jax.jit
+    def loss(query: Any, key: Any, value: Any) -> Any:
+        return (attend(query, key, value) * gradient).sum()
+
+    backward, forward = [float((of_value * value).sum())], [float(loss(query, key, value))]  # linear in the values
+    for slope, which in ((of_query, 0), (of_key, 1)):
+        step = 3e-3 * slope / np.sqrt(np.square(slope).mean())
+        ahead, behind = ([query, key], [query, key])
+        ahead[which], behind[which] = ahead[which] + step, behind[which] - step
+        backward.append(float((slope * step).sum()))
+        forward.append(float(loss(*ahead, value) - loss(*behind, value)) / 2)
+    return backward, forward
+
+
+def test_the_backward_pass_drops_what_the_forward_pass_dropped_in_every_block(short_blocks: None):
+    backward, forward = slopes(length=250, heads=1)
+    assert backward[0] == pytest.approx(forward[0], rel=1e-4)
+    assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
+
+
+def test_the_backward_pass_drops_what_the_forward_pass_dropped():
+    backward, forward = slopes(length=128, heads=2)
+    assert backward[0] == pytest.approx(forward[0], rel=1e-4)
+    assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
+
+
+@pytest.mark.parametrize("rows", [4, 1])
+def test_a_mesh_computes_what_one_device_does_and_an_indivisible_batch_too(rows: int):
+    ids, inputs = packed(rows, 60), arrays(rows, 60, 2 * 64)
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    assert largest_error(on_mesh(mesh, fused(ids, 2), inputs), results(fused(ids, 2), *inputs)) < FLOAT32_WITHIN
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["", "rows_split_by_hand"])
+def test_every_device_of_a_mesh_drops_differently(by_hand: bool):
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    one_row, zero, ids = arrays(1, 64, 64)[2], jnp.zeros((4, 64, 256)), jnp.ones((4, 64), jnp.int32)
+    inputs = [zero, zero, jnp.tile(one_row, (4, 1, 4)), zero]
+    attend = functools.partial(fused, heads=4, rate=RATE)
+    context = (split_by_hand(mesh, attend, inputs, ids) if by_hand else on_mesh(mesh, attend(ids), inputs))[0]
+    units = context.reshape(4, 64, 4, 64).transpose(0, 2, 1, 3).reshape(16, -1)
+    assert all(np.abs(a - b).max() > 1e-3 for i, a in enumerate(units) for b in units[:i])
+
+
+def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
+    rate, width, length = 0.5, 128, 256
+    still, ids = jnp.zeros((1, length, width)), jnp.ones((1, length), jnp.int32)
+    masks = []
+    for block in (0, 1):  # values that show of the keys of one block which a query has kept
+        shown = jnp.roll(jnp.eye(length, width), block * width, axis=0)[None]
+        context = fused_attention(
+            still, still, shown, ids, num_heads=1, dropout_rate=rate, dropout_seed=jnp.uint32(5), interpret=True
+        )
+        kept = np.asarray(context[0] != 0)
+        masks += [kept[:width], kept[width:]]
+    for i, mask in enumerate(masks):
+        assert abs(mask.mean() - (1 - rate)) < 0.02
+        for other in masks[:i]:
+            assert abs((mask == other).mean() - 0.5) < 0.02, "two blocks were drawn alike"

@@ -1,0 +1,137 @@
+"""The GPU's fused kernels: interpreted on a CPU equal to plain attention, dropout and all; and what Triton is given of them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import topologies
+from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding
+
+from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from tests.model.attention_cases import (
+    BFLOAT16_WITHIN,
+    FLOAT32_WITHIN,
+    RATE,
+    arrays,
+    fused,
+    largest_error,
+    on_mesh,
+    packed,
+    plain,
+    results,
+    split_by_hand,
+)
+
+on_gpu = functools.partial(fused, platform="gpu")
+
+
+@pytest.mark.parametrize(
+    ("b", "length", "heads", "head_width", "rate"),
+    [
+        (2, 128, 2, 64, RATE),
+        (3, 51, 1, 32, RATE),  # a length that is a multiple of nothing
+        (1, 70, 2, 128, RATE),  # the last blocks are empty
+        (1, 20, 2, 16, 0.0),
+    ],
+)
+def test_context_and_gradients_are_those_of_plain_attention_with_the_same_dropout(
+    b: int, length: int, heads: int, head_width: int, rate: float
+):
+    ids, inputs = packed(b, length), arrays(b, length, heads * head_width)
+    found = results(on_gpu(ids, heads, rate), *inputs)
+    assert largest_error(found, results(plain(ids, heads, rate), *inputs)) < FLOAT32_WITHIN
+
+
+def test_bfloat16_errs_as_much_as_its_roundings_do():
+    ids, inputs = packed(2, 128), arrays(2, 128, 128, "bfloat16")
+    exact = results(plain(ids, 2, RATE), *(x.astype(jnp.float32) for x in inputs))
+    for a, b in zip(results(on_gpu(ids, 2, RATE), *inputs), exact, strict=True):
+        assert np.sqrt(np.square(a - b).mean() / np.square(b).mean()) < BFLOAT16_WITHIN
+
+
+def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
+    ids, (query, key, value, gradient) = packed(1, 128), arrays(1, 128, 64)
+    other = jnp.where((ids == 2)[..., None], 1e4, value)
+    inputs = [jnp.concatenate(rows) for rows in ((query * 30,) * 2, (key * 30,) * 2, (value, other), (gradient,) * 2)]
+    found = results(on_gpu(jnp.concatenate([ids, ids]), 1), *inputs)
+    assert all(np.isfinite(x).all() for x in found)
+    elsewhere = np.asarray(ids[0] != 2)
+    assert (found[0][0, elsewhere] == found[0][1, elsewhere]).all()
+
+
+@pytest.mark.parametrize("rows", [4, 1])
+def test_eight_devices_drop_what_one_drops_and_an_indivisible_batch_too(rows: int):
+    ids, inputs = packed(rows, 60), arrays(rows, 60, 2 * 32)
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    assert largest_error(on_mesh(mesh, on_gpu(ids, 2, RATE), inputs), results(plain(ids, 2, RATE), *inputs)) < FLOAT32_WITHIN
+
+
+def test_rows_that_are_already_split_over_devices_drop_what_the_whole_batch_drops():
+    ids, inputs = packed(4, 60), arrays(4, 60, 2 * 32)
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    found = split_by_hand(mesh, functools.partial(on_gpu, heads=2, rate=RATE), inputs, ids)
+    assert largest_error(found, results(plain(ids, 2, RATE), *inputs)) < FLOAT32_WITHIN
+
+
+def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
+    """Of two heads' attention with dropout: a forward pass and a backward pass."""
+
+    def loss(*qkv: Any) -> Any:
+        context = fused_attention(*qkv, ids, num_heads=2, dropout_rate=0.1, dropout_seed=seed, platform="gpu")
+        return context.astype(jnp.float32).sum()
+
+    return jax.grad(loss, (0, 1, 2))(query, key, value)
+
+
+def inputs_of(length: int, head_width: int, dtype: str, sharding: Any = None) -> list[Any]:
+    """What `gradients` takes of two rows, as abstract arrays."""
+    x = ((2, length, 2 * head_width), dtype)
+    return [jax.ShapeDtypeStruct(*like, sharding=sharding) for like in (x, x, x, ((2, length), "int32"), ((), "uint32"))]
+
+
+@pytest.mark.parametrize(
+    ("length", "head_width", "dtype"),
+    [(512, 64, "bfloat16"), (512, 64, "float32"), (384, 128, "bfloat16"), (128, 32, "bfloat16"), (51, 16, "float32")],
+)
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+def test_a_program_for_cuda_has_three_kernels_and_no_array_of_length_by_length(length: int, head_width: int, dtype: str):
+    ampere = AbstractDevice(device_kind="NVIDIA A100-SXM4-40GB", num_cores=108, platform="gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=ampere)):
+        traced = jax.jit(gradients).trace(*inputs_of(length, head_width, dtype))
+        program = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("custom_call @__gpu$xla.gpu.triton") == 3
+    shapes = [shape.split("x")[:-1] for shape in re.findall(r"tensor<((?:\d+x)+)\w+>", program)]
+    assert max(sum(int(size) >= length for size in shape) for shape in shapes) == 1
+
+
+AMPERE = """
+gpu_device_info {
+  cuda_compute_capability { major: 8 minor: 0 } core_count: 108 fpus_per_core: 64 clock_rate_ghz: 1.41
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 166912 shared_memory_per_core: 167936
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  device_memory_size: 42505207808 memory_bandwidth: 1555200000000 l2_cache_size: 41943040
+}
+platform_name: "CUDA"
+device_description_str: "NVIDIA A100-SXM4-40GB"
+"""
+
+
+def test_the_gpu_s_compiler_takes_the_kernels_where_it_is_installed():
+    try:
+        devices = topologies.get_topology_desc("", "cuda", target_config=AMPERE, topology="1x1x1").devices
+    except NotImplementedError:
+        pytest.skip("needs JAX's CUDA plugin, which compiles without a GPU")
+    length = 512
+    inputs = inputs_of(length, 64, "bfloat16", SingleDeviceSharding(devices[0]))
+    compiled = jax.jit(gradients).lower(*inputs).compile()
+    assert compiled.as_text().count('"__gpu$xla.gpu.triton"') == 3
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * 2 * length**2, "two rows' and heads' scores, a byte each"

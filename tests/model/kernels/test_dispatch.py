@@ -1,0 +1,228 @@
+"""Which attention a model uses where: the choice and its reason; and that the fused one is wired in as the plain one is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.ad_checkpoint import print_saved_residuals
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+from bert_jax.interface.command import UserError
+from bert_jax.model import attention
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.encoder import Block, Encoder
+from bert_jax.model.kernels.attention import SAVED, fused_attention
+from bert_jax.model.kernels.dispatch import VMEM, Choice, choose, choose_residual_norm, in_words, unsupported
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES
+from tests.random_rows import TINY, largest_difference
+
+CHIPS = [kind for kind in VMEM if kind not in ("TPU v2", "TPU v3")]
+
+
+@contextlib.contextmanager
+def meant_for(platform: str, kind: str) -> Iterator[None]:
+    """The ambient mesh of a program that is compiled for such devices."""
+    device = AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
+    mesh = AbstractMesh((2,), ("data",), (AxisType.Auto,), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        yield
+
+
+@pytest.mark.parametrize("kind", CHIPS)
+def test_published_models_use_the_fused_kernel_on_every_tpu_whatever_runs_the_compiler(kind: str):
+    assert jax.default_backend() == "cpu"
+    with meant_for("tpu", kind):
+        for length in (64, 128, 256, 384, 512, 1024, 2048):
+            assert choose(ModelConfig(dtype="bfloat16"), length).fused
+
+
+def test_plain_is_chosen_on_a_cpu_without_a_mesh_and_where_it_is_asked_for():
+    with meant_for("cpu", "cpu"):
+        assert choose(ModelConfig(), 128) == Choice(None, "since fused attention is for TPUs and GPUs, and this is a cpu")
+    assert choose(ModelConfig(), 128) == Choice(None, "since fused attention is spread over a mesh, and none is set")
+    with meant_for("tpu", "TPU v5 lite"):
+        assert choose(ModelConfig(attention="plain"), 128) == Choice(None, "as model.attention=plain asks")
+
+
+def test_asking_for_a_kernel_that_cannot_run_is_an_error_that_says_why():
+    expected = "model.attention='fused' cannot be had: .* this is a cpu; set model.attention to 'plain' or 'auto'"
+    with meant_for("cpu", "cpu"), pytest.raises(UserError, match=expected):
+        choose(ModelConfig(attention="fused"), 128)
+    with pytest.raises(UserError, match=r"model\.attention='flash' is not one of auto, fused, plain"):
+        ModelConfig(attention="flash")
+
+
+def test_on_a_gpu_the_fused_kernel_is_there_for_the_asking_until_it_was_timed():
+    with meant_for("gpu", "NVIDIA H100 80GB HBM3"):
+        assert choose(ModelConfig(attention="fused"), 512) == Choice("gpu", "")
+        automatic = choose(ModelConfig(attention="auto"), 512)
+    assert not automatic.fused
+    assert "not been timed on a GPU yet, and runs there only where model.attention=fused asks" in automatic.why
+
+
+@pytest.mark.parametrize(
+    ("capability", "reason"),
+    [("8.0", None), ("10.3", None), ("7.5", "8.0 (Ampere) or later, and This GPU has 7.5"), ("gfx942", "one by NVIDIA")],
+)
+def test_a_gpu_that_cannot_multiply_bfloat16_is_refused(capability: str, reason: str | None, monkeypatch: pytest.MonkeyPatch):
+    here = types.SimpleNamespace(device_kind="This GPU", compute_capability=capability)
+    monkeypatch.setattr(jax, "local_devices", lambda: [here])
+    found = unsupported("gpu", "This GPU", 128, 64, "bfloat16")
+    assert found is None if reason is None else reason in str(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("cpu", "cpu", 512, 64, "bfloat16"), "this is a cpu"),
+        (("gpu", "NVIDIA H100", 512, 64, "float16"), "in bfloat16 or float32, not in float16"),
+        (("gpu", "NVIDIA H100", 512, 96, "bfloat16"), "on a GPU needs a head width of 16, 32, 64 or 128, not 96"),
+        (("tpu", "TPU v5", 512, 64, "float16"), "float16"),
+        (("tpu", "TPU v5", 512, 96, "bfloat16"), "head width of 16, 32, 64 or a multiple of 128, not 96"),
+        (("tpu", "TPU v5", 16_384, 64, "bfloat16"), "up to length 8,192, and 16,384 is longer"),
+        (("tpu", "TPU v4", 4_096, 64, "bfloat16"), "takes 22 MiB at length 4,096 and head width 64 in bfloat16, and a core"),
+        (("tpu", "TPU v5", 8_192, 64, "float32"), "84 MiB"),
+        (("tpu", "a chip to come", 4_096, 64, "bfloat16"), "has 16"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_its_reason(arguments: tuple, reason: str):
+    assert reason in (unsupported(*arguments) or "")
+
+
+def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.MonkeyPatch):
+    mesh = make_mesh(MeshConfig())
+    line = "attention: plain, since fused attention is for TPUs and GPUs, and this is a cpu"
+    norm = "residual and LayerNorm: plain, since the kernel of residual and LayerNorm is for TPUs, and this is a cpu"
+    assert in_words(ModelConfig(), [128, 512], mesh) == f"{line}; {norm}"
+    asked = "residual and LayerNorm: plain, as model.residual_norm=plain asks"
+    assert in_words(ModelConfig(residual_norm="plain"), [128, 512], mesh) == f"{line}; {asked}"
+
+    def pretended(config: ModelConfig, length: int) -> Choice:
+        return Choice("tpu", "") if length < 1024 else Choice(None, "since it is long")
+
+    monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose", pretended)
+    monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_residual_norm", lambda config: Choice("tpu", ""))
+    found = in_words(ModelConfig(), [512, 128, 2048], mesh)
+    assert found == (
+        "attention: fused, scores stay on the chip (model.attention=auto, cpu, length 128 and 512); plain, since it is long; "
+        "residual and LayerNorm: fused (model.residual_norm=auto, cpu)"
+    )
+
+
+def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
+    with meant_for("tpu", "TPU v5 lite"):
+        for asked in ("auto", "fused"):
+            assert choose_residual_norm(ModelConfig(residual_norm=asked)) == Choice("tpu", "")
+        assert choose_residual_norm(ModelConfig(residual_norm="plain")) == Choice(None, "as model.residual_norm=plain asks")
+    with meant_for("cpu", "cpu"):
+        reason = "the kernel of residual and LayerNorm is for TPUs, and this is a cpu"
+        assert choose_residual_norm(ModelConfig()) == Choice(None, f"since {reason}")
+        expected = f"model.residual_norm='fused' cannot be had: {reason}; set model.residual_norm to 'plain' or 'auto'"
+        with pytest.raises(UserError, match=expected):
+            choose_residual_norm(ModelConfig(residual_norm="fused"))
+    with pytest.raises(UserError, match=r"model\.residual_norm='fast' is not one of auto, fused, plain"):
+        ModelConfig(residual_norm="fast")
+
+
+@pytest.mark.parametrize(("asked", "kernels"), [("auto", 2), ("plain", 0)])
+def test_a_layer_calls_the_kernel_of_residual_and_layer_norm_twice_or_not_at_all(asked: str, kernels: int):
+    config = dataclasses.replace(TINY, hidden_size=128, attention="plain", residual_norm=asked)
+    x, ids = jax.ShapeDtypeStruct((2, 16, 128), jnp.float32), jax.ShapeDtypeStruct((2, 16), jnp.int32)
+    params = nn.unbox(jax.eval_shape(functools.partial(Block(config).init, jax.random.key(0)), x, jnp.uint32(0), ids, None))
+
+    def layer(params: Any, x: jax.Array, ids: jax.Array) -> Any:
+        return Block(config).apply(params, x, jnp.uint32(0), ids, jnp.uint32(1))
+
+    with meant_for("tpu", "TPU v5 lite"):
+        assert str(jax.make_jaxpr(layer)(params, x, ids)).count("pallas_call") == kernels
+
+
+SHAPE = dataclasses.replace(TINY, hidden_size=128, num_heads=1, attention="fused")  # a head that fills the lanes: the least work
+
+
+def with_kernel(monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., Any], platform: str = "tpu") -> None:
+    """Makes "fused" mean `kernel`, which is called as `fused_attention` is."""
+    monkeypatch.setattr(attention, "choose", lambda config, length: Choice(platform if config.attention == "fused" else None, ""))
+    monkeypatch.setattr(attention, "fused_attention", kernel)
+
+
+def layers(number: int) -> Any:
+    """Parameters of an encoder of `SHAPE`, none of them zero."""
+    random = np.random.default_rng(0)
+    shapes = nn.unbox(abstract_parameters(dataclasses.replace(SHAPE, num_layers=number)))["encoder"]
+    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.1, x.shape), jnp.float32), shapes)
+
+
+@pytest.mark.parametrize(("platform", "seed"), [("tpu", None), ("gpu", 1)], ids=["tpu", "gpu_with_dropout"])
+def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padded_rows(
+    platform: str, seed: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    with_kernel(monkeypatch, functools.partial(fused_attention, interpret=True), platform)
+    random, params = np.random.default_rng(1), layers(2)
+    x, direction = (jnp.asarray(random.normal(size=(2, 12, 128)), jnp.float32) for _ in range(2))
+    ids = jnp.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
+
+    def outputs_and_gradients(how: str) -> Any:
+        config = dataclasses.replace(SHAPE, scan_unroll=1, attention=how, attention_dropout=0.3)
+
+        @jax.jit
+        def run(params: Any, x: Any) -> Any:
+            drop = None if seed is None else jnp.uint32(seed)
+            outputs, backward = jax.vjp(lambda params, x: Encoder(config).apply({"params": params}, x, ids, drop)[0], params, x)
+            return outputs, *backward(direction)
+
+        with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:1])):
+            return run(params, x)
+
+    assert largest_difference(outputs_and_gradients("plain"), outputs_and_gradients("fused")) < 1e-5
+
+
+def test_keeping_products_keeps_what_the_kernel_found_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    with_kernel(monkeypatch, functools.partial(fused_attention, interpret=True))
+    encoder = Encoder(dataclasses.replace(SHAPE, rematerialisation="dots"))
+    x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
+    print_saved_residuals(lambda params: encoder.apply({"params": params}, x, ids, None)[0].sum(), layers(2))
+    assert capsys.readouterr().out.count(f"named '{SAVED}'") == 2 * 2, "a context and its sums, in each of two layers"
+
+
+@pytest.mark.parametrize("positions", [None, jnp.array([[2, 5]])], ids=["everywhere", "at_positions"])
+def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s(
+    positions: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The other sites of dropout: `tests/training/test_dropout_sites.py`."""
+    config = dataclasses.replace(SHAPE, attention_dropout=0.3, num_layers=3)
+    params, x, ids = layers(3), jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
+
+    def seeds_of(seed: Any) -> Any:
+        seeds: list[Any] = []
+
+        def record(query: Any, *_: Any, dropout_rate: float, dropout_seed: Any, num_heads: int, platform: str) -> Any:
+            assert (dropout_rate, num_heads) == (0.3, 1)
+            seeds.append(dropout_seed)
+            return query
+
+        with_kernel(monkeypatch, record)
+        encoder, variables = Encoder(config), {"params": params}
+        if positions is None:
+            encoder.apply(variables, x, ids, seed)
+        else:  # the last layer is computed where a head reads it, by plain attention
+            encoder.apply(variables, positions, x, ids, seed, method="at")
+        return seeds
+
+    seeds = [int(seed) for step in (1, 2) for seed in jax.jit(seeds_of)(jnp.uint32(step))]
+    assert len(set(seeds)) == len(seeds) == 2 * (3 if positions is None else 2)
+    evaluated: list[Any] = []
+    jax.eval_shape(lambda: evaluated.extend(seeds_of(None)))
+    assert evaluated == [None] * (len(seeds) // 2)

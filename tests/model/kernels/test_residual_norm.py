@@ -1,0 +1,210 @@
+"""The kernels of LayerNorm(x + dropout(y)), interpreted on a CPU: the plain modules' result and gradients, with their masks."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.ad_checkpoint import print_saved_residuals
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, PartitionSpec
+
+from bert_jax.model.kernels import residual_norm_tpu
+from bert_jax.model.kernels.residual_norm_tpu import NormPlan
+from bert_jax.model.layers import LayerNorm, dropout, gather_positions
+from bert_jax.model.residual_norm import residual_norm, unfit, why_plain
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, local_rules
+
+EPSILON = 1e-12
+FLOAT32_WITHIN = 1e-6  # of the largest
+BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
+RATE = 0.25
+
+
+
+def fused(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None) -> Any:
+    drawn = None if seed is None else jnp.uint32(seed)
+    return residual_norm(x, y, scale, bias, rate=rate, seed=drawn, epsilon=EPSILON, positions=positions, interpret=True)
+
+
+def plain(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None) -> Any:
+    drawn = None if seed is None else jnp.uint32(seed)
+    return LayerNorm(EPSILON).apply({"params": {"scale": scale, "bias": bias}}, x + dropout(y, rate, drawn, positions))
+
+
+def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:
+    """x, y, scale, bias and a gradient of the result; x is far from zero, as residuals come to be."""
+    random = np.random.default_rng(b * length + width)
+    x, y, g = (random.normal(size=(b, length, width)) for _ in range(3))
+    scale, bias = (jnp.asarray(random.normal(size=width), jnp.float32) for _ in range(2))
+    return [jnp.asarray(x + 1, dtype), jnp.asarray(y, dtype), scale, bias, jnp.asarray(g, dtype)]
+
+
+def results(norm: Any, arrays: list[Any]) -> list[np.ndarray]:
+    """The result and the gradients of x, y, scale and bias, in float32."""
+
+    @jax.jit
+    def run(*arrays: Any) -> Any:
+        out, derive = jax.vjp(norm, *arrays[:-1])
+        return (out, *derive(arrays[-1]))
+
+    found = run(*arrays)
+    assert [a.dtype for a in found] == [a.dtype for a in (arrays[0], *arrays[:4])]
+    return [np.asarray(a.astype(jnp.float32)) for a in found]
+
+
+def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
+    """Of the largest element of each array."""
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("shape", "seed"),
+    [
+        ((2, 64, 128), 7),
+        ((2, 64, 128), None),
+        ((3, 50, 256), 7),  # rows that fill no block
+        ((1, 1, 128), 7),
+        ((5, 128, 384), 7),  # several blocks, below
+    ],
+)
+def test_result_gradients_and_masks_are_those_of_the_plain_modules(shape: Any, seed: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
+    arrays = inputs(*shape)
+    found, wanted = (results(functools.partial(norm, seed=seed), arrays) for norm in (fused, plain))
+    assert largest_error(found, wanted) < FLOAT32_WITHIN
+    assert ((found[2] == 0) == (wanted[2] == 0)).all()
+    assert (found[2] == 0).any() == (seed is not None)
+
+
+def test_a_rate_of_zero_drops_nothing():
+    arrays = inputs(2, 4, 128)
+    found, wanted = results(functools.partial(fused, rate=0.0), arrays), results(functools.partial(plain, seed=None), arrays)
+    assert largest_error(found, wanted) < FLOAT32_WITHIN
+
+
+def test_bfloat16_errs_as_much_as_its_roundings_do_and_drops_the_same():
+    arrays = inputs(2, 64, 256, "bfloat16")
+    found, exact = results(fused, arrays), results(plain, [a.astype(jnp.float32) for a in arrays])
+    for a, b in zip(found, exact, strict=True):
+        assert np.sqrt(np.square(a - b).mean() / np.square(b).mean()) < BFLOAT16_WITHIN
+    assert ((found[2] == 0) == (exact[2] == 0)).all()
+
+
+def test_rows_far_from_zero_keep_their_variance():
+    x, *others = inputs(1, 8, 128)
+    arrays = [x + 1000, *others]
+    found, wanted = (results(functools.partial(norm, seed=None), arrays) for norm in (fused, plain))
+    assert largest_error(found, wanted) < 1e-4  # a float32 near 1,000 is a multiple of 6e-5
+    assert np.abs(found[0] - wanted[0]).max() < 1e-3
+
+
+def test_tokens_at_positions_are_treated_as_they_are_among_all():
+    x, y, scale, bias, _ = inputs(2, 64, 128)
+    positions = jnp.array([[3, 0, 63], [5, 6, 7]], jnp.int32)
+    some = jax.jit(fused)(*(gather_positions(a, positions) for a in (x, y)), scale, bias, positions=positions)
+    assert (some == gather_positions(jax.jit(fused)(x, y, scale, bias), positions)).all()
+
+
+@pytest.mark.parametrize("rows", [8, 3])
+def test_a_mesh_computes_and_drops_what_one_device_does_and_with_an_indivisible_batch_too(rows: int):
+    arrays = inputs(rows, 20, 128)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))):
+        found = results(fused, arrays)
+    alone = results(fused, arrays)
+    assert largest_error(found, alone) < FLOAT32_WITHIN
+    assert ((found[2] == 0) == (alone[2] == 0)).all()
+
+
+def by_hand(x: Any, y: Any, scale: Any, bias: Any) -> Any:
+    """`fused` where rows are split over the mesh axis "data" around it, and the compiler sees to the other axes."""
+    rows, whole = PartitionSpec("data"), PartitionSpec()
+
+    def part(*arrays: Any) -> Any:
+        with nn.logical_axis_rules(local_rules("data")):
+            return fused(*arrays)
+
+    return jax.shard_map(part, in_specs=(rows, rows, whole, whole), out_specs=rows, axis_names={"data"}, check_vma=False)(
+        x, y, scale, bias
+    )
+
+
+def test_rows_split_by_hand_are_the_same_rows():
+    arrays = inputs(8, 20, 128)
+    with jax.set_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))):
+        found = results(by_hand, arrays)
+    alone = results(fused, arrays)
+    assert largest_error(found, alone) < FLOAT32_WITHIN
+    assert ((found[2] == 0) == (alone[2] == 0)).all()
+
+
+def test_devices_exchange_the_gradients_of_scale_and_bias_alone():
+    x, y, scale, bias, g = inputs(8, 20, 128)
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    rows, whole = (jax.sharding.NamedSharding(mesh, spec) for spec in (PartitionSpec(("data", "fsdp")), PartitionSpec()))
+
+    @functools.partial(jax.jit, in_shardings=(rows, rows, whole, whole, rows), out_shardings=(rows, rows, rows, whole, whole))
+    def run(x: Any, y: Any, scale: Any, bias: Any, g: Any) -> Any:
+        out, derive = jax.vjp(fused, x, y, scale, bias)
+        return (out, *derive(g))
+
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        program = run.lower(x, y, scale, bias, g).compile().as_text()
+    collectives = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
+    exchanged = re.findall(rf"= (.*?) (?:{collectives})(?:-start)?\(", program)
+    sizes = [size for result in exchanged for size in re.findall(r"\w+\[([\d,]*)\]", result)]
+    assert sizes == ["128", "128"]
+
+
+def test_what_is_kept_for_the_backward_pass_is_the_sum_and_a_word_a_row(capsys: pytest.CaptureFixture):
+    x, y, scale, bias, _ = inputs(2, 64, 128, "bfloat16")
+    print_saved_residuals(fused, x, y, scale, bias)
+    kept = re.findall(r"^(\w+\[[\d,]*\])", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(kept) == ["bf16[2,64,128]", "f32[128]", "u32[2,64]"]
+
+
+@pytest.mark.parametrize(("rows", "row_bytes"), [(8192, 2048), (128 * 67, 2048), (1280, 4096), (128, 256), (128 * 192, 1536)])
+def test_blocks_divide_the_rows_and_fit_on_the_chip(rows: int, row_bytes: int):
+    plan = NormPlan(rows, row_bytes // 2, row_bytes, RATE, EPSILON, False)
+    assert rows % plan.block == 0
+    assert plan.block % 128 == 0
+    assert 8 * plan.block * row_bytes <= residual_norm_tpu.BYTES_PER_STEP
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "reason"),
+    [
+        (1024, "bfloat16", None),
+        (1024, "float32", None),
+        (128, "float32", None),
+        (96, "bfloat16", "a multiple of 128 up to 1,024, not 96"),
+        (1152, "bfloat16", "a multiple of 128 up to 1,024, not 1,152"),
+        (1024, "float16", "in bfloat16 or float32, not in float16"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reason: str | None):
+    found = unfit(width, dtype)
+    assert found is None if reason is None else reason in str(found)
+    if reason:
+        x = jnp.zeros((1, 8, width), dtype)
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            residual_norm(x, x, jnp.ones(width), jnp.zeros(width), rate=0.1, seed=None, epsilon=EPSILON)
+
+
+@pytest.mark.parametrize(
+    ("platform", "reason"), [("tpu", None), ("cpu", "is for TPUs, and this is a cpu"), (None, "over a mesh, and none is set")]
+)
+def test_it_runs_where_the_ambient_mesh_is_of_tpus(platform: str | None, reason: str | None):
+    if platform is None:
+        found = why_plain(1024, "bfloat16")
+    else:
+        device = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform=platform)
+        with jax.sharding.use_abstract_mesh(AbstractMesh((2,), ("data",), (AxisType.Auto,), abstract_device=device)):
+            found = why_plain(1024, "bfloat16")
+    assert found is None if reason is None else reason in str(found)

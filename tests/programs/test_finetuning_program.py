@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.batches.device import to_device
+from bert_jax.batches.labelled import LabelledBatches
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.examples.labelled import Unit, row_shape
+from bert_jax.finetuning.sweep import sweep
+from bert_jax.interface.command import UserError
+from bert_jax.model.labelling import BertForLabels
+from bert_jax.programs.finetuning import label_loss, program_of, teaching, training_program
+from bert_jax.runtime import launch
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from tests.random_rows import TINY
+from tests.random_units import HEADS, random_label_parameters, random_units
+
+CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
+HEAD = HEADS["sequence"]
+UNITS = random_units("sequence", 48, shortest=8, longest=8)
+SHAPE = row_shape(UNITS, "sequence")
+START: Any = types.SimpleNamespace(config=CONFIG)
+PARAMS = random_label_parameters(HEAD, CONFIG)
+
+
+def task_of(kind: str = "sequence") -> Any:
+    return types.SimpleNamespace(name="glue/tiny", head=HEADS[kind])
+
+
+def experiment(**sections: Any) -> FinetuningExperiment:
+    training = {"batch_size": 16, "schedule": "constant", "warmup_fraction": 0.0} | sections.pop("training", {})
+    return FinetuningExperiment.from_dict({"init_from": "m", "training": training, **sections})
+
+
+def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int = 4) -> Any:
+    """The parameters after so many steps from PARAMS, as numpy arrays."""
+    mesh = make_mesh(MeshConfig(), devices)
+    batches = LabelledBatches(UNITS, SHAPE, one.training.batch_size, one.seed, row_multiple=4, pad_id=0)
+    program = program_of(one, START, task_of(), UNITS, batches.steps_per_epoch, mesh)
+    peak, seed = np.float32(one.training.learning_rate), np.uint32(one.seed)
+    scalars = {"steps": np.int32(steps), "warmup_steps": np.int32(0), "peak": peak, "seed": seed}
+    state = program.begin(PARAMS)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        for step in range(steps):
+            state, _ = program.train(state, to_device(batches.at(step), mesh, BATCH), scalars)
+    return jax.device_get(state.params)
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+
+
+def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what_they_learn_alone(tmp_path):
+    """Two groups of four devices: two programs, each compiled once for runs of three seeds and two rates."""
+    whole = experiment(sweep={"seeds": [1, 2, 3], "learning_rates": [1e-3, 1e-2], "devices_per_run": 4})
+    together: dict[str, Any] = {}
+
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        together[one.name] = learned(one, devices)
+        directory.mkdir(parents=True)
+        t = one.training
+        settings = {"batch_size": t.batch_size, "learning_rate": t.learning_rate, "epochs": t.epochs, "seed": one.seed}
+        results = settings | {"metric": "f1", "scores": {"dev": {"f1": one.seed}}, "baseline": {"dev": {"f1": 0.0}}}
+        (directory / "results.json").write_text(json.dumps(results))
+        return results
+
+    training_program.cache_clear()
+    run = launch.Run(tmp_path, True, Any, Any)  # type: ignore[arg-type]
+    assert sweep(whole, run, train, lambda best: None) == 0
+    assert training_program.cache_info().currsize == 2
+    meshes = [make_mesh(MeshConfig(), jax.devices()[i : i + 4]) for i in (0, 4)]
+    programs = [program_of(whole.runs()[0], START, task_of(), UNITS, 3, mesh) for mesh in meshes]
+    assert training_program.cache_info().currsize == 2
+    assert [program.train._cache_size() for program in programs] == [1, 1]
+
+    for one in whole.runs():
+        assert same(learned(one, jax.devices()[:4]), together[one.name]), one.name
+    assert [program.train._cache_size() for program in programs] == [1, 1]
+    assert not any(same(a, b) for i, a in enumerate(together.values()) for b in list(together.values())[:i])
+
+
+def test_a_frozen_encoder_keeps_every_bit_and_the_head_learns_without_its_gradient():
+    one = experiment(training={"freeze_encoder": True, "learning_rate": 1e-2}, optimizer={"weight_decay": 0.1})
+    params = learned(one, jax.devices()[:1])
+    assert {part: same(tree, PARAMS[part]) for part, tree in params.items()} == {
+        "embeddings": True,
+        "encoder": True,
+        "pooler": False,
+        "sequence_head": False,
+    }
+
+
+def test_what_is_compiled_depends_on_an_epochs_steps_only_where_layers_thaw_by_the_epoch():
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+
+    def differ(one: FinetuningExperiment) -> bool:
+        first, second = (program_of(one, START, task_of(), UNITS, steps, mesh) for steps in (3, 4))
+        return first is not second
+
+    assert not differ(experiment())
+    assert differ(experiment(training={"gradual_unfreezing": True}))
+
+
+# -------------------------------------------------------------------------------------------------------------------- the loss
+
+
+def test_balanced_class_weights_are_inverse_frequencies():
+    """n / (classes * count of the class), scikit-learn's "balanced"; tokens without a label are not counted."""
+    for kind in ("sequence", "token"):
+        units = random_units(kind, 30)
+        found = label_loss(experiment(training={"class_weights": [0]}), task_of(kind), units).class_weights
+        targets = np.concatenate([np.ravel(unit.target) for unit in units])
+        counts = [(targets == label).sum() for label in range(3)]
+        np.testing.assert_allclose(found, [sum(counts) / (3 * count) for count in counts])
+
+
+def test_a_class_that_no_example_has_does_not_break_the_balance():
+    units = [Unit(0, (np.array([2]),), (np.array([0]),), np.int32(label)) for label in (0, 0, 1)]
+    weights = label_loss(experiment(training={"class_weights": [0]}), task_of(), units).class_weights
+    np.testing.assert_allclose(weights[:2], [0.5, 1.0])
+    assert np.isfinite(weights[2])
+
+
+def test_class_weights_that_are_given_are_taken():
+    loss = label_loss(experiment(training={"class_weights": [1, 2, 0.5], "label_smoothing": 0.1}), task_of(), UNITS)
+    assert (loss.class_weights, loss.label_smoothing, loss.soft_weight) == ((1.0, 2.0, 0.5), 0.1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "says"),
+    [
+        ("sequence", [1, 2], r"has 2 numbers, but glue/tiny has 3 labels \(a, b, c\); give one for each, or a single 0"),
+        ("span", [0], "class_weights is for tasks that choose one of several labels, and glue/tiny is none"),
+        ("regression", [0], "and glue/tiny is none"),
+        ("multi_label", [1, 1, 1], "and glue/tiny is none"),
+    ],
+)
+def test_class_weights_that_do_not_fit_are_refused(kind, weights, says):
+    with pytest.raises(UserError, match=says):
+        label_loss(experiment(training={"class_weights": weights}), task_of(kind), random_units(kind, 3))
+
+
+# ----------------------------------------------------------------------------------------------------------------- the teacher
+
+
+def test_without_a_teacher_a_batch_stays_as_it_is():
+    batch: Any = {"input_ids": 1}
+    assert teaching(None, experiment(), CONFIG.num_layers, make_mesh(MeshConfig()))(batch) is batch
+
+
+def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers_that_match():
+    config = dataclasses.replace(TINY, num_layers=3, scan_unroll=1, hidden_dropout=0.5, attention_dropout=0.5)
+    params = random_label_parameters(HEAD, config, seed=1)
+    teacher: Any = types.SimpleNamespace(config=config, head=HEAD, params=params)
+    batch = LabelledBatches(UNITS, SHAPE, 16, 0, row_multiple=8, pad_id=0).at(0)
+    mesh = make_mesh(MeshConfig())
+    ones = [experiment(distillation={"teacher": "t", "hidden_weight": weight}) for weight in (1.0, 0.0)]
+    with_states, without = (teaching(teacher, one, CONFIG.num_layers, mesh) for one in ones)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        found = with_states(to_device(batch, mesh, BATCH))
+        assert jax.eval_shape(without, batch).keys() == batch.keys() | {"teacher_logits"}
+    assert found.keys() == batch.keys() | {"teacher_logits", "teacher_hidden_states"}
+    wanted = jax.jit(BertForLabels(config, HEAD).apply)({"params": params}, batch)  # no seed, no dropout
+    np.testing.assert_allclose(found["teacher_logits"], wanted["logits"], atol=1e-5)
+    states = wanted["hidden_states"][np.array([0, 3])].swapaxes(0, 1)  # the student has one layer
+    np.testing.assert_allclose(found["teacher_hidden_states"], states, atol=1e-5)

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import logging
+import pathlib
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Annotated, NoReturn
+
+import jax
+import pytest
+from annotated_types import Interval
+
+from bert_jax.interface import python_files as experiment_files
+from bert_jax.interface.command import UserError
+from bert_jax.runtime import launch
+from bert_jax.sharding.out_of_memory import OutOfMemory
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    learning_rate: Annotated[float, Interval(ge=0)] = 1e-4
+    beta1: float = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    steps: int = 0
+    warmup: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """What an experiment of these tests may hold."""
+
+    seed: Annotated[int, Interval(ge=0, le=9)] = 0
+    name: str = ""
+    init_from: str | None = None
+    model: str = "runs/default"
+    clip: float | None = 1.0
+    packed: bool = False
+    optimizer: Optimizer = Optimizer()
+    betas: tuple[float, ...] = (0.9, 0.999)
+    labels: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = ()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    ours = logging.getLogger("bert_jax")
+    before = ours.handlers, ours.level, ours.propagate
+    yield
+    ours.handlers, ours.level, ours.propagate = before
+
+
+@pytest.fixture
+def experiment(tmp_path: pathlib.Path) -> pathlib.Path:
+    file = tmp_path / "experiment.py"
+    file.write_text(
+        textwrap.dedent("""
+        from ml_collections import ConfigDict
+
+        def get_config(size="small"):
+            return ConfigDict({
+                "name": size,
+                "seed": 1,
+                "clip": 1,
+                "optimizer": {"learning_rate": 1e-3},
+                "phases": ({"steps": 10}, {"steps": 5}),
+            })
+        """)
+    )
+    return file
+
+
+def parse(experiment: pathlib.Path, *arguments: str, suffix: str = "") -> launch.Flags:
+    return launch.parse_flags("pretrain", "", [f"--config={experiment}{suffix}", "--workdir=here", *arguments], Schema)
+
+
+def test_of_a_failed_save_nothing_is_said_about_closed_event_loops(monkeypatch: pytest.MonkeyPatch):
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: said.append(unraisable.exc_value))
+    launch.quiet_libraries()
+    launch.quiet_libraries()
+    other = RuntimeError("another")
+    for error in (RuntimeError("Event loop is closed"), other):
+        sys.unraisablehook(types.SimpleNamespace(exc_value=error))
+    assert said == [other]
+
+
+def test_the_file_is_read_and_its_argument_passed_on(experiment: pathlib.Path):
+    flags = parse(experiment, suffix=":large")
+    assert flags.config == {
+        "name": "large",
+        "seed": 1,
+        "clip": 1,
+        "optimizer": {"learning_rate": 1e-3},
+        "phases": [{"steps": 10}, {"steps": 5}],
+    }
+    assert parse(experiment).config["name"] == "small"
+    assert flags.workdir == pathlib.Path("here")
+
+
+@pytest.mark.parametrize(
+    ("argument", "path", "value"),
+    [
+        ("--config.seed=7", ("seed",), 7),
+        ("--config.seed=1e6", ("seed",), 1_000_000),
+        ("--config.optimizer.learning_rate=3", ("optimizer", "learning_rate"), 3.0),
+        ("--config.optimizer.beta1=.8", ("optimizer", "beta1"), 0.8),  # not in the file, but an experiment knows it
+        ("--config.packed=true", ("packed",), True),
+        ("--config.packed=0", ("packed",), False),
+        ("--config.name=7", ("name",), "7"),
+        ("--config.name=a=b", ("name",), "a=b"),
+        ("--config.clip=2", ("clip",), 2.0),  # a whole number in the file, a float by its default
+        ("--config.clip=none", ("clip",), None),
+        ("--config.betas=[0.8, 0.9]", ("betas",), [0.8, 0.9]),
+        ("--config.init_from=runs/a", ("init_from",), "runs/a"),
+        ("--config.phases.1.steps=20", ("phases", 1, "steps"), 20),
+        ("--config.phases[1].warmup=2", ("phases", 1, "warmup"), 2),
+    ],
+)
+def test_an_override_sets_one_key_with_its_type(
+    experiment: pathlib.Path, argument: str, path: tuple[str | int, ...], value: object
+):
+    node = parse(experiment, argument).config
+    for name in path:
+        node = node[name]  # type: ignore[index]
+    assert node == value
+    assert type(node) is type(value)
+
+
+def test_the_last_of_two_overrides_wins_and_a_space_separates_as_well(experiment: pathlib.Path):
+    assert parse(experiment, "--config.seed", "3", "--config.seed=4").config["seed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--config.optimiser.beta1=1", "there is no 'optimiser' in config; did you mean 'optimizer.beta1'?"),
+        ("--config.optimizer.learning_rat=1", "did you mean 'optimizer.learning_rate'?"),
+        ("--config.phases.2.steps=1", "there is no '2' in config.phases"),
+        ("--config.phases.0.step=1", "did you mean 'phases.0.steps'?"),
+        ("--config.seed.x=1", "config.seed is a single value"),
+        ("--config.optimizer=adam", "optimizer is a group; set one of optimizer.beta1, optimizer.learning_rate"),
+        ("--config.seed=1.5", "--config.seed=1.5: wanted a whole number, at least 0 and at most 9 (now 1)"),
+        ("--config.packed=2", "wanted true or false (now False)"),
+        ("--config.packed=maybe", "wanted true or false"),
+        ("--config.optimizer.learning_rate=fast", "wanted a number"),
+        ("--config.betas=[0.9,", "wanted a list as [1, 2] (now (0.9, 0.999))"),
+        ("--config.seed", "has no value"),
+        ("--wrkdir=x", "unknown argument --wrkdir=x: did you mean '--workdir'?"),
+        ("--processes=two", "--processes=two must be a whole number, at least 1"),
+        ("--processes=0", "--processes=0 must be at least 1 and at most 65,536"),
+        ("--workdir=there", "--workdir=here and --workdir=there contradict each other; give one of them"),
+    ],
+)
+def test_a_mistaken_argument_is_named_with_the_remedy(experiment: pathlib.Path, argument: str, message: str):
+    with pytest.raises(UserError) as error:
+        parse(experiment, argument)
+    assert message in str(error.value)
+
+
+def test_a_missing_flag_is_asked_for_with_an_example(experiment: pathlib.Path):
+    with pytest.raises(UserError, match="--workdir is missing, for example --workdir=runs/mine"):
+        launch.parse_flags("pretrain", "", [f"--config={experiment}"])
+    with pytest.raises(UserError, match="--workdir is missing, for example"):
+        launch.parse_flags("pretrain", "", [f"--config={experiment}", "--workdir="])
+    with pytest.raises(UserError, match=r"--workdir=gs://bucket/run is a URL; mount the bucket \(gcsfuse\)"):
+        launch.parse_flags("pretrain", "", [f"--config={experiment}", "--workdir=gs://bucket/run"])
+    with pytest.raises(UserError, match="--config is missing"):
+        launch.parse_flags("pretrain", "", ["--workdir=x"])
+
+
+def test_a_missing_file_names_the_nearest_experiment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "experiments" / "pretrain").mkdir(parents=True)
+    (tmp_path / "experiments" / "pretrain" / "bert_base.py").write_text("")
+    (tmp_path / "experiments" / "pretrain" / "quickstart.py").write_text("")
+    monkeypatch.setattr(experiment_files, "CHECKOUT", tmp_path)
+    for given in ("experiments/pretrain/bert_bas.py", "bert_base.py", "bert_base"):
+        with pytest.raises(UserError, match=r"did you mean 'experiments/pretrain/bert_base\.py'\?"):
+            launch.parse_flags("pretrain", "", [f"--config={given}", "--workdir=x"])
+
+
+def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(experiment_files, "CHECKOUT", experiment.parent)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert launch.parse_flags("pretrain", "", ["--config=experiment.py", "--workdir=x"]).config["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "message"),
+    [
+        ("x = 1", "", r"has no function get_config\(\)"),
+        ("def get_config(:", "", "line 1: "),
+        ("def get_config(): return {}", ":base", "takes no argument; leave `:base` out"),
+        ("def get_config(size): return {'tiny': {}}[size]", ":base", r"no use for 'base' \(KeyError\('base'\)\); see its"),
+        ("def get_config(task): return {}", "", r"needs an argument, --config=\S+broken\.py:ARG; its docstring says which"),
+        ('"""broken.py:mrpc for MRPC"""\ndef get_config(task): return {}', "", r"broken\.py:ARG; \S+broken\.py:mrpc is one"),
+        ("import sys\nsys.exit(0)", "", r"ended the program \(sys\.exit\(0\)\) instead of returning its settings"),
+        ("def get_config(): raise SystemExit", "", r"ended the program \(sys\.exit\(None\)\)"),
+        ("def get_config(size): raise SystemExit(3)", ":a", r"ended the program \(sys\.exit\(3\)\)"),
+        ("def get_config(): return 3", "", "its get_config returns 3, and a ConfigDict or dict is wanted"),
+    ],
+)
+def test_a_file_that_is_no_experiment_says_what_is_wrong(tmp_path: pathlib.Path, text: str, suffix: str, message: str):
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        parse(file, suffix=suffix)
+
+
+def test_a_file_that_raises_is_shown_with_its_own_lines_of_the_traceback_alone(tmp_path: pathlib.Path):
+    file = tmp_path / "broken.py"
+    file.write_text("def width():\n    return 1 / 0\n\ndef get_config():\n    return {'name': width()}\n")
+    with pytest.raises(UserError) as error:
+        parse(file)
+    first, *lines = str(error.value).splitlines()
+    assert first == f"--config={file} raises ZeroDivisionError; mend the file, here:"
+    assert [line.strip() for line in lines if line.startswith("  File")] == [
+        f'File "{file}", line 5, in get_config',
+        f'File "{file}", line 2, in width',
+    ]
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_begin_prepares_a_run_and_leaves_nothing_behind(
+    experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    flags = launch.parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
+    with launch.begin("pretrain", flags, flags.config) as run:
+        assert run.is_first
+        assert (run.workdir / "config.json").exists()
+        assert not run.preemption.requested(1)
+        (run.workdir / "metrics.jsonl").touch()
+    with pytest.raises(UserError, match="holds a run with another configuration"), launch.begin("pretrain", flags, {"seed": 2}):
+        pass
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_memory_that_runs_out_ends_every_process_with_a_sentence(
+    experiment: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    processes: int,
+):
+    """Of several, one that ended in good order would wait for the others, which wait for it."""
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    monkeypatch.setattr(launch.os, "_exit", leave)
+    flags = launch.parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
+    wanted = SystemExit if processes > 1 else OutOfMemory
+
+    def run_out() -> NoReturn:
+        monkeypatch.setattr(launch.jax, "process_count", lambda: processes)
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.")
+
+    with pytest.raises(wanted) as ended, launch.begin("pretrain", flags, flags.config):
+        run_out()
+    says = capsys.readouterr().err if processes > 1 else f"error: {ended.value}"
+    assert says.startswith("error: this run does not fit in memory: it asks for 4.44 GiB of memory at once")
+    assert processes == 1 or ended.value.code == 2
+
+
+def test_compiled_programs_are_kept_where_the_user_says(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        launch.keep_compiled_programs()
+        directory = pathlib.Path(jax.config.jax_compilation_cache_dir)
+        assert directory.parent == tmp_path / "bert_jax"
+        assert directory.name.startswith("xla-")
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+        jax.config.update("jax_compilation_cache_dir", before)
+        launch.keep_compiled_programs()
+        assert jax.config.jax_compilation_cache_dir == before
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_only_the_first_process_talks_and_all_warn(capsys: pytest.CaptureFixture[str]):
+    log = logging.getLogger("bert_jax.somewhere")
+    for index in (0, 3):
+        launch.start_logging(index)
+        log.info("progress")
+        log.warning("trouble")
+    assert capsys.readouterr().err == "progress\ntrouble\n[process 3] trouble\n"
+
+
+def test_a_failed_save_leaves_no_traceback_of_its_other_writes(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    """The first write that fails is reported; as of Orbax's writes, nobody asks what became of the others."""
+    for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib", "absl", "asyncio"):
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.WARNING)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+
+    async def write() -> NoReturn:
+        raise OSError("disk full")
+
+    async def save() -> None:
+        others = asyncio.ensure_future(write())
+        await asyncio.sleep(0)
+        del others
+        await write()
+
+    launch.quiet_libraries()
+    with pytest.raises(OSError, match="disk full"):
+        asyncio.run(save())
+    gc.collect()
+    assert caplog.text == ""

@@ -1,0 +1,107 @@
+"""The remedies that a person is given are settings that the run would take, and ask for less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.overrides import split_overrides
+from bert_jax.configs.pretraining import Experiment
+from bert_jax.runtime.memory_advice import evaluation_demand, finetuning_demand, pretraining_demand, scoring_demand, state_demand
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.rules import check_batch_size
+
+
+def experiment(batch_size: int = 256, accumulation: int = 2, **values: Any) -> Experiment:
+    phase = {"steps": 1, "length": 128, "batch_size": batch_size, "accumulation": accumulation}
+    return Experiment.from_dict({"phases": [phase, phase], **values})
+
+
+def flags(remedies: Any) -> dict[str, str]:
+    """The settings that remedies name."""
+    return dict(split_overrides([word for remedy in remedies for word in remedy.split() if "=" in word])[0])
+
+
+def test_a_training_step_is_told_by_its_batch_and_the_settings_that_shrink_it():
+    whole = experiment()
+    demand = pretraining_demand(whole, 1, make_mesh(whole.mesh))
+    assert demand.what == "the training step of phase 1"
+    assert demand.batch == "256 rows of 128 tokens a step, 32 a device (config.phases.1.batch_size=256, accumulation=2)"
+    assert list(demand.remedies) == [
+        "--config.phases.1.accumulation=4",
+        "--config.model.rematerialisation=full",
+        "--config.mesh.fsdp=2",
+        "--config.phases.1.batch_size=128 (in another --workdir: it changes what is learned)",
+    ]
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in demand.advice
+    assert "What the workdir holds stays" in demand.advice
+
+
+@pytest.mark.parametrize("mesh", [{}, {"fsdp": 2}, {"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 8}])
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(48, 1), (48, 2), (48, 6), (120, 5), (8, 1), (16, 2)])
+def test_what_is_advised_is_what_a_run_takes(mesh: dict[str, int], batch_size: int, accumulation: int):
+    whole = experiment(batch_size, accumulation, mesh=mesh)
+    now = make_mesh(whole.mesh)
+    advised = flags(pretraining_demand(whole, 0, now).remedies)
+    advised |= flags(evaluation_demand(whole, 0, now).remedies)
+    rows, parts = int(advised.get("phases.0.batch_size", batch_size)), int(advised.get("phases.0.accumulation", accumulation))
+    check_batch_size("fewer", rows, accumulation, now)
+    check_batch_size("more microbatches", batch_size, parts, now)
+    check_batch_size("evaluation", int(advised["evaluation.batch_size"]), 1, now)
+    sizes = {axis: int(advised[f"mesh.{axis}"]) for axis in ("data", "fsdp") if f"mesh.{axis}" in advised}
+    assert make_mesh(MeshConfig(**{**mesh, **sizes})).shape["fsdp"] >= now.shape["fsdp"]
+
+
+def test_nothing_is_advised_that_is_done_already():
+    whole = experiment(8, 1, model={"rematerialisation": "full"}, mesh={"data": 1, "fsdp": 8}, evaluation={"batch_size": 8})
+    mesh = make_mesh(whole.mesh)
+    assert not pretraining_demand(whole, 0, mesh).remedies
+    assert not evaluation_demand(whole, 0, mesh).remedies
+    assert not state_demand(whole, mesh).remedies
+
+
+def test_an_evaluation_has_a_batch_of_its_own():
+    whole = experiment()
+    demand = evaluation_demand(whole, 0, make_mesh(whole.mesh, jax.devices()[:1]))
+    assert demand.batch == "256 rows of 128 tokens a step, 256 a device (config.evaluation.batch_size=256)"
+    assert list(demand.remedies) == ["--config.evaluation.batch_size=128"]
+    assert "--step=eval --phase=0`" in demand.advice
+
+
+class Rows:
+    """Batches of so many rows."""
+
+    def __init__(self, rows: int):
+        self._rows = rows
+
+    def at(self, step: int) -> dict[str, np.ndarray]:
+        return {"input_ids": np.zeros((self._rows, 1))}
+
+
+def test_a_tasks_step_is_told_by_its_rows_and_the_keys_of_fine_tuning():
+    task = FinetuningExperiment.from_dict({"init_from": "m", "training": {"batch_size": 32}, "task": {"length": 384}})
+    rows: Any = Rows(24)
+    demand = finetuning_demand(task, rows, 384, make_mesh(task.mesh, jax.devices()[:2]))
+    assert demand.batch == "24 rows of 384 tokens a step, 12 a device (config.training.batch_size=32, accumulation=1)"
+    assert list(demand.remedies) == [
+        "--config.training.accumulation=2",
+        "--config.model.rematerialisation=full",
+        "--config.mesh.fsdp=2",
+        "--config.training.batch_size=16 (in another --workdir: it changes what is learned)",
+        "--config.task.length below 384 (in another --workdir: it changes what is learned)",
+    ]
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in demand.advice
+
+
+def test_a_task_of_one_row_a_device_that_trains_its_head_alone_has_little_left():
+    values = {"init_from": "m", "training": {"batch_size": 1, "freeze_encoder": True}}
+    task = FinetuningExperiment.from_dict(values)
+    rows: Any = Rows(1)
+    mesh = make_mesh(task.mesh, jax.devices()[:1])
+    (remedy,) = finetuning_demand(task, rows, 128, mesh).remedies
+    assert remedy.startswith("--config.task.length below 128")
+    assert list(scoring_demand(task, 64, 128, mesh).remedies) == [remedy]

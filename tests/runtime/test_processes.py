@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from bert_jax.interface.command import UserError
+from bert_jax.runtime import processes
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import pathlib, sys, time
+import jax
+from bert_jax.runtime import launch
+from bert_jax.interface import command
+
+def main():
+    flags = launch.parse_flags("pretrain", "", sys.argv[1:])
+    with launch.begin("pretrain", flags, flags.config) as run:
+        total = jax.process_count() * 10 + jax.process_index()
+        print("together", total, flush=True)
+        for step in range(2000 if flags.config["wait"] else 1):
+            time.sleep(0.02)
+            if run.preemption.requested(step):
+                print("left after", step, flush=True)
+                return run.preemption.exit_status
+
+command.run_verb(main)
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def group(count: int, port: int) -> list[processes.Hosts]:
+    names = tuple(f"worker {i}" for i in range(count))
+    return [processes.Hosts(f"127.0.0.1:{port}", count, i, names, "THE REMEDY") for i in range(count)]
+
+
+def call(present: list[processes.Hosts], facts: list[dict[str, str]], timeout: float, begin: Callable[[], str] = str) -> list[str]:
+    """The roll call of several workers at once, each in a thread: what each was told, "" for all well."""
+    told = [""] * len(present)
+
+    def one(i: int) -> None:
+        try:
+            told[i] = processes.roll_call(present[i], facts[i], timeout, say=lambda line: None, begin=begin)
+        except UserError as error:
+            told[i] = str(error)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(present))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return told
+
+
+def test_workers_that_agree_go_on():
+    assert call(group(4, free_port()), [{"jax": "1"}] * 4, timeout=30) == [""] * 4
+
+
+def test_everyone_present_hears_who_is_missing():
+    told = call(group(4, free_port())[:2], [{"jax": "1"}] * 2, timeout=1)
+    assert told[0] == told[1]
+    assert "4 workers expected, and worker 2, worker 3 did not start" in told[0]
+    assert "THE REMEDY" in told[0]
+
+
+def test_a_worker_whose_first_one_is_missing_says_so_within_the_time():
+    (told,) = call(group(2, free_port())[1:], [{}], timeout=1)
+    assert "this is worker 1 of 2, and worker 0 at 127.0.0.1" in told
+    assert "did not answer within 1 s" in told
+    assert "THE REMEDY" in told
+
+
+def test_a_difference_is_named_to_all():
+    facts = [{"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.11.0", "config.seed": "1"}]
+    told = call(group(3, free_port()), facts, timeout=30)
+    assert told[0] == told[1] == told[2]
+    assert "  config.seed: worker 0 has 0, worker 2 has 1\n  jax: worker 0 has 0.10.2, worker 2 has 0.11.0\n" in told[0]
+
+
+def test_all_go_on_with_what_the_first_one_begins_once_all_agree():
+    begun: list[str] = []
+
+    def begin() -> str:
+        begun.append("once")
+        return "this start"
+
+    assert call(group(3, free_port()), [{}] * 3, timeout=30, begin=begin) == ["this start"] * 3
+    assert begun == ["once"]
+    told = call(group(2, free_port()), [{"jax": "1"}, {"jax": "2"}], timeout=30, begin=begin)
+    assert ["jax: worker 0 has 1, worker 1 has 2" in text for text in told] == [True, True]
+    assert begun == ["once"]
+
+
+def test_what_keeps_the_first_one_from_beginning_is_told_to_all():
+    def begin() -> str:
+        raise UserError("the workdir holds another run")
+
+    assert call(group(3, free_port()), [{}] * 3, timeout=30, begin=begin) == ["the workdir holds another run"] * 3
+
+
+def test_a_worker_that_sees_another_directory_finds_out(tmp_path: pathlib.Path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for directory in (ours, theirs):
+        directory.mkdir()
+    processes.mark(ours, "this start")
+    assert processes.sees(ours, "this start", patience=0)
+    assert not processes.sees(theirs, "this start", patience=0)
+    processes.mark(theirs, "an earlier start")
+    assert not processes.sees(theirs, "this start", patience=0)
+
+
+@pytest.mark.parametrize(("chips", "bounds"), [(1, "1,1,1"), (4, "2,2,1"), (8, "2,4,1"), (0, "2,2,1")])
+def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.MonkeyPatch, chips: int, bounds: str):
+    names = ("TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "CLOUD_TPU_TASK_ID", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")
+    found = [pathlib.Path(f"/dev/accel{i}") for i in range(chips)]
+    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: found if pattern.startswith("accel") else [])
+    environment = dict.fromkeys(names, "of the slice") | {"MEGASCALE_NUM_SLICES": "2", "OTHER": "stays"}
+    monkeypatch.setattr(processes.os, "environ", environment)
+    processes.stay_apart()
+    assert environment == dict(zip(names, ("1,1,1", bounds, "0", "0", "localhost"), strict=True)) | {"OTHER": "stays"}
+
+
+def test_a_stranger_on_the_port_changes_nothing():
+    port = free_port()
+    stop = threading.Event()
+
+    def stranger() -> None:
+        while not stop.wait(0.01):
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+                    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            except OSError:
+                pass
+
+    thread = threading.Thread(target=stranger)
+    thread.start()
+    try:
+        assert call(group(2, port), [{}, {}], timeout=30) == ["", ""]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_port_in_use_is_an_error():
+    with socket.create_server(("", 0)) as server, pytest.raises(UserError, match="cannot be opened"):
+        processes.roll_call(group(2, server.getsockname()[1])[0], {}, timeout=5)
+
+
+def test_identity_names_packages_commit_and_every_configuration_key():
+    facts = processes.identity({"seed": 3, "optimizer": {"name": "lamb"}})
+    assert facts["config.seed"] == "3"
+    assert facts["config.optimizer.name"] == '"lamb"'
+    assert facts["jax"][0].isdigit()
+    assert facts["libtpu"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("host:1", 2, None), "--process missing"),
+        ((None, None, 1), "--coordinator, --processes missing"),
+        (("host", 2, 0), "--coordinator=host must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "),
+        (("host:99999", 2, 0), "--coordinator=host:99999 must be .* at most 65,535; --coordinator=host:8476 is one"),
+        (("host:0", 2, 0), "--coordinator=host:0 must be .* at least 1 "),
+        (("host:1", 2, 2), "numbered from 0 to 1"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_errors(flags: tuple[str | None, int | None, int | None], message: str):
+    with pytest.raises(UserError, match=message):
+        processes.find_hosts(*flags)
+
+
+def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch):
+    assert processes.find_hosts("host:1", 1, 0) is None
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    assert processes.find_hosts() is None  # the user asked for the CPU
+
+
+def on_tpu(monkeypatch: pytest.MonkeyPatch, **variables: str) -> processes.Hosts | None:
+    for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["/x/bert_jax/pretrain.py", "--config=a b.py"])
+    return processes.find_hosts()
+
+
+def test_a_slice_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+    found = on_tpu(monkeypatch, TPU_WORKER_HOSTNAMES="t0,t1,t2,t3", TPU_WORKER_ID="2")
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == ("t0:8476", 4, 2)
+    assert found.names[3] == "worker 3 (t3)"
+    assert on_tpu(monkeypatch, TPU_WORKER_HOSTNAMES="localhost", TPU_WORKER_ID="0") is None
+
+
+def test_several_slices_number_their_workers_one_slice_after_the_other(monkeypatch: pytest.MonkeyPatch):
+    found = on_tpu(
+        monkeypatch,
+        TPU_WORKER_HOSTNAMES="t4,t5",
+        TPU_WORKER_ID="1",
+        MEGASCALE_NUM_SLICES="3",
+        MEGASCALE_SLICE_ID="2",
+        MEGASCALE_COORDINATOR_ADDRESS="t0:8080",
+    )
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == ("t0:8476", 6, 5)
+    assert found.names == (
+        "worker 0 (slice 0)",
+        "worker 1 (slice 0)",
+        "worker 2 (slice 1)",
+        "worker 3 (slice 1)",
+        "worker 4 (t4)",
+        "worker 5 (t5)",
+    )
+
+
+def test_a_slice_is_read_from_the_metadata_of_a_tpu_vm(monkeypatch: pytest.MonkeyPatch):
+    metadata = {
+        "attributes/worker-network-endpoints": "name:8470:10.0.0.2,name:8470:10.0.0.3",
+        "attributes/agent-worker-number": "1",
+        "attributes/tpu-env": "ACCELERATOR_TYPE: 'v4-16'\nNODE_ID: 'my-slice'\nZONE: 'us-central2-b'\n",
+    }
+    monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
+    monkeypatch.setattr(processes, "_metadata", metadata.get)
+    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: [pathlib.Path("/dev/accel0")])
+    found = on_tpu(monkeypatch)
+    assert found is not None
+    assert (found.coordinator, found.index, found.names) == ("10.0.0.2:8476", 1, ("worker 0 (10.0.0.2)", "worker 1 (10.0.0.3)"))
+    assert "gcloud compute tpus tpu-vm ssh my-slice --zone=us-central2-b --worker=all --command=" in found.remedy
+    assert "tpu_scripts/run.sh pretrain" in found.remedy
+
+
+def start(tmp_path: pathlib.Path, port: int, index: int, *arguments: str) -> subprocess.Popen[str]:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "experiment.py").write_text("def get_config(): return {'seed': 0, 'wait': False}")
+    command = [
+        sys.executable,
+        str(tmp_path / "program.py"),
+        f"--config={tmp_path / 'experiment.py'}",
+        f"--workdir={tmp_path / 'run'}",
+    ]
+    command += [f"--coordinator=127.0.0.1:{port}", "--processes=2", f"--process={index}", "--start-timeout=60", *arguments]
+    environment = {
+        "PYTHONPATH": str(REPOSITORY),
+        "JAX_PLATFORMS": "cpu",
+        "PATH": "/usr/bin:/bin",
+        "JAX_COMPILATION_CACHE_DIR": "",
+    }
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+
+
+def test_two_processes_run_together_and_leave_at_the_same_step_when_one_is_preempted(tmp_path: pathlib.Path):
+    port = free_port()
+    pair = [start(tmp_path, port, i, "--config.wait=true") for i in range(2)]
+    first = pair[1].stdout.readline() if pair[1].stdout else ""
+    while first and not first.startswith("together"):  # Gloo greets on stdout
+        first = pair[1].stdout.readline() if pair[1].stdout else ""
+    pair[1].terminate()
+    outputs = [process.communicate(timeout=120)[0] + (first if i else "") for i, process in enumerate(pair)]
+    assert [process.returncode for process in pair] == [143, 143]
+    assert ["together 20" in outputs[0], "together 21" in outputs[1]] == [True, True]
+    steps = [line for output in outputs for line in output.splitlines() if line.startswith("left after")]
+    assert len(steps) == 2
+    assert steps[0] == steps[1]
+
+
+def test_an_error_of_the_first_process_ends_both(tmp_path: pathlib.Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("")
+    port = free_port()
+    pair = [start(tmp_path, port, i) for i in range(2)]
+    errors = [process.communicate(timeout=120)[1] for process in pair]
+    assert [process.returncode for process in pair] == [2, 2]
+    assert all("holds files that are not of a run (thesis.tex)" in error for error in errors)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from bert_jax.examples.labelled import assemble_units, pack_units, row_shape
+from bert_jax.training.label_losses import LabelLoss
+from bert_jax.training.layerwise_rates import depths, rate_factors
+from bert_jax.training.objectives import label_objective
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.steps import new_state, train_step
+from tests.random_rows import TINY
+from tests.random_units import HEADS, random_label_parameters, random_units
+
+HEAD = HEADS["sequence"]
+LAYERS = 3
+CONFIG = dataclasses.replace(TINY, num_layers=LAYERS, scan_unroll=1)
+RATE = 1e-2
+PARAMS = random_label_parameters(HEAD, CONFIG)
+
+
+@functools.cache
+def compiled_step():
+    """(state, batch, factors of the rates) -> (state, sums), with weight decay and with gradients clipped."""
+    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), PARAMS)
+    objective = label_objective(CONFIG, HEAD, LabelLoss())
+
+    @jax.jit
+    def step(state, batch, factors):
+        return train_step(
+            state, batch, objective=objective, optimizer=optimizer, learning_rate=lambda _: jnp.float32(RATE), clip_norm=1.0,
+            seed=0, rate_factors=lambda _: factors,
+        )  # fmt: skip
+
+    return step, optimizer
+
+
+@functools.cache
+def batch():
+    units = random_units("sequence", 12)
+    shape = row_shape(units, "sequence")
+    return {name: jnp.asarray(x) for name, x in assemble_units(units, pack_units(units, shape), 6, shape, 0).items()}
+
+
+def neutral():
+    return jax.tree.map(jnp.ones_like, depths(PARAMS))
+
+
+def updates(before, after) -> dict[str, np.ndarray]:
+    """What a step has added to every parameter: float64 by path, layers apart ("encoder/2/...", counted from 1 at the bottom)."""
+    found = {}
+    for path, x in flatten_dict(jax.tree.map(lambda a, b: np.float64(b) - np.float64(a), before, after), sep="/").items():
+        if path.startswith("encoder/layers/"):
+            found |= {path.replace("layers", str(i + 1), 1): x[i] for i in range(LAYERS)}
+        else:
+            found[path] = x
+    return found
+
+
+def depth_of(path: str) -> int:
+    """How far below the head, from the name alone."""
+    part, layer, *_ = path.split("/")
+    return {"embeddings": LAYERS + 1, "encoder": LAYERS + 1 - int(layer) if layer.isdigit() else 0}.get(part, 0)
+
+
+def test_depths_count_from_the_head_down_to_the_embeddings():
+    below = depths(PARAMS)
+    spread = updates(jax.tree.map(np.zeros_like, PARAMS), jax.tree.map(lambda d, x: np.broadcast_to(d, x.shape), below, PARAMS))
+    assert all((x == depth_of(path)).all() for path, x in spread.items())
+    assert {depth_of(path) for path in spread} == {0, 1, 2, 3, 4}
+
+
+def test_every_factor_has_as_many_axes_as_its_parameter():
+    factors = rate_factors(PARAMS, decay=0.5, thaw_every=3)(jnp.int32(4))
+    assert all(jax.tree.leaves(jax.tree.map(lambda f, x: jnp.ndim(f) == x.ndim, factors, PARAMS)))
+
+
+def test_neutral_settings_cost_nothing():
+    assert rate_factors(PARAMS) is None
+
+
+def test_layer_decay_multiplies_the_update_of_each_layer():
+    """Weight decay included, which is a part of the update."""
+    step, optimizer = compiled_step()
+    whole, _ = step(new_state(PARAMS, optimizer), batch(), neutral())
+    less, _ = step(new_state(PARAMS, optimizer), batch(), rate_factors(PARAMS, decay=0.5)(jnp.int32(0)))
+    full, decayed = updates(PARAMS, whole.params), updates(PARAMS, less.params)
+    for path, x in full.items():
+        np.testing.assert_allclose(decayed[path], 0.5 ** depth_of(path) * x, atol=1e-6, err_msg=path)
+        assert np.abs(x).max() > 1e-4 or path.endswith("key/bias"), path  # a key's bias has no gradient
+
+
+def test_a_frozen_part_does_not_change_by_a_bit_and_the_rest_does():
+    step, optimizer = compiled_step()
+    factors = rate_factors(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))
+    state = new_state(PARAMS, optimizer)
+    for _ in range(2):
+        state, sums = step(state, batch(), factors)
+    moved = {path: bool(np.any(x)) for path, x in updates(PARAMS, state.params).items()}
+    assert moved == {path: path.split("/")[0] in ("pooler", "sequence_head") for path in moved}
+    assert float(sums["grad_norm"]) > 0
+
+
+def test_the_gradient_norm_is_of_what_is_trained():
+    """Else clipping would depend on layers that do not move."""
+    step, optimizer = compiled_step()
+    _, whole = step(new_state(PARAMS, optimizer), batch(), neutral())
+    factors = rate_factors(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))
+    state, sums = step(new_state(PARAMS, optimizer), batch(), factors)
+    first_moments = {part: state.opt_state[0].mu[part] for part in ("pooler", "sequence_head")}
+    clipped = np.sqrt(sum((np.float64(m) ** 2).sum() for m in jax.tree.leaves(first_moments))) / 0.1  # 1 - b1
+    assert 0 < float(sums["grad_norm"]) < float(whole["grad_norm"])
+    assert clipped == pytest.approx(min(1.0, float(sums["grad_norm"])), rel=1e-4)
+
+
+def test_gradual_unfreezing_thaws_one_layer_an_epoch_from_the_top():
+    step, optimizer = compiled_step()
+    steps_per_epoch = 2
+    factors = rate_factors(PARAMS, thaw_every=steps_per_epoch)
+    state = new_state(PARAMS, optimizer)
+    for number in range(steps_per_epoch * (LAYERS + 2)):
+        before = state.params
+        state, _ = step(state, batch(), factors(jnp.int32(number)))
+        epoch = number // steps_per_epoch
+        moved = {path: bool(np.any(x)) for path, x in updates(before, state.params).items() if not path.endswith("key/bias")}
+        assert moved == {path: depth_of(path) <= epoch for path in moved}, number
+
+
+def test_unfreezing_and_decay_go_together():
+    factors = rate_factors(PARAMS, decay=0.5, thaw_every=10)(jnp.int32(25))
+    kernel = factors["encoder"]["layers"]["feed_forward"]["output"]["kernel"]
+    np.testing.assert_array_equal(np.ravel(kernel), [0.0, 0.25, 0.5])  # the first layer waits for step 30
+    assert float(factors["sequence_head"]["dense"]["bias"][0]) == 1.0
+    assert not np.any(factors["embeddings"]["word_embeddings"]["embedding"])
