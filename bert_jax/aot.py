@@ -31,8 +31,11 @@ from bert_jax.costs.fit import Size, Trial, first_that_fits, is_refusal, largest
 from bert_jax.costs.memory import local_bytes, memory_of
 from bert_jax.costs.report import GIB, Step, comparisons, record, refusal, refused, text, totals, totals_text
 from bert_jax.costs.topologies import parse_topology
-from bert_jax.interface.command import FlagParser, UserError, counted, nearest, require_stdout, run_verb
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.command import require_stdout, run_verb
+from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import COUNT, MOST, InRange
+from bert_jax.interface.words import counted
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.config import REMATERIALISATIONS
 from bert_jax.pretraining.inferred_settings import settled

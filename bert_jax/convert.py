@@ -23,8 +23,11 @@ import numpy as np
 from annotated_types import Interval
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.interface.command import FlagParser, UserError, counted, named, nearest, run_verb
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.command import run_verb
+from bert_jax.interface.flags import FlagParser, named
 from bert_jax.interface.ranges import COUNT, SEED, InRange
+from bert_jax.interface.words import counted
 from bert_jax.interop.directory import aside
 from bert_jax.interop.huggingface import (
     DTYPES,

@@ -30,6 +30,7 @@ from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evalua
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch
 from bert_jax.finetuning.best_weights import (
     best_layout,
@@ -44,9 +45,10 @@ from bert_jax.finetuning.data import Data, fingerprints, read_units
 from bert_jax.finetuning.log import FinetuningLog, log_start
 from bert_jax.finetuning.sweep import BEST, UNSAVED, Learned, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_own_head
-from bert_jax.interface.command import UserError, counted, run_verb
+from bert_jax.interface.command import run_verb
 from bert_jax.interface.python_files import faults_told
 from bert_jax.interface.ranges import MOST
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.model.config import ModelConfig

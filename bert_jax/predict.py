@@ -22,7 +22,9 @@ from typing import Any
 
 from annotated_types import Interval
 
-from bert_jax.interface.command import FlagParser, UserError, named, nearest, run_verb
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.command import run_verb
+from bert_jax.interface.flags import FlagParser, named
 from bert_jax.interface.ranges import COUNT, MOST, InRange
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed

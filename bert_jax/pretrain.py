@@ -29,10 +29,12 @@ from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.pretraining import CorpusConfig, Experiment, section
 from bert_jax.corpus.store import Corpus, open_splits
 from bert_jax.corpus.verification import Verification, verify
+from bert_jax.errors import UserError
 from bert_jax.examples import plan
 from bert_jax.examples.assemble import Batch
 from bert_jax.finetuning.warm_start import pretraining_start
-from bert_jax.interface.command import UserError, counted, run_verb
+from bert_jax.interface.command import run_verb
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.metrics.report import Pace
 from bert_jax.metrics.scores import next_sentence_baseline, summarise, unigram_baseline

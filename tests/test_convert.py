@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax.convert import main
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.tensor_bundle import read_bundle, write_bundle
 from bert_jax.interop.tensorflow import export_tf1, import_tf1

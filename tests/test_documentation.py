@@ -15,7 +15,7 @@ from bert_jax import aot, convert, predict
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import Experiment
 from bert_jax.corpus import __main__ as corpus
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.runtime import launch
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import Experiment
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import published_sizes
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.runtime import launch

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bert_jax import predict
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, import_model
 from bert_jax.model.config import HeadConfig
 from bert_jax.predict import AS_A_PAIR, VERBS, main

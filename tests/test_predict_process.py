@@ -24,7 +24,7 @@ ENVIRONMENT = os.environ | {"JAX_COMPILATION_CACHE_DIR": "", "XLA_FLAGS": ""}
 LONG_INPUT = """
 import json, pathlib, resource, sys
 from bert_jax.predict import main
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 model, root = sys.argv[1], pathlib.Path(sys.argv[2])
 def embed(name):

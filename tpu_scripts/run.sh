@@ -43,7 +43,7 @@ unknown() {
     local python hint=""
     for python in "$root/.venv/bin/python" python3 python; do
         # shellcheck disable=SC2046
-        hint="$(PYTHONPATH="$root" "$python" -c 'import sys; from bert_jax.interface.command import nearest; print(nearest(sys.argv[1], sys.argv[2:]))' \
+        hint="$(PYTHONPATH="$root" "$python" -c 'import sys; from bert_jax.errors import nearest; print(nearest(sys.argv[1], sys.argv[2:]))' \
             "$1" $(verbs) 2>/dev/null)" && break
     done
     say "error: unknown verb '$1': ${hint:-known: $(verbs | sort | paste -sd ' ' -)} (tpu_scripts/run.sh --help)"

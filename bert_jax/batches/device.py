@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch
-from bert_jax.interface.command import UserError
 
 
 def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, jax.Array]:

@@ -8,11 +8,11 @@ import numpy as np
 
 from bert_jax.batches.source import shard_rows, tables_of
 from bert_jax.corpus.store import Corpus
+from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch, assemble_rows
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import MaskingTables
 from bert_jax.examples.plan import plan_epoch
-from bert_jax.interface.command import UserError
 
 
 def heldout_batches(

@@ -11,11 +11,12 @@ import numpy as np
 
 from bert_jax.corpus.store import Corpus
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
+from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch, assemble_rows
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import MaskingTables, masking_tables
 from bert_jax.examples.plan import EpochPlan, plan_epoch
-from bert_jax.interface.command import UserError, counted
+from bert_jax.interface.words import counted
 
 _PLANS_HELD = 3  # the epoch before, this one and the next: a batch may straddle two while the third is being planned
 

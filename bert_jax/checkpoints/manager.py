@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoints.digests import by_name, differing, digests
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.sharding.out_of_memory import shortage_of
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from bert_jax.configs.pretraining import CheckpointConfig, section
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, OneOf, Seed, Share
 from bert_jax.model.config import (
     DTYPES,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.configs.keys import did_you_mean, meant
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interface.ranges import described, hints, intervals, is_group, kinds_of
 
 UNSET = "null"

@@ -14,8 +14,8 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Interval
 
 from bert_jax.configs.keys import did_you_mean
+from bert_jax.errors import UserError
 from bert_jax.examples.config import LONGEST, ExampleConfig, PairConfig
-from bert_jax.interface.command import UserError, counted
 from bert_jax.interface.ranges import (
     MOST,
     BatchSize,
@@ -29,6 +29,7 @@ from bert_jax.interface.ranges import (
     is_group,
     kinds_of,
 )
+from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig

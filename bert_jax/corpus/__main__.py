@@ -22,8 +22,11 @@ from bert_jax.corpus.store import TOKENIZER, open_splits
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.verification import verify
 from bert_jax.corpus.workers import available_cores
-from bert_jax.interface.command import FlagParser, UserError, counted, nearest, run_verb
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.command import run_verb
+from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import MOST, InRange
+from bert_jax.interface.words import counted
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
 

@@ -24,7 +24,9 @@ from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, ShardWork, Te
 from bert_jax.corpus.sources import Item, Source
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.workers import Report, run_jobs
-from bert_jax.interface.command import Progress, UserError, byte_unit, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import byte_unit, counted
 
 REPORT = "report.json"
 _TOKENS_WORTH_PROCESSES = 20_000_000  # below, starting processes costs more than surveying

@@ -16,7 +16,9 @@ import urllib.parse
 import urllib.request
 
 from bert_jax.corpus import files
-from bert_jax.interface.command import Progress, UserError, byte_unit
+from bert_jax.errors import UserError
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import byte_unit
 
 HOST = "https://storage.googleapis.com"
 _BUCKET, _FOLDER = "tfds-data", "datasets"

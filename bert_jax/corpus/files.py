@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 
 class ArrayWriter:

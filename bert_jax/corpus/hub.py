@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from bert_jax.corpus.tokenizer_files import VOCAB_FILE, vocabulary_files
-from bert_jax.interface.command import UserError, looked_for
+from bert_jax.errors import UserError, looked_for
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ("*.json", "vocab.txt", "*.model")

@@ -17,7 +17,8 @@ import numpy as np
 from bert_jax.corpus import files
 from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 
 MANIFEST = "manifest.json"
 REQUIRED = frozenset({*(f"{split}.{name}.npy" for split in SPLITS for name in ARRAYS), TOKEN_COUNTS})

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from bert_jax.corpus import files, records
 from bert_jax.corpus.layouts import is_wrapped, unwrap
 from bert_jax.corpus.sources import Item, ReadOptions, Span
-from bert_jax.interface.command import UserError, nearest
+from bert_jax.errors import UserError, nearest
 
 _PIECE = 1 << 20  # a text file without document ends is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.corpus import catalogue, files
-from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
 
 EMBEDDED = "embedded"
 _TFRECORD_HEADER = struct.Struct("<QI")  # bytes of the record, checksum of that number; the record's own checksum follows it

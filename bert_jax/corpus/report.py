@@ -10,7 +10,7 @@ from bert_jax.corpus.cleaning import ALWAYS, RULES
 from bert_jax.corpus.heldout import wanted_documents
 from bert_jax.corpus.survey import ShardSurvey, duplicate_lines
 from bert_jax.corpus.tokenizer import Tokenizer
-from bert_jax.interface.command import counted
+from bert_jax.interface.words import counted
 
 DUPLICATE_LINES_LIMIT = 0.10
 UNKNOWN_LIMIT = 0.01

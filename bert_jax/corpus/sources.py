@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from bert_jax.corpus import records
 from bert_jax.corpus.layouts import SAMPLE_BYTES, detect_layout
-from bert_jax.interface.command import UserError, nearest
+from bert_jax.errors import UserError, nearest
 
 KINDS = ("embedded", "text", "jsonl", "tfds")
 _GZIP_RATIO = 3.0  # of English text; it only weighs a .gz file against others

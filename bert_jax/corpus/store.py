@@ -18,7 +18,8 @@ from bert_jax.corpus import files
 from bert_jax.corpus.integrity import MANIFEST, check_manifest, check_sizes, corpus_tokenizer, read_arrays, read_token_counts
 from bert_jax.corpus.shard import SPLITS, shard_name
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
-from bert_jax.interface.command import UserError, counted, looked_for, nearest
+from bert_jax.errors import UserError, looked_for, nearest
+from bert_jax.interface.words import counted
 
 FORMAT = 1
 SETTINGS, TOKENIZER = "settings.json", "tokenizer"

@@ -30,7 +30,8 @@ from bert_jax.corpus.tokenizer_files import (
 )
 from bert_jax.corpus.unigram import SentencePiece
 from bert_jax.corpus.wordpiece import MAX_WORD_CHARACTERS, WordPiece
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 

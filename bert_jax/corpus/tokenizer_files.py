@@ -16,7 +16,8 @@ from typing import Any
 
 from bert_jax.corpus import files
 from bert_jax.corpus.wordpiece import CONTINUATION
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 
 VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"

@@ -30,7 +30,9 @@ from bert_jax.corpus import files
 from bert_jax.corpus.integrity import CorruptedCorpus, check_sizes, remedy
 from bert_jax.corpus.store import read_manifest
 from bert_jax.corpus.workers import available_cores
-from bert_jax.interface.command import Progress, UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import counted
 
 _BLOCK = 4 << 20  # bytes hashed at a time, without Python's lock
 _CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s; a fast disk gives several times that

@@ -15,7 +15,9 @@ from bert_jax.corpus.sources import Item, cut
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.corpus.unigram import SentencePiece
 from bert_jax.corpus.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
-from bert_jax.interface.command import Progress, UserError, byte_unit, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import byte_unit, counted
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0-4
 _ALPHABET = 1000  # characters kept, by frequency; a word with another is unknown

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 _TICK = 0.2  # seconds
 

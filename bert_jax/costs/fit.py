@@ -10,7 +10,7 @@ import jax
 
 from bert_jax.costs.compiling import Compiler, DoesNotFit
 from bert_jax.costs.memory import used_bytes
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 CLOSE = 128
 """Rows a device above which a row more or less is not worth a compilation."""

@@ -16,7 +16,7 @@ from bert_jax.costs.compiling import Compiled, DoesNotFit
 from bert_jax.costs.estimate import Estimate, Operation, interval, utilisation
 from bert_jax.costs.memory import Memory
 from bert_jax.costs.topologies import Topology
-from bert_jax.interface.command import counted, duration
+from bert_jax.interface.words import counted, duration
 
 COSTLIEST = 20
 SUMMED = 8

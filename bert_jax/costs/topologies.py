@@ -19,7 +19,8 @@ import jax
 from jax.experimental import topologies
 
 from bert_jax.costs.chips import CHIPS, Chip
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 """The slices of v5e and v6e that can be rented."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Interval
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interface.ranges import OneOf, Share, check_ranges
 
 PAIRS = ("original", "paper", "none")

@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from bert_jax.corpus.store import Corpus
+from bert_jax.errors import UserError
 from bert_jax.examples.chunks import walk
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.counter import key_of
 from bert_jax.examples.packing import rows_of
 from bert_jax.examples.pairs import Pairs, pairs_of
-from bert_jax.interface.command import UserError
 
 _MORE_HELDOUT = "give the corpus command again with a larger --heldout-fraction (nothing is tokenised anew)"
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
 from bert_jax.programs.finetuning import Program
 from bert_jax.runtime import launch

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import RowShape, Unit, row_shape
 from bert_jax.finetuning.warm_start import weights_fingerprint
-from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import Model
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.task import Task

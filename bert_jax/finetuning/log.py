@@ -18,7 +18,7 @@ from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.examples.labelled import RowShape
-from bert_jax.interface.command import counted
+from bert_jax.interface.words import counted
 from bert_jax.metrics.pictures import draw_task_curves
 from bert_jax.metrics.report import Pace, model_row_flops, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.metrics.writer import write_json
 from bert_jax.runtime.workdir import locked
 

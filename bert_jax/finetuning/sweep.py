@@ -22,8 +22,9 @@ import jax
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.corpus.files import parse_json
+from bert_jax.errors import UserError
 from bert_jax.finetuning.shares import OthersLost
-from bert_jax.interface.command import UserError, counted
+from bert_jax.interface.words import counted
 from bert_jax.metrics.pictures import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS
 from bert_jax.runtime import launch

@@ -15,7 +15,8 @@ import numpy as np
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import Experiment
 from bert_jax.corpus.tokenizer import VocabularyInfo
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model, with_new_parts, without_parts
 from bert_jax.interop.huggingface_config import LABELLED
 from bert_jax.interop.locate import find_model_directory

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from bert_jax.interface.command import UserError, looked_for
+from bert_jax.errors import UserError, looked_for
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from annotated_types import Interval, MinLen
 
-from bert_jax.interface.command import UserError, nearest
+from bert_jax.errors import UserError, nearest
 
 Number = TypeVar("Number", int, float)
 

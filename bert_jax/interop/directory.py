@@ -10,7 +10,7 @@ import pathlib
 import shutil
 from collections.abc import Callable, Collection, Iterator
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 
 class Unwritable(UserError):

@@ -27,7 +27,8 @@ from bert_jax import __version__
 from bert_jax.corpus.files import read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from bert_jax.corpus.tokenizer import MODEL_FILES, VOCAB_FILE, Tokenizer, load_tokenizer
-from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,

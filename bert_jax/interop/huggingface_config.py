@@ -6,7 +6,7 @@ import collections
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import HEADS, NAMED, HeadConfig, ModelConfig
 
 FIELDS = {

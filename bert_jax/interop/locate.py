@@ -6,7 +6,7 @@ import os
 import pathlib
 
 from bert_jax.corpus.hub import HUB_FILES, is_hub_name, on_the_hub
-from bert_jax.interface.command import UserError, looked_for
+from bert_jax.errors import UserError, looked_for
 from bert_jax.interop.directory import aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface_config import LABELLED
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import HeadConfig, ModelConfig

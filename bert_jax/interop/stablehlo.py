@@ -25,7 +25,7 @@ from jax import export
 
 from bert_jax import __version__
 from bert_jax.corpus.files import read_object
-from bert_jax.interface.command import UserError, nearest
+from bert_jax.errors import UserError, nearest
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import FILES as MODEL_DIRECTORY
 from bert_jax.interop.huggingface import OURS, Model

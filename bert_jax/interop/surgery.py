@@ -20,7 +20,8 @@ from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.corpus.tokenizer_files import SPECIAL_NAMES
 from bert_jax.corpus.unigram import WORD_START
 from bert_jax.corpus.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
-from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import Row, rows
 from bert_jax.model.layers import truncated_normal

@@ -21,7 +21,8 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 from bert_jax.interop.directory import aside
 from bert_jax.interop.sorted_table import LONGEST, Damaged, checksum, encode_table, encode_varint, read_table, read_varint
 

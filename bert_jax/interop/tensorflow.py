@@ -28,7 +28,7 @@ import numpy as np
 
 from bert_jax.corpus.files import read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
-from bert_jax.interface.command import UserError, nearest
+from bert_jax.errors import UserError, nearest
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json

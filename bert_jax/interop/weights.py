@@ -11,7 +11,8 @@ import safetensors
 import safetensors.numpy
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 
 WEIGHTS = "model.safetensors"
 SAFETENSORS_INDEX = f"{WEIGHTS}.index.json"

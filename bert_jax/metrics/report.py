@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from bert_jax.interface.command import duration
+from bert_jax.interface.words import duration
 from bert_jax.model.config import ModelConfig
 
 # Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one

@@ -21,7 +21,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.interface.command import counted
+from bert_jax.interface.words import counted
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.interface.command import UserError, nearest
+from bert_jax.errors import UserError, nearest
 from bert_jax.interface.ranges import Dropout, Epsilon, OneOf, check_ranges
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")

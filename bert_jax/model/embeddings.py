@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Array, LayerNorm, dropout, named, truncated_normal
 

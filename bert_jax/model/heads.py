@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import HeadConfig, ModelConfig
 from bert_jax.model.features import LayerMix, Lstm, chosen_layers
 from bert_jax.model.layers import Array, Dense, LayerNorm, activation, dropout, named, spread, truncated_normal

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
-from bert_jax.interface.command import Progress, counted
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import counted
 from bert_jax.prediction.output import Part, check_stdout, checked_target, writing
 from bert_jax.prediction.streams import Record, Records, in_windows
 

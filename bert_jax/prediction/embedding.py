@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from bert_jax.corpus.files import read_json
-from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item

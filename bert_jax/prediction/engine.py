@@ -14,7 +14,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import layers_apart

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import HeadConfig
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import IO
 
-from bert_jax.interface.command import UserError, require_stdout
+from bert_jax.errors import UserError
+from bert_jax.interface.command import require_stdout
 
 PART = ".bert_jax.part"
 """How the file ends in which answers wait, locked by the process that writes it, until they are whole."""

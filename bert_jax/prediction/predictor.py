@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import FORMER_NAMES, AnswerQuestion, Choose, Classify, Tag

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Any, NoReturn, TextIO
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.interface.command import UserError, counted, looked_for, nearest
+from bert_jax.errors import UserError, looked_for, nearest
+from bert_jax.interface.words import counted
 from bert_jax.tasks.tables import is_whole
 
 MOST_BYTES = 64 << 20

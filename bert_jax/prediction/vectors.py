@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.prediction.answers import Writer
 from bert_jax.prediction.output import writing
 from bert_jax.prediction.streams import Record, Records

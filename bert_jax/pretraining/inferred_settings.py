@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from bert_jax.finetuning.warm_start import FREE
-from bert_jax.interface.command import counted
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import read_config
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from bert_jax.batches.source import BatchSource
 from bert_jax.configs.pretraining import Experiment
 from bert_jax.corpus.store import Corpus
-from bert_jax.interface.command import counted
+from bert_jax.interface.words import counted
 from bert_jax.metrics.pictures import draw_curves
 from bert_jax.metrics.report import Pace, model_row_flops, training_line
 from bert_jax.metrics.scores import summarise

@@ -13,8 +13,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Unit
-from bert_jax.interface.command import UserError, counted
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import HeadConfig, ModelConfig
 from bert_jax.model.labelling import BertForLabels, initial_label_parameters

@@ -17,8 +17,8 @@ from bert_jax import pretrain
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import Experiment
 from bert_jax.corpus.files import read_object
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import RowShape, assemble_units
-from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.metrics.report import model_row_flops
 from bert_jax.model.config import HeadConfig, ModelConfig, published

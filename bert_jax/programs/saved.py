@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 SUFFIX = ".program"
 

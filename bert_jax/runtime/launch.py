@@ -27,9 +27,10 @@ from annotated_types import Interval
 from bert_jax.configs.overrides import UNSET, flag_for, override, split_overrides
 from bert_jax.corpus.files import cache_directory
 from bert_jax.corpus.integrity import CorruptedCorpus
+from bert_jax.errors import REFUSED, UserError
 from bert_jax.finetuning.shares import Share
 from bert_jax.interface import python_files as experiment_files
-from bert_jax.interface.command import REFUSED, FlagParser, UserError
+from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import InRange
 from bert_jax.runtime import processes
 from bert_jax.runtime.interruptions import HUNG, Preemption, Watchdog

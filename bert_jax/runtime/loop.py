@@ -16,8 +16,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch
-from bert_jax.interface.command import Progress, UserError, counted, duration
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import counted, duration
 from bert_jax.interop.directory import Unwritable
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.metrics.writer import RESULTS, MetricsWriter, write_json

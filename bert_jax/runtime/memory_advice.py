@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import Experiment
-from bert_jax.interface.command import counted
+from bert_jax.interface.words import counted
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.sharding.out_of_memory import Demand
 from bert_jax.sharding.rules import row_multiple

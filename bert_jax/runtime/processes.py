@@ -26,7 +26,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 from bert_jax.runtime.workdir import flatten
 
 # The firewall that Google makes for a slice opens 8470, 8471, 8474 and 8476; JAX's own default, 8482 since 0.8.1, is shut on v6e

@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_jax import __version__
 from bert_jax.corpus.files import read_json
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.metrics.writer import METRICS, write_json
 
 CONFIG = "config.json"

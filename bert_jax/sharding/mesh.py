@@ -14,8 +14,9 @@ from annotated_types import Interval
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
 from bert_jax.interface.ranges import OneOf, check_ranges
+from bert_jax.interface.words import counted
 
 AXES = ("data", "fsdp", "tensor")
 ACROSS_SLICES = ("auto", "data", "fsdp")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 _SIZE = r"(\d[\d.]*) ?([KMGTPE]?)(?:i?B| bytes)?"
 _TOTALS = (

@@ -9,7 +9,8 @@ import flax.linen as nn
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 
 RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("batch", ("data", "fsdp")),

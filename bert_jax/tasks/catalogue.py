@@ -20,7 +20,8 @@ import numpy as np
 
 from bert_jax.corpus import catalogue
 from bert_jax.corpus.records import TextSet, catalogue_builder, quietly
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import PronounExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.glue import GLUE_NAMES, TASKS, GlueTask
 from bert_jax.tasks.readers import GENDERS

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.errors import UserError, nearest
 from bert_jax.examples.labelled import Unit
-from bert_jax.interface.command import UserError, nearest
 from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import TRIED, Baseline, Constant, by_frequency, constant_baseline

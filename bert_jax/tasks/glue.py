@@ -14,7 +14,8 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.tables import MEND, Place, Say, note, number, read_rows, read_table
 

@@ -12,7 +12,9 @@ import math
 import pathlib
 from collections.abc import Iterable
 
-from bert_jax.interface.command import FlagParser, UserError, run_verb
+from bert_jax.errors import UserError
+from bert_jax.interface.command import run_verb
+from bert_jax.interface.flags import FlagParser
 from bert_jax.tasks.glue import SUBMISSION, TASKS, write_submission
 from bert_jax.tasks.tables import number, read_table
 

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Unit
-from bert_jax.interface.command import UserError, counted
+from bert_jax.interface.words import counted
 from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline

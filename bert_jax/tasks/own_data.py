@@ -21,8 +21,9 @@ from typing import Annotated, Any, TypeAlias
 
 from annotated_types import Interval
 
-from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.errors import UserError, nearest
 from bert_jax.interface.ranges import Name, OneOf, check_ranges
+from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.own_rows import Row, read_own_rows, short, suffix
 from bert_jax.tasks.squad import AnswerPlaces, read_squad

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.interface.command import UserError, nearest
+from bert_jax.errors import UserError, nearest
 from bert_jax.tasks.tables import MEND, Place, is_whole, read_table, read_text, split_lines
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}

@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, TextExample, WordsExample
 from bert_jax.tasks.tables import MEND, Place, Table, filled, integer, number, read_table, read_text, split_lines
 

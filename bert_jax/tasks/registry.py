@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.interface.command import UserError, looked_for, nearest
+from bert_jax.errors import UserError, looked_for, nearest
 from bert_jax.interface.python_files import load_module
 from bert_jax.tasks import choice_task, mention_task, span_task, text_task, token_task
 from bert_jax.tasks.tables import Say, note

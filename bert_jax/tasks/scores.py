@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 

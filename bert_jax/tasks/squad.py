@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.corpus.files import parse_json
-from bert_jax.interface.command import UserError, counted, nearest
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.tables import Say, is_whole, note, read_text
 

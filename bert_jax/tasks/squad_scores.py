@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 
 Gold = Mapping[str, Sequence[str]]
 

@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bert_jax.interface.command import UserError, counted, looked_for, nearest
+from bert_jax.errors import UserError, looked_for, nearest
+from bert_jax.interface.words import counted
 
 Say = Callable[[str], object]
 """Takes one sentence about a file that could be read, but not all of it as it stands."""

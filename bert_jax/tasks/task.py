@@ -13,9 +13,9 @@ import numpy as np
 from annotated_types import Interval
 
 from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 from bert_jax.examples.config import LONGEST
 from bert_jax.examples.labelled import Unit
-from bert_jax.interface.command import UserError
 from bert_jax.interface.ranges import CountOrZero, Name, OneOf
 from bert_jax.model.config import HeadConfig
 from bert_jax.tasks.baselines import Baseline

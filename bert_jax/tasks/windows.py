@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_jax.interface.command import UserError, counted
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from bert_jax.batches.device import _part_of, process_rows, process_shard, to_device
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 BATCH = {"input_ids": np.arange(64, dtype=np.int32).reshape(16, 4), "nsp_labels": np.arange(16, dtype=np.int32).reshape(16, 1)}
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.batches.heldout import heldout_batches
+from bert_jax.errors import UserError
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.interface.command import UserError
 from tests.examples.corpora import corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(60, seed=1))

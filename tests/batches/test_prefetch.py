@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.batches.prefetch import prefetch
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 
 def test_batches_come_in_order_from_start_to_stop():

@@ -10,11 +10,11 @@ import pytest
 from bert_jax.batches import source as source_module
 from bert_jax.batches.source import BatchSource, tables_of
 from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
 from bert_jax.examples.assemble import assemble_rows
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import masking_tables
 from bert_jax.examples.plan import plan_epoch
-from bert_jax.interface.command import UserError
 from tests.examples.corpora import corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(300, seed=1), shards=3)

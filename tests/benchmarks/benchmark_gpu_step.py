@@ -41,9 +41,10 @@ import numpy as np
 
 from bert_jax.batches.source import BatchSource, tables_of
 from bert_jax.corpus.store import Corpus, open_corpus
+from bert_jax.errors import UserError
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import MaskingTables
-from bert_jax.interface.command import UserError, run_verb
+from bert_jax.interface.command import run_verb
 from bert_jax.metrics.report import model_row_flops
 from bert_jax.model.config import ModelConfig, published
 from tests.benchmarks.benchmark_batches import V, made_up_corpus

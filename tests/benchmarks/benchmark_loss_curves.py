@@ -43,9 +43,10 @@ from bert_jax.batches.device import to_device
 from bert_jax.batches.source import BatchSource
 from bert_jax.configs.pretraining import Experiment
 from bert_jax.corpus.store import open_corpus
+from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch
 from bert_jax.finetuning.warm_start import pretraining_start
-from bert_jax.interface.command import UserError, run_verb
+from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.runtime import launch

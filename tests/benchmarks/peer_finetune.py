@@ -31,7 +31,8 @@ import torch
 import transformers
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from bert_jax.interface.command import UserError, run_verb
+from bert_jax.errors import UserError
+from bert_jax.interface.command import run_verb
 from bert_jax.tasks.entity_scores import entity_scores
 from bert_jax.tasks.examples import QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.glue import TASKS, GlueTask, read_glue

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
 from bert_jax.checkpoints.manager import Checkpoints
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.pretrain import with_shardings
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.sharding.training import experiment_on, first_state, layout_of, train

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import HeadConfig, ModelConfig
 
 SMALL = {"init_from": "some/model"}

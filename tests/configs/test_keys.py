@@ -10,7 +10,8 @@ from bert_jax import predict
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import ALIASES, leaves, meant
 from bert_jax.configs.pretraining import Experiment
-from bert_jax.interface.command import FlagParser, UserError, nearest
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.flags import FlagParser
 from bert_jax.runtime import launch
 
 BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_jax.configs.pretraining import Experiment
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 SMALL = {
     "phases": [{"steps": 10, "warmup_steps": 2}, {"steps": 5, "length": 512, "max_predictions": 77, "continue_schedule": True}]

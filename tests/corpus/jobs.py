@@ -6,7 +6,7 @@ import os
 import pathlib
 import time
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 
 def square(number: int, report) -> tuple[int, int]:

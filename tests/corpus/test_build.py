@@ -17,7 +17,7 @@ import pytest
 from bert_jax.corpus import files, shard, survey
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from tests.corpus.conftest import english
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from bert_jax.corpus.hub import find_vocabulary
 from bert_jax.corpus.layouts import LAYOUTS
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from tests.corpus.conftest import english
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import pytest
 from bert_jax.corpus.files import parse_json, read_json, read_object
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_config
 from bert_jax.interop.tensorflow import import_tf1
 from bert_jax.interop.weights import read_weights

@@ -11,7 +11,7 @@ from bert_jax.corpus import build as build_module
 from bert_jax.corpus import files
 from bert_jax.corpus.heldout import usable_fraction, wanted_documents
 from bert_jax.corpus.store import open_corpus
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from tests.corpus.conftest import english
 from tests.corpus.test_build import contents, documents_of
 

@@ -13,7 +13,7 @@ import pytest
 from bert_jax.corpus import reading, sources
 from bert_jax.corpus.reading import Document, read_span
 from bert_jax.corpus.sources import ReadOptions, Source
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 
 def read(source: str, shards: int = 1, counts: Counter[str] | None = None, **options) -> list[list[Document]]:

@@ -17,7 +17,7 @@ import pytest
 
 from bert_jax.corpus import catalogue, records
 from bert_jax.corpus.sources import ReadOptions
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 tfds = records._tfds()
 

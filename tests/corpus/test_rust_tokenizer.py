@@ -14,7 +14,7 @@ import tokenizers
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.corpus.vocabulary_training import train_sentencepiece
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 
 def _with(directory: pathlib.Path, **contents: Any) -> Tokenizer:

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from bert_jax.corpus.sources import Item, ReadOptions, Source, cut, find_items, parse_source, usual_shards
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 
 @pytest.mark.parametrize(

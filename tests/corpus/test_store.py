@@ -11,7 +11,7 @@ import pytest
 from bert_jax.corpus.shard import token_dtype
 from bert_jax.corpus.store import TokenStore, corpus_from_arrays, open_corpus, open_splits
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 
 @pytest.fixture

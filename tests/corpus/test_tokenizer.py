@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = list("abcdefghijklmnopqrstuvwxyz")

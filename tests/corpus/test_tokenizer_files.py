@@ -12,7 +12,7 @@ import tokenizers
 
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
 from bert_jax.corpus.wordpiece import WordPiece
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "tokenizer_golden.json"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

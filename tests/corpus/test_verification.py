@@ -13,7 +13,7 @@ import pytest
 from bert_jax.corpus import files, verification
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.verification import Verification, verify
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 DAMAGED = r"corrupted corpus: .*{} has changed since it was written: its sha256 is [0-9a-f]{{12}}\.\.\., expected .*; remove "
 

@@ -15,7 +15,7 @@ from bert_jax.corpus.shard import TextConfig, is_heldout
 from bert_jax.corpus.sources import ReadOptions, Source, find_items
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.corpus.vocabulary_training import train_sentencepiece, train_wordpiece, training_text
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from bert_jax.corpus.workers import run_jobs
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from tests.corpus import jobs
 
 

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import Mesh
 
 from bert_jax.configs.pretraining import Experiment
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.programs.lowered import pretraining_step
 from bert_jax.programs.saved import load_program, save_program
 from bert_jax.runtime import launch

@@ -18,7 +18,7 @@ from bert_jax.costs.fit import Size, Trial, first_that_fits, largest, largest_ba
 from bert_jax.costs.hlo import parse
 from bert_jax.costs.memory import local_bytes, memory_of, used_bytes
 from bert_jax.costs.topologies import parse_topology
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.programs.lowered import costliest_run
 from tests.costs.test_estimate import A, program
 

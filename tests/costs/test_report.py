@@ -14,7 +14,7 @@ from bert_jax.costs.compiling import DoesNotFit
 from bert_jax.costs.memory import Memory
 from bert_jax.costs.report import Step, comparison, costliest, record, refusal, refused, text, totals, totals_text
 from bert_jax.costs.topologies import parse_topology
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from tests.costs.test_estimate import A, estimated, program, work
 
 BASE = "experiments/pretrain/bert_base.py"

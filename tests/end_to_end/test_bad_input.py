@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from bert_jax import pretrain
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended
 from tests.end_to_end.runs import REPOSITORY, VOCABULARY, Run, build_corpus, checkpoints, learned, write_experiment, write_text

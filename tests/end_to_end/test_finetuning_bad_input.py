@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from bert_jax import finetune
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import HeadConfig
 from tests.end_to_end import forked
 from tests.end_to_end.runs import contents

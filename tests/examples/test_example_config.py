@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.interface.command import UserError
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.examples.assemble import assemble_rows
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import masking_tables
 from bert_jax.examples.plan import plan_epoch
-from bert_jax.interface.command import UserError
 from tests.examples.corpora import corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(200, seed=1))

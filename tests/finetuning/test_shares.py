@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.finetuning.shares import FOLDER, OthersLost, Share
-from bert_jax.interface.command import UserError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 QUICK = 0.02

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.errors import UserError
 from bert_jax.finetuning.shares import Share
 from bert_jax.finetuning.sweep import BEST, Learned, device_groups, summarise, sweep, table
-from bert_jax.interface.command import UserError
 from bert_jax.runtime import launch
 from bert_jax.sharding.out_of_memory import OutOfMemory
 

@@ -11,9 +11,9 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import Experiment, PhaseConfig
+from bert_jax.errors import UserError
 from bert_jax.examples.config import PairConfig
 from bert_jax.finetuning.warm_start import labelled_start, pretraining_start, teacher_of, with_own_head
-from bert_jax.interface.command import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.config import HeadConfig
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary

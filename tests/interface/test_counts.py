@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bert_jax.interface.command import counted
+from bert_jax.interface.words import counted
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PLURALS = (

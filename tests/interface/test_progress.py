@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from bert_jax.interface import command
-from bert_jax.interface.command import Progress
+from bert_jax.interface import progress
+from bert_jax.interface.progress import Progress
 from bert_jax.runtime.loop import evaluation_progress
 
 
@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(command.time, "monotonic", clock)
+    monkeypatch.setattr(progress.time, "monotonic", clock)
     return clock
 
 

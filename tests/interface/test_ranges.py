@@ -15,7 +15,8 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import leaves
 from bert_jax.configs.pretraining import Experiment
 from bert_jax.corpus import __main__ as corpus
-from bert_jax.interface.command import FlagParser, UserError
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import COUNT, InRange, described, fault, intervals, kinds_of
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.runtime import launch

@@ -13,7 +13,7 @@ import safetensors
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, import_model
 from bert_jax.interop.locate import find_model_directory
 from tests.interop.tiny import as_model, make_model, make_vocabulary

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
     FIXED,

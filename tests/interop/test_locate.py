@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.locate import find_model_directory
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.names import TABLE, our_shapes, params_from_tensors, tensors_from_params, their_names, their_shape
 from bert_jax.model.pretraining import abstract_parameters
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from bert_jax import convert
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, import_model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo
 from bert_jax.interop.surgery import with_layers, with_positions, with_token_types

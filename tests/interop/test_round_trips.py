@@ -19,7 +19,7 @@ import pytest
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model, with_new_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import our_shapes

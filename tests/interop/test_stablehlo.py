@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function
 from bert_jax.model.config import HeadConfig

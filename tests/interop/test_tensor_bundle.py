@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop import sorted_table
 from bert_jax.interop.sorted_table import encode_table, read_varint
 from bert_jax.interop.tensor_bundle import DTYPES, find_bundle, read_bundle, write_bundle

@@ -13,7 +13,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.tensor_bundle import read_bundle
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.model.config import HeadConfig

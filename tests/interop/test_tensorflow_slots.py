@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.tensor_bundle import read_bundle, shard_path
 from bert_jax.interop.tensorflow import import_tf1
 from bert_jax.training.optimizers import OptimizerConfig, bert_adam_moments, make_optimizer

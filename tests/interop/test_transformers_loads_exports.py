@@ -14,7 +14,7 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.corpus.tokenizer import Tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.model.config import HeadConfig, ModelConfig

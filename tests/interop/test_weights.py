@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.weights import read_weights, weights_file
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import LAYERS, NAMED, HeadConfig, ModelConfig
 from bert_jax.model.features import Lstm, carried, recurrence

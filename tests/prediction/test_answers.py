@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.output import Part
 from bert_jax.prediction.streams import Field, Record, read_records
@@ -28,7 +28,8 @@ SHOUT = """
 import argparse
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.streams import Field, read_records
-from bert_jax.interface.command import UserError, run_verb
+from bert_jax.errors import UserError
+from bert_jax.interface.command import run_verb
 
 def shout(records):
     texts = [record.values["text"] for record in records]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.predictor import Predictor

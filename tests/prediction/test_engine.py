@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
 from bert_jax.prediction import engine as engine_module
 from bert_jax.prediction import forwards

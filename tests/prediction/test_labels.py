@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import HeadConfig
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _windows_of_words, entities

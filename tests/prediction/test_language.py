@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
 from bert_jax.prediction.language import Candidate, FillMask, fill
 from bert_jax.prediction.predictor import Predictor

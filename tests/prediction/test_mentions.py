@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import HeadConfig
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.mentions import Resolve, place_of

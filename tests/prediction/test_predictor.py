@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
 from bert_jax.prediction.language import Score
 from bert_jax.prediction.predictor import Predictor

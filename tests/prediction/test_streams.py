@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.prediction import streams
 from bert_jax.prediction.streams import Field, Record, in_windows, read_records
 

@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.prediction.streams import Record
 from bert_jax.prediction.vectors import HEADER_BYTES, VectorWriter, header
 

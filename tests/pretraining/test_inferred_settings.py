@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bert_jax.configs.pretraining import Experiment
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.metrics.writer import METRICS
 from bert_jax.pretraining.inferred_settings import settled
 from bert_jax.runtime.workdir import open_workdir

@@ -15,9 +15,9 @@ import pytest
 from bert_jax.batches.device import to_device
 from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Unit, row_shape
 from bert_jax.finetuning.sweep import sweep
-from bert_jax.interface.command import UserError
 from bert_jax.model.labelling import BertForLabels
 from bert_jax.programs.finetuning import label_loss, program_of, teaching, training_program
 from bert_jax.runtime import launch

@@ -11,7 +11,7 @@ import pytest
 from bert_jax import aot
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import Experiment
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.programs.lowered import StepProgram, costliest_run, evaluation_step, finetuning_step, pretraining_step, with_keys
 from bert_jax.runtime import launch

@@ -15,8 +15,8 @@ import jax
 import pytest
 from annotated_types import Interval
 
+from bert_jax.errors import UserError
 from bert_jax.interface import python_files as experiment_files
-from bert_jax.interface.command import UserError
 from bert_jax.runtime import launch
 from bert_jax.sharding.out_of_memory import OutOfMemory
 

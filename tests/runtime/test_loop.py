@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.runtime.loop import add, export_trained, require_learned, stop_if_diverged
 from tests.interop.tiny import as_model, make_model, make_vocabulary

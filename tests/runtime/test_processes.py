@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.runtime import processes
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -45,7 +45,9 @@ def group(count: int, port: int) -> list[processes.Hosts]:
     return [processes.Hosts(f"127.0.0.1:{port}", count, i, names, "THE REMEDY") for i in range(count)]
 
 
-def call(present: list[processes.Hosts], facts: list[dict[str, str]], timeout: float, begin: Callable[[], str] = str) -> list[str]:
+def call(
+    present: list[processes.Hosts], facts: list[dict[str, str]], timeout: float, begin: Callable[[], str] = str
+) -> list[str]:
     """The roll call of several workers at once, each in a thread: what each was told, "" for all well."""
     told = [""] * len(present)
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.runtime.workdir import differences, flatten, open_workdir, read_config
 
 CONFIG = {"seed": 0, "log_every": 10, "phases": ({"steps": 10, "rate": 1e-4}, {"steps": 5, "rate": 1e-4}), "none": None}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.experimental import mesh_utils
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.sharding.mesh import MeshConfig, device_grid, sides_along, slices_along
 
 KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "v7x": "TPU7x"}

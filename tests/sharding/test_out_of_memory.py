@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.interface import command
-from bert_jax.interface.command import UserError
 from bert_jax.sharding.out_of_memory import Demand, DoesNotFit, OutOfMemory, fits_in_memory
 
 DEMAND = Demand("the step", "8 rows", ["--config.a=1", "--config.b=2"], "The rest stays.")

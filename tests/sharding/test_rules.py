@@ -6,7 +6,7 @@ import json
 import jax
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.sharding.mesh import AXES, MeshConfig, make_mesh

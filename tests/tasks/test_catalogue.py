@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.corpus import catalogue as prepared_sets
 from bert_jax.corpus import records
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.glue import GLUE_NAMES, TASKS, read_glue

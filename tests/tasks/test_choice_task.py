@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import assemble_units, pack_units, row_shape, unit_logits
-from bert_jax.interface.command import UserError
 from bert_jax.tasks.choice_task import load
 from bert_jax.tasks.own_data import OwnDataConfig
 from bert_jax.tasks.task import TaskConfig

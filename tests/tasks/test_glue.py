@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.glue import SUBMISSION, TASKS, read_glue, write_submission
 

@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.tasks.glue import SUBMISSION, TASKS, prediction_table
 from bert_jax.tasks.glue_submission import collect_predictions, main
 

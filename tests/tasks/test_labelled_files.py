@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample
 from bert_jax.tasks.glue import read_glue
 from bert_jax.tasks.own_data import OwnDataConfig, read_own_data

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import assemble_units, pack_units, row_shape
-from bert_jax.interface.command import UserError
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import LABELS, MentionTask, load, nearest_tokens, read_mentions
 from bert_jax.tasks.task import TaskConfig

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.own_data import OwnDataConfig, load_own_data, read_own_data
 

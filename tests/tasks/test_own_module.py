@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interface.python_files import faults_told
 from bert_jax.model.config import HeadConfig
 from bert_jax.tasks.examples import TextExample

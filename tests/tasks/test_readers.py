@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers import read_codah, read_conll, read_conllu, read_gap, read_sick, read_swag
 from bert_jax.tasks.squad import nearest_place, read_squad

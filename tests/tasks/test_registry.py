@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import KINDS
-from bert_jax.interface.command import UserError
 from bert_jax.tasks import registry
 from bert_jax.tasks.registry import NAMES, head_kind, load_task
 from bert_jax.tasks.task import TaskConfig

@@ -14,8 +14,8 @@ import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.corpus.vocabulary_training import train_sentencepiece
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Unit
-from bert_jax.interface.command import UserError
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.own_data import OwnDataConfig

@@ -7,7 +7,7 @@ import string
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.tasks.squad_scores import (
     exact_match,
     find_threshold,

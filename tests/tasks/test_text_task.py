@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.glue import SUBMISSION

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Unit
-from bert_jax.interface.command import UserError
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.entity_scores import SCHEMES, entity_scores
 from bert_jax.tasks.examples import WordsExample

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.tasks import windows as tasks_windows
 from bert_jax.tasks.windows import Window, windows
 

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.interop.names import rows
 from bert_jax.model.config import HeadConfig
 from bert_jax.model.labelling import initial_label_parameters

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import tensorflow_datasets as tfds
 
 from bert_jax.corpus.embedded import prose
-from bert_jax.interface.command import Progress
+from bert_jax.interface.progress import Progress
 
 # import name -> distribution. All are in requirements.txt or required by what is.
 PACKAGES = {

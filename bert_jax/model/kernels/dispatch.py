@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import attention_gpu
 from bert_jax.model.kernels.attention_plan import Plan, padded_length, unfit, vmem_bytes

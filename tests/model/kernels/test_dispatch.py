@@ -17,7 +17,7 @@ import pytest
 from jax.ad_checkpoint import print_saved_residuals
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from bert_jax.interface.command import UserError
+from bert_jax.errors import UserError
 from bert_jax.model import attention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import Block, Encoder

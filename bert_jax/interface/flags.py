@@ -1,0 +1,61 @@
+"""Command-line flags whose mistakes are UserErrors."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from bert_jax.errors import UserError, nearest
+
+
+def named(text: str) -> str:
+    """The `type=` of a flag that names a file, a model or the like: any text but an empty one."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"={text} is empty; give a name, or leave the flag out")
+    return text
+
+
+class FlagParser(argparse.ArgumentParser):
+    """argparse whose mistakes are `UserError`s, which names the nearest flag instead of an unknown one, and which refuses a flag
+    that is given twice with different values."""
+
+    def __init__(self, **arguments: Any):
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
+        self.elsewhere: Callable[[str], str] = lambda argument: ""
+        """Says of an argument that is no flag what else it may be."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        given = list(sys.argv[1:] if args is None else args)
+        self._refuse_contradictions(given)
+        values, unknown = self.parse_known_args(given, namespace)
+        if unknown and not unknown[0].startswith("-"):
+            raise UserError(f"unexpected {unknown[0]!r}: every argument is a flag, --name=value; see {self.prog} --help")
+        if unknown:
+            flags = [option for action in self._actions for option in action.option_strings]
+            hint = self.elsewhere(unknown[0]) or nearest(unknown[0].partition("=")[0], flags)
+            raise UserError(f"unknown argument {unknown[0]}: {hint}")
+        return values
+
+    def _refuse_contradictions(self, given: Sequence[str]) -> None:
+        seen: dict[str, str] = {}
+        for i, argument in enumerate(given):
+            if argument == "--":
+                return
+            flag, equals, value = argument.partition("=")
+            action = self._option_string_actions.get(flag)
+            if action is None or action.default == [] or isinstance(action, argparse._AppendAction):  # may be repeated
+                continue
+            if not equals and action.nargs != 0:
+                value = given[i + 1] if i + 1 < len(given) else ""
+            text = f"{flag}={value}" if value else flag
+            before = seen.setdefault(action.dest, text)
+            if before != text:
+                raise UserError(f"{before} and {text} contradict each other; give one of them")
+
+    def error(self, message: str) -> NoReturn:
+        hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
+        message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # of a type that says what is wrong with --flag=VALUE
+        raise UserError(f"{message}; {hint}see {self.prog} --help")

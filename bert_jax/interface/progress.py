@@ -1,0 +1,72 @@
+"""One line of progress with an estimate of the time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+from bert_jax.interface.words import duration
+
+
+class Progress:
+    """One line of progress with an ETA: redrawn in place on a terminal, a plain line every `plain_every` seconds elsewhere.
+
+    What is done before `delay` seconds have passed shows nothing.
+
+    >>> progress = Progress("tokenising", total=8, unit="shards")
+    >>> progress.update(3, note="12.1 M tokens")    # tokenising 3/8 shards, 12.1 M tokens, ETA 41s
+    >>> progress.close()
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total: int | None,
+        unit: str,
+        *,
+        plain_every: float = 10.0,
+        delay: float = 0.0,
+        stream: TextIO | None = None,
+    ):
+        self._title, self._total, self._unit = title, total, unit
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._every = 0.1 if self._live else plain_every
+        self._start = time.monotonic()
+        self._first: int | None = None
+        self._shown = self._start + delay - self._every  # as if it had been shown so that the next time is in `delay` seconds
+        self._delay, self._last_shown = delay, ""
+        self._line = ""
+
+    def update(self, done: int, note: str = "", total: int | None = None) -> None:
+        """`done` units are finished, of `total` where that is known only now."""
+        self._total = self._total if total is None else total
+        now = time.monotonic()
+        if self._first is None:  # work found finished at the start says nothing about speed
+            self._first, self._start = done, now
+        self._line = self._format(done, note, now - self._start)
+        if now - self._shown >= self._every:
+            self._shown = now
+            self._draw()
+
+    def close(self) -> None:
+        if self._line and (self._last_shown or not self._delay):
+            if self._live or self._line != self._last_shown:
+                self._draw()
+            if self._live:
+                self._stream.write("\n")
+                self._stream.flush()
+
+    def _format(self, done: int, note: str, elapsed: float) -> str:
+        line = f"{self._title} {done:,}" + (f"/{self._total:,}" if self._total is not None else "") + f" {self._unit}"
+        line += f", {note}" if note else ""
+        gained = done - (self._first or 0)
+        if self._total is not None and gained > 0 and done < self._total:
+            line += f", ETA {duration(elapsed / gained * (self._total - done))}"
+        return line
+
+    def _draw(self) -> None:
+        self._last_shown = self._line
+        self._stream.write(f"\r\x1b[2K{self._line}" if self._live else f"{self._line}\n")
+        self._stream.flush()

@@ -1,0 +1,28 @@
+"""Counts, sizes and durations as a person writes them."""
+
+from __future__ import annotations
+
+PLURALS = {"batch": "batches", "entry": "entries", "pass": "passes", "process": "processes", "vocabulary": "vocabularies"}
+"""Of the nouns that `counted` is given, those that take more than an s."""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun as a person writes them: "1 epoch", "1,234 rows", "0 batches"."""
+    return f"{number:,} {noun if number == 1 else PLURALS.get(noun, noun + 's')}"
+
+
+def byte_unit(size: float) -> tuple[float, str]:
+    """The bytes of a unit in which a progress towards `size` bytes is told, and its name: of less than 10 MB in kB."""
+    return (1e6, "MB") if size >= 1e7 else (1e3, "kB")
+
+
+def duration(seconds: float) -> str:
+    """`seconds` as a person says it: 42s, 3m05s, 2h07m, 4d03h."""
+    s = max(0, round(seconds))
+    if s < 60:
+        return f"{s}s"
+    if s < 3600:
+        return f"{s // 60}m{s % 60:02d}s"
+    if s < 86400:
+        return f"{s // 3600}h{s % 3600 // 60:02d}m"
+    return f"{s // 86400}d{s % 86400 // 3600:02d}h"
