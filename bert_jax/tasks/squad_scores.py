@@ -2,6 +2,9 @@
 
 Gold answers are `{question id: texts}`, none where a question has no answer (2.0), in the order of the data set: a float sum
 depends on it. Predictions are `{question id: text}`, "" for no answer; those of other questions are ignored.
+
+The libraries that have these scores fetch the official scripts at run time (evaluate) or know only 1.1 and need PyTorch
+(torchmetrics).
 """
 
 from __future__ import annotations
