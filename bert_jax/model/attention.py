@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
-from bert_jax.model.kernels.dispatch import choose
+from bert_jax.model.kernels.dispatch import choose_attention
 from bert_jax.model.layers import Array, Dense, dropout, gather_positions
 from bert_jax.model.products import batched
 
@@ -50,7 +50,7 @@ def dot_product_attention(
 class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, [B, L, D] -> [B, L, D]; the residual and LayerNorm are the block's.
 
-    With `positions` int32 [B, Q], only the tokens there ask: -> [B, Q, D], by plain attention whatever `attention` says.
+    With `positions` int32 [B, Q], only the tokens there are queries: -> [B, Q, D].
     """
 
     config: ModelConfig
@@ -63,12 +63,12 @@ class SelfAttention(nn.Module):
         def project(name: str, x: Array) -> Array:
             return Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
 
-        fused_on = None if positions is not None or self.is_initializing() else choose(c, x.shape[1]).platform
-        if fused_on:
+        choice = choose_attention(c, x.shape[1], every_query=positions is None)
+        if choice.platform:
             query, key, value = (project(name, x).reshape(x.shape) for name in ("query", "key", "value"))
             context = fused_attention(
                 query, key, value, sequence_ids,
-                num_heads=c.num_heads, dropout_rate=c.attention_dropout, dropout_seed=dropout_seed, platform=fused_on,
+                num_heads=c.num_heads, dropout_rate=c.attention_dropout, dropout_seed=dropout_seed, platform=choice.platform,
             ).reshape(*x.shape[:2], *heads)  # fmt: skip
         else:
             asking, query_ids = x, sequence_ids

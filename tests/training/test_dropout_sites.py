@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.examples.labelled import RowShape, assemble_units
-from bert_jax.model import attention, embeddings, encoder, heads
+from bert_jax.model import attention, embeddings, heads, residual_norm
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.objectives import Objective, label_objective, pretraining_objective
@@ -43,7 +44,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
 
         monkeypatch.setattr(module, "dropout", dropout)
 
-    for module, site in ((embeddings, "embeddings"), (attention, "attention"), (encoder, "residual"), (heads, "head")):
+    for module, site in ((embeddings, "embeddings"), (attention, "attention"), (residual_norm, "residual"), (heads, "head")):
         watch(module, site)
     return seen
 
@@ -59,10 +60,16 @@ def use_kernels(monkeypatch: pytest.MonkeyPatch, seen: list[Site]) -> None:
         seen.append(("residual", rate, int(seed)))
         return x + y
 
-    monkeypatch.setattr(attention, "choose", lambda config, length: Choice("tpu", ""))
-    monkeypatch.setattr(encoder, "choose_residual_norm", lambda config: Choice("tpu", ""))
+    def choose_attention(config: ModelConfig, length: int, every_query: bool) -> Choice:
+        return Choice("tpu" if every_query and config.attention != "plain" else None, "")
+
+    def choose_residual_norm(config: ModelConfig) -> Choice:
+        return Choice("tpu" if config.residual_norm != "plain" else None, "")
+
+    monkeypatch.setattr(attention, "choose_attention", choose_attention)
+    monkeypatch.setattr(residual_norm, "choose_residual_norm", choose_residual_norm)
     monkeypatch.setattr(attention, "fused_attention", attend)
-    monkeypatch.setattr(encoder, "residual_norm", norm)
+    monkeypatch.setattr(residual_norm, "fused_residual_norm", norm)
 
 
 def walk(objective: Objective, params: Any, batch: Any, steps: int, microbatches: int) -> None:

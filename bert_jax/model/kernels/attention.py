@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from bert_jax.model.kernels import attention_gpu, attention_plan, attention_tpu
 from bert_jax.model.kernels.attention_gpu import GpuPlan
 from bert_jax.model.kernels.attention_plan import LANES, Plan
+from bert_jax.model.kernels.dispatch import unsupported_heads
 from bert_jax.model.layers import Array
 from bert_jax.sharding.rules import automatic_axes, axes_of, divisible, first_row, parts_along
 
@@ -49,10 +50,9 @@ def fused_attention(
     scaled for that, and each device has dropout of its own. `interpret` runs the kernel on any platform, slowly, for tests; the
     TPU's with a counter hash in place of the generator.
 
-    Raises ValueError where `unfit` gives a reason; `attention_choice.unsupported` knows what runs where.
+    Raises ValueError for heads that the platform's kernel does not compute; `dispatch.choose_attention` says what runs where.
     """
-    local_attention, unfit = KERNELS[platform]
-    reason = unfit(query.shape[2] // num_heads, query.dtype)
+    reason = unsupported_heads(platform, query.shape[2] // num_heads, query.dtype)
     if reason:
         raise ValueError(reason)
     rate = 0.0 if dropout_seed is None else dropout_rate
@@ -65,7 +65,8 @@ def fused_attention(
     def local(query: Array, key: Array, value: Array, ids: Array, place: Array) -> Array:
         first = place[1] + _index(rows) * np.uint32(query.shape[0])
         own_heads = num_heads // parts_along(heads)
-        return local_attention(query, key, value, ids, place[0], first, _index(heads), num_heads, own_heads, rate, interpret)
+        attend = {"tpu": _on_tpu, "gpu": _on_gpu}[platform]
+        return attend(query, key, value, ids, place[0], first, _index(heads), num_heads, own_heads, rate, interpret)
 
     split = automatic_axes()
     if not split:
@@ -110,10 +111,6 @@ def _on_gpu(
     seeds = jnp.stack([seed, first, np.uint32(heads) * heads_shard])
     arrays = (_padded(x, long, width) for x in (query, key, value))
     return _attend(plan, *arrays, _padded_ids(ids, long), seeds)[:, :length]
-
-
-KERNELS = {"tpu": (_on_tpu, attention_plan.unfit), "gpu": (_on_gpu, attention_gpu.unfit)}
-"""By platform: attention on one device, and why a head width or dtype does not suit it."""
 
 
 def _padded(x: Array, length: int, width: int) -> Array:

@@ -30,6 +30,8 @@ from bert_jax.model.kernels.attention_plan import LOG2E, MASKED_SCORE
 from bert_jax.model.layers import COLUMN, Array, mix, row_words
 from bert_jax.model.products import precision
 
+HEAD_WIDTHS = (16, 32, 64, 128)
+"""Widths of a head that the kernels compute."""
 SHORTEST = 16
 """The smallest side of a matrix that Triton multiplies."""
 TILE = 64
@@ -84,15 +86,6 @@ def tiles(kernel: str, length: int, head_width: int, dtype: Any) -> Tiles:
 def padded_length(length: int) -> int:
     """`length` rounded up to whole tiles; a short row to a power of two."""
     return -(-length // TILE) * TILE if length > TILE else max(SHORTEST, 1 << (length - 1).bit_length())
-
-
-def unfit(head_width: int, dtype: Any) -> str | None:
-    """Why no GPU computes fused attention of such heads, as a clause, or None."""
-    if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float32):
-        return f"fused attention computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
-    if head_width not in (16, 32, 64, 128):
-        return f"fused attention on a GPU needs a head width of 16, 32, 64 or 128, not {head_width}"
-    return None
 
 
 def forward(plan: GpuPlan, query: Array, key: Array, value: Array, ids: Array, seeds: Array) -> tuple[Array, Array]:

@@ -99,10 +99,6 @@ def vmem_bytes(plan: Plan, dtype: Any) -> int:
     return 16 * wide * size + sums + (size**2 << 20) * plan.lanes // LANES
 
 
-def unfit(head_width: int, dtype: Any) -> str | None:
-    """Why no device computes fused attention of such heads, as a clause, or None."""
-    if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float32):
-        return f"fused attention computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
-    if head_width % 16 or (LANES % head_width and head_width % LANES):
-        return f"fused attention needs a head width of 16, 32, 64 or a multiple of 128, not {head_width}"
-    return None
+def divides_lanes(head_width: int) -> bool:
+    """Whether the TPU kernels compute heads of that width: 16, 32, 64, which share the lanes, or a multiple of 128."""
+    return head_width % 16 == 0 and (LANES % head_width == 0 or head_width % LANES == 0)

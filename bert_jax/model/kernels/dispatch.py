@@ -1,39 +1,49 @@
-"""Kernel or plain: what `ModelConfig.attention` and `.residual_norm` come to on the devices a program is meant for, and why."""
+"""Which implementation computes attention, and which LayerNorm(x + dropout(y)): a kernel or XLA's plain program, and why.
+
+All of that is decided here, from `ModelConfig.attention` and `.residual_norm` and from the devices that a program is compiled
+for. Those are the devices of the ambient mesh (`jax.set_mesh`); they need not be present.
+
+    operation        plain                                  fused                            kernels
+    attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
+    residual norm    model/residual_norm.py                 residual_norm.py                 residual_norm_tpu.py
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import AbstractDevice, Mesh
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.kernels import attention_gpu
-from bert_jax.model.kernels.attention_plan import Plan, padded_length, unfit, vmem_bytes
-from bert_jax.model.residual_norm import why_plain
+from bert_jax.model.kernels import attention_gpu, attention_plan, residual_norm_tpu
+from bert_jax.model.kernels.attention_plan import Plan, padded_length, vmem_bytes
 
 VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 64, "TPU v6 lite": 128, "TPU7x": 64}
 """MiB of a core's vector memory, by `device_kind`; an unknown kind is taken for the smallest."""
 
 LONGEST = 8_192
-"""The longest rows that were compiled, for v5e, v5p and v6e in bfloat16."""
+"""The longest rows for which the TPU kernels of attention were compiled, for v5e, v5p and v6e in bfloat16."""
 
 CAPABILITY = 8.0
 """The compute capability from which NVIDIA's GPUs multiply bfloat16 matrices: Ampere's."""
 
+DTYPES = ("bfloat16", "float32")
+"""What the kernels compute in."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Which kernel computes something, and the reason in words."""
+    """The implementation of one operation, and the reason in words."""
 
     platform: str | None
-    """Whose kernel, "tpu" or "gpu"; None is plain, XLA's own program."""
+    """The platform whose kernel computes it, "tpu" or "gpu"; None is the plain implementation, XLA's own program."""
     why: str
-    """Why not fused."""
+    """Why the plain implementation computes it, as the end of a sentence; "" for a kernel."""
 
     @property
     def fused(self) -> bool:
@@ -41,65 +51,83 @@ class Choice:
         return self.platform is not None
 
 
-def choose(config: ModelConfig, length: int) -> Choice:
-    """What computes attention in rows of `length` on the ambient mesh (`jax.set_mesh`), by `config.attention`.
+def choose_attention(config: ModelConfig, length: int, *, every_query: bool = True) -> Choice:
+    """Who computes attention in rows of `length` tokens, by `config.attention`; `every_query` is False where only some tokens
+    of a row are queries, which the kernels do not compute.
 
-    The mesh says for which devices the program is meant; they need not be there. Raises UserError where "fused" is asked for
-    and cannot be had.
+    Raises UserError where "fused" is asked for and no kernel can run.
     """
-    if config.attention == "plain":
-        return Choice(None, "as model.attention=plain asks")
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if device is None:
-        reason: str | None = "fused attention is spread over a mesh, and none is set"
-    else:
-        reason = unsupported(device.platform, device.device_kind, length, config.head_width, config.dtype)
-    if reason and config.attention == "fused":
-        raise UserError(f"model.attention='fused' cannot be had: {reason}; set model.attention to 'plain' or 'auto'")
-    if not reason and device.platform == "gpu" and config.attention == "auto":
-        reason = "fused attention has not been timed on a GPU yet, and runs there only where model.attention=fused asks for it"
-    return Choice(None, f"since {reason}") if reason else Choice(device.platform, "")
+    if not every_query:
+        return Choice(None, "since the kernels compute every query of a row")
+
+    def reason(device: AbstractDevice) -> str | None:
+        return no_attention_kernel(device.platform, device.device_kind, length, config.head_width, config.dtype)
+
+    return _choose("attention", config.attention, "fused attention", reason, untimed=("gpu",))
 
 
 def choose_residual_norm(config: ModelConfig) -> Choice:
-    """What computes residual and LayerNorm on the ambient mesh, by `config.residual_norm`.
+    """Who computes LayerNorm(x + dropout(y)), by `config.residual_norm`.
 
-    Raises UserError where "fused" is asked for and cannot be had.
+    Raises UserError where "fused" is asked for and no kernel can run.
     """
-    if config.residual_norm == "plain":
-        return Choice(None, "as model.residual_norm=plain asks")
-    reason = why_plain(config.hidden_size, config.dtype)
-    if reason and config.residual_norm == "fused":
-        raise UserError(
-            f"model.residual_norm='fused' cannot be had: {reason}; set model.residual_norm to 'plain' or 'auto'"
-        )
-    return Choice(None, f"since {reason}") if reason else Choice("tpu", "")
+
+    def reason(device: AbstractDevice) -> str | None:
+        return no_residual_norm_kernel(device.platform, config.hidden_size, config.dtype)
+
+    return _choose("residual_norm", config.residual_norm, "the fused residual norm", reason)
+
+
+def _choose(
+    key: str, asked: str, operation: str, reason_on: Callable[[AbstractDevice], str | None], untimed: Sequence[str] = ()
+) -> Choice:
+    """The choice for `operation` when model.`key` is `asked`. `reason_on` says why its kernel cannot run on a device; on the
+    platforms `untimed` it can, but "auto" does not take it."""
+    if asked == "plain":
+        return Choice(None, f"as model.{key}=plain asks")
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if device is None:
+        reason: str | None = f"{operation} is spread over a mesh, and none is set"
+    else:
+        reason = reason_on(device)
+    if reason and asked == "fused":
+        raise UserError(f"model.{key}='fused' cannot be had: {reason}; set model.{key} to 'plain' or 'auto'")
+    if reason is None and asked == "auto" and device.platform in untimed:
+        reason = f"{operation} has not been timed on a GPU yet, and runs there only where model.{key}=fused asks for it"
+    return Choice(device.platform, "") if reason is None else Choice(None, f"since {reason}")
+
+
+def plain(config: ModelConfig) -> ModelConfig:
+    """`config` with the plain implementation of everything, which runs anywhere: for initialisation, whose outputs are thrown
+    away and which may have no mesh yet."""
+    return dataclasses.replace(config, attention="plain", residual_norm="plain")
 
 
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh) -> str:
-    """What computes attention in rows of such lengths on `mesh`, what residual and LayerNorm, and why: a line for the log. Raises
-    what `choose` and `choose_residual_norm` do."""
+    """A line for the log: who computes attention in rows of these lengths on `mesh`, who the residual norm, and why.
+
+    Raises what `choose_attention` and `choose_residual_norm` raise.
+    """
     asked, kind = f"model.attention={config.attention}", mesh.devices.flat[0].device_kind
     with jax.set_mesh(mesh):
-        choices = {length: choose(config, length) for length in sorted(set(lengths))}
+        choices = {length: choose_attention(config, length) for length in sorted(set(lengths))}
         norm = choose_residual_norm(config)
     plain = sorted({choice.why for choice in choices.values() if not choice.fused})
     where = " and ".join(f"{length:,}" for length, choice in choices.items() if choice.fused)
     fused = f"fused, scores stay on the chip ({asked}, {kind}, length {where})"
     parts = [fused] * bool(where) + [f"plain, {why}" for why in plain]
     of_norm = f"fused (model.residual_norm={config.residual_norm}, {kind})" if norm.fused else f"plain, {norm.why}"
-    return f"attention: {'; '.join(parts)}; residual and LayerNorm: {of_norm}"
+    return f"attention: {'; '.join(parts)}; residual norm: {of_norm}"
 
 
-def unsupported(platform: str, kind: str, length: int, head_width: int, dtype: Any) -> str | None:
-    """Why `fused_attention` cannot run on a device of that platform and kind, as a clause, or None where it can."""
-    if platform == "gpu":
-        return attention_gpu.unfit(head_width, dtype) or _too_old(kind)
-    if platform != "tpu":
+def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: Any) -> str | None:
+    """Why no kernel computes attention on a device of that platform and kind, as a clause, or None where one does."""
+    if platform not in ("tpu", "gpu"):
         return f"fused attention is for TPUs and GPUs, and this is a {platform}"
-    reason = unfit(head_width, dtype)
-    if reason:
+    if reason := unsupported_heads(platform, head_width, dtype):
         return reason
+    if platform == "gpu":
+        return _too_old(kind)
     if length > LONGEST:
         return f"fused attention is compiled up to length {LONGEST:,}, and {length:,} is longer"
     has = VMEM.get(kind, min(VMEM.values()))
@@ -113,6 +141,35 @@ def unsupported(platform: str, kind: str, length: int, head_width: int, dtype: A
     )
 
 
+def no_residual_norm_kernel(platform: str, width: int, dtype: Any) -> str | None:
+    """Why no kernel computes LayerNorm(x + dropout(y)) of rows of `width` on a device of that platform, as a clause, or None
+    where one does."""
+    if platform != "tpu":
+        return f"the fused residual norm is for TPUs, and this is a {platform}"
+    return unsupported_width(width, dtype)
+
+
+def unsupported_heads(platform: str, head_width: int, dtype: Any) -> str | None:
+    """Why the kernel of attention for "tpu" or "gpu" does not compute heads of that width and dtype, as a clause, or None."""
+    if jnp.dtype(dtype).name not in DTYPES:
+        return f"fused attention computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
+    if platform == "gpu" and head_width not in attention_gpu.HEAD_WIDTHS:
+        return f"fused attention on a GPU needs a head width of 16, 32, 64 or 128, not {head_width}"
+    if platform == "tpu" and not attention_plan.divides_lanes(head_width):
+        return f"fused attention needs a head width of 16, 32, 64 or a multiple of 128, not {head_width}"
+    return None
+
+
+def unsupported_width(width: int, dtype: Any) -> str | None:
+    """Why the fused residual norm does not compute rows of that width and dtype, as a clause, or None."""
+    if jnp.dtype(dtype).name not in DTYPES:
+        return f"the fused residual norm computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
+    lanes, widest = residual_norm_tpu.LANES, residual_norm_tpu.WIDEST
+    if width % lanes or width > widest:
+        return f"the fused residual norm needs a width that is a multiple of {lanes} up to {widest:,}, not {width:,}"
+    return None
+
+
 def _too_old(kind: str) -> str | None:
     """Why GPUs of that kind cannot run the kernel, or None; one that is not here is not known, and the compiler will say."""
     has = compute_capability(kind)
@@ -124,7 +181,8 @@ def _too_old(kind: str) -> str | None:
 
 
 def compute_capability(kind: str) -> str | None:
-    """What a GPU of that `device_kind` here says it has, as "8.0" (NVIDIA's) or "gfx942" (AMD's); None where there is none."""
+    """The compute capability of the GPUs of that `device_kind` on this machine, as "8.0" (NVIDIA's) or "gfx942" (AMD's); None
+    where there is none."""
     here = (device for device in jax.local_devices() if device.device_kind == kind)
     return next((device.compute_capability for device in here), None)
 

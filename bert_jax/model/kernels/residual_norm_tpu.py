@@ -1,4 +1,4 @@
-"""The TPU kernels of `residual_norm`: each reads its arrays once and writes its results once.
+"""The TPU kernels of `fused_residual_norm`: each reads its arrays once and writes its results once.
 
 A grid step takes a block of rows, and goes through it in pieces of a few, whose numbers stay in the vector registers from the
 load to the store. The words that decide dropout are those of `layers.random_words`: given is the word of every row, and its

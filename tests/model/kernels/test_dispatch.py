@@ -22,7 +22,7 @@ from bert_jax.model import attention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import Block, Encoder
 from bert_jax.model.kernels.attention import SAVED, fused_attention
-from bert_jax.model.kernels.dispatch import VMEM, Choice, choose, choose_residual_norm, in_words, unsupported
+from bert_jax.model.kernels.dispatch import VMEM, Choice, choose_attention, choose_residual_norm, in_words, no_attention_kernel
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
@@ -45,29 +45,30 @@ def test_published_models_use_the_fused_kernel_on_every_tpu_whatever_runs_the_co
     assert jax.default_backend() == "cpu"
     with meant_for("tpu", kind):
         for length in (64, 128, 256, 384, 512, 1024, 2048):
-            assert choose(ModelConfig(dtype="bfloat16"), length).fused
+            assert choose_attention(ModelConfig(dtype="bfloat16"), length).fused
 
 
 def test_plain_is_chosen_on_a_cpu_without_a_mesh_and_where_it_is_asked_for():
     with meant_for("cpu", "cpu"):
-        assert choose(ModelConfig(), 128) == Choice(None, "since fused attention is for TPUs and GPUs, and this is a cpu")
-    assert choose(ModelConfig(), 128) == Choice(None, "since fused attention is spread over a mesh, and none is set")
+        reason = "since fused attention is for TPUs and GPUs, and this is a cpu"
+        assert choose_attention(ModelConfig(), 128) == Choice(None, reason)
+    assert choose_attention(ModelConfig(), 128) == Choice(None, "since fused attention is spread over a mesh, and none is set")
     with meant_for("tpu", "TPU v5 lite"):
-        assert choose(ModelConfig(attention="plain"), 128) == Choice(None, "as model.attention=plain asks")
+        assert choose_attention(ModelConfig(attention="plain"), 128) == Choice(None, "as model.attention=plain asks")
 
 
 def test_asking_for_a_kernel_that_cannot_run_is_an_error_that_says_why():
     expected = "model.attention='fused' cannot be had: .* this is a cpu; set model.attention to 'plain' or 'auto'"
     with meant_for("cpu", "cpu"), pytest.raises(UserError, match=expected):
-        choose(ModelConfig(attention="fused"), 128)
+        choose_attention(ModelConfig(attention="fused"), 128)
     with pytest.raises(UserError, match=r"model\.attention='flash' is not one of auto, fused, plain"):
         ModelConfig(attention="flash")
 
 
 def test_on_a_gpu_the_fused_kernel_is_there_for_the_asking_until_it_was_timed():
     with meant_for("gpu", "NVIDIA H100 80GB HBM3"):
-        assert choose(ModelConfig(attention="fused"), 512) == Choice("gpu", "")
-        automatic = choose(ModelConfig(attention="auto"), 512)
+        assert choose_attention(ModelConfig(attention="fused"), 512) == Choice("gpu", "")
+        automatic = choose_attention(ModelConfig(attention="auto"), 512)
     assert not automatic.fused
     assert "not been timed on a GPU yet, and runs there only where model.attention=fused asks" in automatic.why
 
@@ -79,7 +80,7 @@ def test_on_a_gpu_the_fused_kernel_is_there_for_the_asking_until_it_was_timed():
 def test_a_gpu_that_cannot_multiply_bfloat16_is_refused(capability: str, reason: str | None, monkeypatch: pytest.MonkeyPatch):
     here = types.SimpleNamespace(device_kind="This GPU", compute_capability=capability)
     monkeypatch.setattr(jax, "local_devices", lambda: [here])
-    found = unsupported("gpu", "This GPU", 128, 64, "bfloat16")
+    found = no_attention_kernel("gpu", "This GPU", 128, 64, "bfloat16")
     assert found is None if reason is None else reason in str(found)
 
 
@@ -98,26 +99,26 @@ def test_a_gpu_that_cannot_multiply_bfloat16_is_refused(capability: str, reason:
     ],
 )
 def test_what_cannot_run_is_refused_with_its_reason(arguments: tuple, reason: str):
-    assert reason in (unsupported(*arguments) or "")
+    assert reason in (no_attention_kernel(*arguments) or "")
 
 
 def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh(MeshConfig())
     line = "attention: plain, since fused attention is for TPUs and GPUs, and this is a cpu"
-    norm = "residual and LayerNorm: plain, since the kernel of residual and LayerNorm is for TPUs, and this is a cpu"
+    norm = "residual norm: plain, since the fused residual norm is for TPUs, and this is a cpu"
     assert in_words(ModelConfig(), [128, 512], mesh) == f"{line}; {norm}"
-    asked = "residual and LayerNorm: plain, as model.residual_norm=plain asks"
+    asked = "residual norm: plain, as model.residual_norm=plain asks"
     assert in_words(ModelConfig(residual_norm="plain"), [128, 512], mesh) == f"{line}; {asked}"
 
     def pretended(config: ModelConfig, length: int) -> Choice:
         return Choice("tpu", "") if length < 1024 else Choice(None, "since it is long")
 
-    monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose", pretended)
+    monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_attention", pretended)
     monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_residual_norm", lambda config: Choice("tpu", ""))
     found = in_words(ModelConfig(), [512, 128, 2048], mesh)
     assert found == (
         "attention: fused, scores stay on the chip (model.attention=auto, cpu, length 128 and 512); plain, since it is long; "
-        "residual and LayerNorm: fused (model.residual_norm=auto, cpu)"
+        "residual norm: fused (model.residual_norm=auto, cpu)"
     )
 
 
@@ -127,7 +128,7 @@ def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
             assert choose_residual_norm(ModelConfig(residual_norm=asked)) == Choice("tpu", "")
         assert choose_residual_norm(ModelConfig(residual_norm="plain")) == Choice(None, "as model.residual_norm=plain asks")
     with meant_for("cpu", "cpu"):
-        reason = "the kernel of residual and LayerNorm is for TPUs, and this is a cpu"
+        reason = "the fused residual norm is for TPUs, and this is a cpu"
         assert choose_residual_norm(ModelConfig()) == Choice(None, f"since {reason}")
         expected = f"model.residual_norm='fused' cannot be had: {reason}; set model.residual_norm to 'plain' or 'auto'"
         with pytest.raises(UserError, match=expected):
@@ -154,7 +155,11 @@ SHAPE = dataclasses.replace(TINY, hidden_size=128, num_heads=1, attention="fused
 
 def with_kernel(monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., Any], platform: str = "tpu") -> None:
     """Makes "fused" mean `kernel`, which is called as `fused_attention` is."""
-    monkeypatch.setattr(attention, "choose", lambda config, length: Choice(platform if config.attention == "fused" else None, ""))
+    monkeypatch.setattr(
+        attention,
+        "choose_attention",
+        lambda config, length, every_query: Choice(platform if every_query and config.attention == "fused" else None, ""),
+    )
     monkeypatch.setattr(attention, "fused_attention", kernel)
 
 

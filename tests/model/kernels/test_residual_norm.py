@@ -14,10 +14,12 @@ import pytest
 from jax.ad_checkpoint import print_saved_residuals
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, PartitionSpec
 
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import residual_norm_tpu
+from bert_jax.model.kernels.dispatch import choose_residual_norm, unsupported_width
+from bert_jax.model.kernels.residual_norm import fused_residual_norm
 from bert_jax.model.kernels.residual_norm_tpu import NormPlan
 from bert_jax.model.layers import LayerNorm, dropout, gather_positions
-from bert_jax.model.residual_norm import residual_norm, unfit, why_plain
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, local_rules
 
@@ -30,7 +32,7 @@ RATE = 0.25
 
 def fused(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None) -> Any:
     drawn = None if seed is None else jnp.uint32(seed)
-    return residual_norm(x, y, scale, bias, rate=rate, seed=drawn, epsilon=EPSILON, positions=positions, interpret=True)
+    return fused_residual_norm(x, y, scale, bias, rate=rate, seed=drawn, epsilon=EPSILON, positions=positions, interpret=True)
 
 
 def plain(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None) -> Any:
@@ -189,22 +191,23 @@ def test_blocks_divide_the_rows_and_fit_on_the_chip(rows: int, row_bytes: int):
     ],
 )
 def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reason: str | None):
-    found = unfit(width, dtype)
+    found = unsupported_width(width, dtype)
     assert found is None if reason is None else reason in str(found)
     if reason:
         x = jnp.zeros((1, 8, width), dtype)
         with pytest.raises(ValueError, match=re.escape(reason)):
-            residual_norm(x, x, jnp.ones(width), jnp.zeros(width), rate=0.1, seed=None, epsilon=EPSILON)
+            fused_residual_norm(x, x, jnp.ones(width), jnp.zeros(width), rate=0.1, seed=None, epsilon=EPSILON)
 
 
 @pytest.mark.parametrize(
     ("platform", "reason"), [("tpu", None), ("cpu", "is for TPUs, and this is a cpu"), (None, "over a mesh, and none is set")]
 )
 def test_it_runs_where_the_ambient_mesh_is_of_tpus(platform: str | None, reason: str | None):
+    config = ModelConfig(hidden_size=1024, num_heads=16, dtype="bfloat16")
     if platform is None:
-        found = why_plain(1024, "bfloat16")
+        found = choose_residual_norm(config)
     else:
         device = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform=platform)
         with jax.sharding.use_abstract_mesh(AbstractMesh((2,), ("data",), (AxisType.Auto,), abstract_device=device)):
-            found = why_plain(1024, "bfloat16")
-    assert found is None if reason is None else reason in str(found)
+            found = choose_residual_norm(config)
+    assert found.fused if reason is None else reason in found.why

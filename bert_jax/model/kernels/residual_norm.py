@@ -1,0 +1,130 @@
+"""The residual of a post-LayerNorm block in one kernel, one pass over memory each way: LayerNorm(x + dropout(y))."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from bert_jax.model.kernels import residual_norm_tpu
+from bert_jax.model.kernels.dispatch import unsupported_width
+from bert_jax.model.kernels.residual_norm_tpu import LANES, NormPlan
+from bert_jax.model.layers import Array, row_words
+from bert_jax.sharding.rules import automatic_axes, axes_of, divisible
+
+AXES = ("batch", "length", None)
+"""The logical axes of x, y and the result: their width stays whole."""
+
+
+def fused_residual_norm(
+    x: Array,
+    y: Array,
+    scale: Array,
+    bias: Array,
+    *,
+    rate: float,
+    seed: Array | None,
+    epsilon: float,
+    positions: Array | None = None,
+    interpret: bool = False,
+) -> Array:
+    """LayerNorm(x + dropout(y)): what `plain_residual_norm` computes, on a TPU.
+
+    x, y [B, L, D] in bfloat16 or float32; scale, bias float32 [D]; rate, seed and positions as for `layers.dropout`, and the
+    same elements are dropped, on any mesh. Returns [B, L, D]. All arithmetic is in float32; the sum and the result are rounded
+    to the dtype of x, and so are the gradients. The sum is kept for the backward pass, which draws the words of dropout again.
+    Under a mesh each device runs the kernels on its own rows. `interpret` runs them on any platform, slowly, for tests.
+
+    Raises ValueError for rows that the kernel does not compute; `dispatch.choose_residual_norm` says what runs where.
+    """
+    reason = unsupported_width(x.shape[2], x.dtype)
+    if reason:
+        raise ValueError(reason)
+    shape = x.shape[:2]
+    words = jnp.zeros(shape, jnp.uint32)
+    if seed is None:
+        rate = 0.0
+    else:
+        words = row_words(seed, shape, positions)
+    spec = divisible(nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None), x.shape)
+    call = _Call(rate, epsilon, interpret, spec[0], frozenset(automatic_axes()))
+    return _residual_norm(call, words, x, y, scale, bias)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """What both passes of one call share."""
+
+    rate: float
+    epsilon: float
+    interpret: bool
+    rows: Any
+    """The mesh axes over which rows are split, an entry of a PartitionSpec."""
+    split: frozenset[str]
+    """The mesh axes that are not manual yet; none on a single device."""
+
+    def plan(self, x: Array) -> NormPlan:
+        """For rows [b, L, D] of one device."""
+        b, length, width = x.shape
+        rows = -(-b * length // LANES) * LANES
+        return NormPlan(rows, width, width * x.dtype.itemsize, self.rate, self.epsilon, self.interpret)
+
+    def on_each_device(self, function: Callable, arrays: int, vectors: int, results: int, sums: int) -> Callable:
+        """`function` of `arrays` [b, L, ...] and `vectors` [D], which gives as many of each, on every device's own rows."""
+        if not self.split:
+            return function
+        wide, whole = PartitionSpec(self.rows), PartitionSpec()
+        return jax.shard_map(
+            function,
+            in_specs=(wide,) * arrays + (whole,) * vectors,
+            out_specs=(wide,) * results + (whole,) * sums,
+            axis_names=set(self.split),
+            check_vma=False,
+        )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _residual_norm(call: _Call, words: Array, x: Array, y: Array, scale: Array, bias: Array) -> Array:
+    return _forward(call, words, x, y, scale, bias)[0]
+
+
+def _forward(call: _Call, words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
+    def local(words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
+        plan = call.plan(x)
+        z, out = residual_norm_tpu.forward(plan, _flat(words, plan), _flat(x, plan), _flat(y, plan), scale, bias)
+        return _like(x, z), _like(x, out)
+
+    z, out = call.on_each_device(local, 3, 2, 2, 0)(words, x, y, scale, bias)
+    return out, (words, z, scale)
+
+
+def _backward(call: _Call, residuals: tuple, gradient: Array) -> tuple:
+    def local(words: Array, z: Array, gradient: Array, scale: Array) -> tuple[Array, ...]:
+        plan = call.plan(z)
+        flat_words, flat_z, flat_gradient = (_flat(array, plan) for array in (words, z, gradient))
+        dx, dy, *sums = residual_norm_tpu.backward(plan, flat_words, flat_z, flat_gradient, scale)
+        if call.split and call.rows:
+            sums = jax.lax.psum(sums, axes_of(call.rows))
+        return _like(z, dx), _like(z, dy), *sums
+
+    words, z, scale = residuals
+    return None, *call.on_each_device(local, 3, 1, 2, 2)(words, z, gradient, scale)
+
+
+_residual_norm.defvjp(_forward, _backward)
+
+
+def _flat(x: Array, plan: NormPlan) -> Array:
+    """[b, L, ...] -> [rows of the plan, ...], with zeros behind."""
+    flat = x.reshape(-1, *x.shape[2:])
+    return jnp.pad(flat, ((0, plan.rows - len(flat)), *((0, 0),) * (flat.ndim - 1)))
+
+
+def _like(x: Array, flat: Array) -> Array:
+    return flat[: x.shape[0] * x.shape[1]].reshape(x.shape)
