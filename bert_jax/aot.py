@@ -21,9 +21,11 @@ from typing import Any
 import jax
 from annotated_types import Interval
 
+from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import flag_for, split_overrides
-from bert_jax.configs.pretraining import CorpusConfig, Experiment, section
+from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
+from bert_jax.configs.sections import section
 from bert_jax.corpus.store import open_corpus
 from bert_jax.costs.calibration import calibrate
 from bert_jax.costs.compiling import Compiler, DoesNotFit
@@ -49,7 +51,7 @@ from bert_jax.programs.lowered import (
     with_keys,
 )
 from bert_jax.programs.saved import save_program
-from bert_jax.runtime import launch
+from bert_jax.runtime.log_setup import quiet_libraries
 
 STEPS = ("train", "eval", "finetune")
 
@@ -76,7 +78,7 @@ def parse(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]], list[tuple[s
 def flag_parser() -> FlagParser:
     """The flags of the verb, but for those that set a key of a configuration."""
     parser = FlagParser(prog="python -m bert_jax.aot", description=__doc__)
-    parser.elsewhere = lambda argument: flag_for(argument, Experiment) or flag_for(argument, FinetuningExperiment)
+    parser.elsewhere = lambda argument: flag_for(argument, PretrainingExperiment) or flag_for(argument, FinetuningExperiment)
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file")
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
     parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
@@ -99,7 +101,7 @@ class Case:
     """One step to compile."""
 
     config: str
-    experiment: Experiment | FinetuningExperiment
+    experiment: PretrainingExperiment | FinetuningExperiment
     kind: str
     phase: int
     model: str
@@ -125,11 +127,11 @@ class Case:
 
     def _steps(self, program: StepProgram) -> tuple[int | None, str]:
         """How often the step is taken, None where only the data can say, and what that covers."""
-        if isinstance(self.experiment, Experiment) and self.kind == "train":
+        if isinstance(self.experiment, PretrainingExperiment) and self.kind == "train":
             return self.experiment.phases[self.phase].steps, "experiment"
         if self.examples is None:
             return None, ""
-        if isinstance(self.experiment, Experiment):
+        if isinstance(self.experiment, PretrainingExperiment):
             return -(-self.examples // program.rows), f"1 pass, {counted(self.examples, 'row')}"
         t = costliest_run(self.experiment).training
         return t.epochs * -(-self.examples // t.batch_size), f"{counted(t.epochs, 'epoch')}, {counted(self.examples, 'example')}"
@@ -159,14 +161,14 @@ class Case:
         return {self.batch_key("batch_size"): rows}
 
 
-def kind_of(values: Mapping[str, Any]) -> type[Experiment] | type[FinetuningExperiment]:
+def kind_of(values: Mapping[str, Any]) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
     """Whose experiment an experiment file describes: `pretrain`'s, or, where it names a task, `finetune`'s."""
-    return FinetuningExperiment if "task" in values else Experiment
+    return FinetuningExperiment if "task" in values else PretrainingExperiment
 
 
 def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any, flag: str = "config") -> list[Case]:
     """The steps of one experiment file that are asked for with `--config` or another `flag`."""
-    values = launch.read_config(given, overrides, kind_of, flag)
+    values = read_experiment(given, overrides, kind_of, flag)
     if kind_of(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
             raise UserError(f"--step={options.step}, but {given} is a task's experiment, with a step of its own; leave it out")
@@ -188,7 +190,7 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any, flag: 
     )
     for note in notes:
         say(note)
-    pretraining = Experiment.from_dict(values)
+    pretraining = PretrainingExperiment.from_dict(values)
     phases = range(len(pretraining.phases))
     if options.phase is not None and options.phase not in phases:
         raise UserError(f"--phase={options.phase}: {given} has the phases 0 to {len(phases) - 1}")
@@ -303,7 +305,7 @@ def main() -> int:
     """The verb."""
     options, overrides, others = parse(sys.argv[1:])
     require_stdout("open it, or send it to a file with >FILE")
-    launch.quiet_libraries()
+    quiet_libraries()
     topology = parse_topology(options.topology, options.slices)
     wanted = [cases(options.config, overrides, options)] + [cases(given, others, options, "against") for given in options.against]
     compiler = Compiler(topology)

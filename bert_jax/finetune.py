@@ -46,6 +46,7 @@ from bert_jax.finetuning.log import FinetuningLog, log_start
 from bert_jax.finetuning.sweep import BEST, UNSAVED, Learned, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_own_head
 from bert_jax.interface.command import run_verb
+from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.python_files import faults_told
 from bert_jax.interface.ranges import MOST
 from bert_jax.interface.words import counted
@@ -53,24 +54,19 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
+from bert_jax.programs.compilation import compiling
 from bert_jax.programs.finetuning import Program, Teach, program_of, teaching
-from bert_jax.runtime import launch
-from bert_jax.runtime.loop import (
-    MODEL,
-    add,
-    compiling,
-    due,
-    evaluation_progress,
-    require_learned,
-    stop_if_diverged,
-    with_shardings,
-    write_results,
-)
+from bert_jax.runtime.divergence import require_learned, stop_if_diverged
+from bert_jax.runtime.exporting import MODEL, write_results
+from bert_jax.runtime.flags import Flags, parse_flags
+from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.memory_advice import finetuning_demand, scoring_demand
+from bert_jax.runtime.saving import due
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
-from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple, with_shardings
 from bert_jax.tasks.registry import load_task
+from bert_jax.training.steps import add_sums
 
 log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb
 
@@ -104,7 +100,7 @@ PREDICTIONS = "predictions"
 
 def finetune(
     experiment: FinetuningExperiment,
-    run: launch.Run,
+    run: Run,
     directory: pathlib.Path,
     data: Data,
     start: Model,
@@ -171,7 +167,7 @@ def finetune(
                     state, sums = program.train(*given)
                     step += 1
                     stop_if_diverged(experiment.abort_after_skipped, directory, rows, step - 1, previous)  # one step behind
-                    previous, window = sums, add(window, sums)
+                    previous, window = sums, add_sums(window, sums)
                     run.watchdog.step_done(step)
                     stopped = run.preemption.requested(step)
                     saving = due(step, experiment.checkpoints.every, last=last_step) or stopped
@@ -241,7 +237,7 @@ def finetune(
 
 
 def evaluation(
-    experiment: FinetuningExperiment, data: Data, program: Program, mesh: Mesh, run: launch.Run, prefix: str = ""
+    experiment: FinetuningExperiment, data: Data, program: Program, mesh: Mesh, run: Run, prefix: str = ""
 ) -> Callable[[Any, str], list[np.ndarray]]:
     """A function (parameters, split) -> the logits of each of the split's units, in their order. What takes long is said, in
     lines that begin with `prefix`."""
@@ -274,7 +270,7 @@ def checked_rows(batches: LabelledBatches, shard: tuple[int, int], model: ModelC
     return batch
 
 
-def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices: Sequence[jax.Device]) -> None:
+def finish(learned: Learned, run: Run, data: Data, start: Model, devices: Sequence[jax.Device]) -> None:
     """Exports the best weights of a run as a model, and predicts every split with them: the workdir's model/ and predictions/."""
     experiment = learned.experiment
     mesh = make_mesh(experiment.mesh, devices)
@@ -296,18 +292,18 @@ def finish(learned: Learned, run: launch.Run, data: Data, start: Model, devices:
 
 def main() -> int:
     """The verb."""
-    flags = launch.parse_flags("finetune", __doc__, schema=FinetuningExperiment)
+    flags = parse_flags("finetune", __doc__, schema=FinetuningExperiment)
     experiment = FinetuningExperiment.from_dict(flags.config)
     with faults_told(experiment.task.module, "config.task.module"):
         return train(experiment, flags)
 
 
-def train(experiment: FinetuningExperiment, flags: launch.Flags) -> int:
+def train(experiment: FinetuningExperiment, flags: Flags) -> int:
     """From a configuration to a workdir with its results; returns the exit status."""
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
     apart = experiment.side_by_side
-    with launch.begin("finetune", flags, config, may_change=MAY_CHANGE, completed=with_defaults, apart=apart) as run:
+    with begin("finetune", flags, config, may_change=MAY_CHANGE, completed=with_defaults, apart=apart) as run:
         if (run.workdir / RESULTS).exists() and (run.workdir / MODEL).is_dir():  # which is written last
             log.info("this run is done: see %s and %s", run.workdir / RESULTS, run.workdir / MODEL)
             return 0

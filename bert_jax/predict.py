@@ -35,7 +35,7 @@ from bert_jax.prediction.mentions import Resolve
 from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.prediction.streams import Record, read_records
 from bert_jax.prediction.vectors import VectorWriter
-from bert_jax.runtime.launch import keep_compiled_programs
+from bert_jax.runtime.compilation_cache import keep_compiled_programs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,21 +19,22 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from bert_jax.batches.device import process_shard, to_device
 from bert_jax.batches.heldout import heldout_batches
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.batches.source import BatchSource
 from bert_jax.checkpoints.manager import Checkpoints
-from bert_jax.configs.pretraining import CorpusConfig, Experiment, section
+from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
+from bert_jax.configs.sections import section
 from bert_jax.corpus.store import Corpus, open_splits
 from bert_jax.corpus.verification import Verification, verify
 from bert_jax.errors import UserError
 from bert_jax.examples import plan
 from bert_jax.examples.assemble import Batch
-from bert_jax.finetuning.warm_start import pretraining_start
 from bert_jax.interface.command import run_verb
+from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.metrics.report import Pace
@@ -41,25 +42,25 @@ from bert_jax.metrics.scores import next_sentence_baseline, summarise, unigram_b
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
-from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
+from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.inferred_settings import settled
 from bert_jax.pretraining.log import PICTURE, draw, log_evaluation, log_phase, log_start, log_training, metrics_writer
-from bert_jax.runtime import launch
-from bert_jax.runtime.loop import (
-    MODEL,
-    add,
-    compiled,
-    compiling,
-    due,
-    evaluation_progress,
-    export_trained,
-    note_failed_saves,
-    on_host,
-    require_learned,
-    stop_if_diverged,
-    with_shardings,
+from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.programs.compilation import compiled, compiling
+from bert_jax.programs.pretraining import (
+    former_layout,
+    initial_state,
+    jitted_eval_step,
+    jitted_train_step,
+    state_layout,
+    trained_parameters,
 )
+from bert_jax.runtime.divergence import require_learned, stop_if_diverged
+from bert_jax.runtime.exporting import MODEL, export_trained, on_host
+from bert_jax.runtime.flags import parse_flags
+from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.memory_advice import evaluation_demand, pretraining_demand, state_demand
+from bert_jax.runtime.saving import due, note_failed_saves
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import (
@@ -67,14 +68,10 @@ from bert_jax.sharding.rules import (
     BATCH,
     check_batch_size,
     parameter_shardings,
-    spread_over_data,
-    state_shardings,
+    with_shardings,
 )
-from bert_jax.training.data_parallel import gradients_over_data
-from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.schedules import piecewise
-from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
+from bert_jax.training.steps import TrainState, add_sums, new_state
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
 
@@ -104,8 +101,8 @@ HELDOUT_SEED = 20_181_011
 
 
 def pretrain(
-    experiment: Experiment,
-    run: launch.Run,
+    experiment: PretrainingExperiment,
+    run: Run,
     checkpoints: Checkpoints,
     train: Corpus,
     heldout: Corpus,
@@ -168,7 +165,7 @@ def pretrain(
                     state, sums = train_fn(state, to_device(batch, mesh, BATCH))
                     step += 1
                     diverged(rows, step - 1, previous)  # one step behind: the device never waits
-                    previous, window = sums, add(window, sums)
+                    previous, window = sums, add_sums(window, sums)
                     run.watchdog.step_done(step)
                     verification.check()
                     stopped = run.preemption.requested(step)
@@ -216,63 +213,6 @@ def pretrain(
     return 0
 
 
-def initial_state(experiment: Experiment, optimizer: Any) -> TrainState:
-    """The state before step 0, a function of the seed alone."""
-    key = jax.random.key(experiment.seed)
-    return new_state(nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence)), optimizer)
-
-
-def trained_parameters(experiment: Experiment) -> dict[str, Any]:
-    """The boxed shapes of what a run trains: without pairs there is neither pooler nor next-sentence head."""
-    return abstract_parameters(experiment.model, next_sentence=experiment.next_sentence)
-
-
-def state_layout(experiment: Experiment, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
-    """The shapes of the state, and the NamedSharding of each of its arrays on `mesh`; no memory is used."""
-    return _layout(experiment, trained_parameters(experiment), optimizer, mesh)
-
-
-def former_layout(experiment: Experiment, mesh: Mesh) -> Any | None:
-    """The layout of a state saved while runs without pairs still had a pooler and a next-sentence head, which nothing trained;
-    None for a run with pairs."""
-    if experiment.next_sentence:
-        return None
-    boxed = abstract_parameters(experiment.model)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(boxed))
-    return with_shardings(*_layout(experiment, boxed, optimizer, mesh))
-
-
-def _layout(experiment: Experiment, boxed: Any, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
-    abstract = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), nn.unbox(boxed))
-    params = parameter_shardings(boxed, mesh)
-    if experiment.mesh.spread_state:
-        params = spread_over_data(params, abstract.params, mesh)
-    return abstract, state_shardings(abstract, params, mesh)
-
-
-def jitted_train_step(experiment: Experiment, phase: int, optimizer: Any, shardings: Any, mesh: Mesh) -> Any:
-    """The jitted step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state goes to the new one."""
-    model = experiment.model
-    step = functools.partial(
-        train_step,
-        gradients=gradients_over_data(shardings.params, mesh, model, experiment.mesh.reduce_dtype),
-        objective=pretraining_objective(model, next_sentence=experiment.next_sentence),
-        optimizer=optimizer,
-        learning_rate=piecewise(experiment.schedules()),
-        seed=experiment.seed,
-        clip_norm=experiment.optimizer.clip_norm,
-        accumulation=experiment.phases[phase].accumulation,
-    )
-    return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
-
-
-def jitted_eval_step(experiment: Experiment, mesh: Mesh) -> Any:
-    """The jitted step that scores a batch, (parameters, batch) -> sums, whole on every device of `mesh`."""
-    objective = pretraining_objective(experiment.model, next_sentence=experiment.next_sentence)
-    scored = functools.partial(eval_step, objective=objective)
-    return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
-
-
 def checked_rows(source: BatchSource, start: int, shard: tuple[int, int], model: ModelConfig, step: int) -> Batch:
     """This process's rows of the global `step`, their ids checked against the model's tables while they are still on the host."""
     batch = source.at(step - start, shard)
@@ -281,7 +221,7 @@ def checked_rows(source: BatchSource, start: int, shard: tuple[int, int], model:
 
 
 def evaluation(
-    experiment: Experiment, phase: int, train: Corpus, heldout: Corpus, mesh: Mesh, shard: tuple[int, int], run: launch.Run
+    experiment: PretrainingExperiment, phase: int, train: Corpus, heldout: Corpus, mesh: Mesh, shard: tuple[int, int], run: Run
 ) -> Callable[[Any], dict[str, float]]:
     """A function from parameters to held-out scores, on rows of the phase's length, next to what word frequency alone and
     one answer for all pairs score on the same rows."""
@@ -310,7 +250,7 @@ def evaluation(
                         with compiling("the evaluation"):
                             step_fn.lower(*given).compile()  # which the call then finds
                         is_compiled = True
-                    total = add(total, step_fn(*given))
+                    total = add_sums(total, step_fn(*given))
                     run.watchdog.alive("evaluation")
                     progress(min(number * settings.batch_size, count), count)
             return summarise(jax.device_get(total)) | baseline
@@ -319,7 +259,7 @@ def evaluation(
 
 
 def results(
-    experiment: Experiment, state: TrainState, scores: dict[str, float], train: Corpus, mesh: Mesh, seconds: float
+    experiment: PretrainingExperiment, state: TrainState, scores: dict[str, float], train: Corpus, mesh: Mesh, seconds: float
 ) -> dict[str, Any]:
     """The final numbers of a run, as `results.json` holds them."""
     return {
@@ -336,7 +276,7 @@ def results(
     }
 
 
-def check_corpus(experiment: Experiment, train: Corpus, heldout: Corpus) -> None:
+def check_corpus(experiment: PretrainingExperiment, train: Corpus, heldout: Corpus) -> None:
     """Raises UserError unless the corpus has as many words as the model, and examples can be made from both of its splits."""
     size, asked = train.vocabulary.size, experiment.model.vocab_size
     if size != asked and experiment.init_from:
@@ -365,17 +305,17 @@ def fingerprint(*splits: Corpus) -> str:
 
 def main() -> int:
     """The verb."""
-    flags = launch.parse_flags("pretrain", __doc__, schema=Experiment)
+    flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
     directory = section(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory
     if flags.verify:
         verify(directory)
     train, heldout = open_splits(directory)
     values, notes = settled(flags.config, flags.given, vocabulary_size=train.vocabulary.size, workdir=flags.workdir)
-    experiment = Experiment.from_dict(values)
+    experiment = PretrainingExperiment.from_dict(values)
     check_corpus(experiment, train, heldout)
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout)}
     with (
-        launch.begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=with_defaults) as run,
+        begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=with_defaults) as run,
         Checkpoints(run.workdir / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints,
         Verification(directory) as verification,
     ):
@@ -387,7 +327,7 @@ def main() -> int:
 def with_defaults(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     """A stored configuration with the defaults of the keys that have come since; as it is, where some have gone."""
     try:
-        experiment = Experiment.from_dict({key: value for key, value in stored.items() if key != FINGERPRINT})
+        experiment = PretrainingExperiment.from_dict({key: value for key, value in stored.items() if key != FINGERPRINT})
     except UserError:
         return stored
     return experiment.to_dict() | {FINGERPRINT: stored.get(FINGERPRINT)}

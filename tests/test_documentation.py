@@ -12,16 +12,17 @@ from collections.abc import Iterator
 import pytest
 
 from bert_jax import aot, convert, predict
+from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
-from bert_jax.runtime import launch
+from bert_jax.runtime.flags import parse_flags
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PROGRAMS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "python", "pip", "gcloud")
 BEGINS = re.compile(rf"(?:{'|'.join(map(re.escape, PROGRAMS))})(?: |$)")
-SCHEMAS = {"pretrain": Experiment, "finetune": FinetuningExperiment}
+SCHEMAS = {"pretrain": PretrainingExperiment, "finetune": FinetuningExperiment}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,12 +182,12 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
     if not arguments or "--help" in arguments:
         assert verb in (*understood, "corpus", "predict", "tasks.glue_submission", "VERB"), f"there is no verb {verb}"
     elif verb in SCHEMAS:
-        launch.parse_flags(verb, "", arguments, schema=SCHEMAS[verb])
+        parse_flags(verb, "", arguments, schema=SCHEMAS[verb])
     elif verb == "aot":
         options, overrides, others = aot.parse(arguments)
         for given in [options.config, *options.against]:
-            schema = FinetuningExperiment if "/finetune/" in given else Experiment
-            launch.read_config(given, overrides if given == options.config else others, schema)
+            schema = FinetuningExperiment if "/finetune/" in given else PretrainingExperiment
+            read_experiment(given, overrides if given == options.config else others, schema)
     elif verb == "convert":
         convert._parser().parse_args(arguments)
     elif verb == "corpus":

@@ -8,11 +8,11 @@ import re
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.model.config import published_sizes
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.runtime import launch
+from bert_jax.runtime.flags import parse_flags
 from bert_jax.sharding.mesh import MeshConfig, mesh_shape
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
@@ -30,13 +30,13 @@ def documented(file: pathlib.Path) -> str:
 def load_finetuning(name: str) -> FinetuningExperiment:
     flags = ["--workdir=unused", "--config.init_from=model", f"--config={name}"]
     return FinetuningExperiment.from_dict(
-        launch.parse_flags("finetune", "", flags, schema=FinetuningExperiment).config
+        parse_flags("finetune", "", flags, schema=FinetuningExperiment).config
     )
 
 
-def load(name: str) -> Experiment:
-    flags = launch.parse_flags("pretrain", "", [f"--config={name}", "--workdir=unused"], schema=Experiment)
-    return Experiment.from_dict(flags.config)
+def load(name: str) -> PretrainingExperiment:
+    flags = parse_flags("pretrain", "", [f"--config={name}", "--workdir=unused"], schema=PretrainingExperiment)
+    return PretrainingExperiment.from_dict(flags.config)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from bert_jax.configs.pretraining import CheckpointConfig, section
+from bert_jax.configs.pretraining import CheckpointConfig
+from bert_jax.configs.sections import section
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, OneOf, Seed, Share
 from bert_jax.model.config import (

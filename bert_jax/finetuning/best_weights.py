@@ -17,8 +17,8 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
 from bert_jax.programs.finetuning import Program
-from bert_jax.runtime import launch
-from bert_jax.runtime.loop import export_trained, on_host
+from bert_jax.runtime.exporting import export_trained, on_host
+from bert_jax.runtime.launch import Run
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.steps import TrainState
@@ -70,7 +70,7 @@ def copy(params: Any) -> Any:
 
 def export_best(
     experiment: FinetuningExperiment,
-    run: launch.Run,
+    run: Run,
     directory: pathlib.Path,
     program: Program,
     task: Task,

@@ -24,8 +24,9 @@ from bert_jax.metrics.report import Pace, model_row_flops, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
-from bert_jax.runtime import launch
-from bert_jax.runtime.loop import compiling, note_failed_saves
+from bert_jax.programs.compilation import compiling
+from bert_jax.runtime.launch import Run
+from bert_jax.runtime.saving import note_failed_saves
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.task import Task
 
@@ -42,7 +43,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
     def __init__(
         self,
         experiment: FinetuningExperiment,
-        run: launch.Run,
+        run: Run,
         directory: pathlib.Path,
         task: Task,
         baselines: Mapping[str, Baseline],

@@ -23,13 +23,13 @@ import jax
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.corpus.files import parse_json
 from bert_jax.errors import UserError
-from bert_jax.finetuning.shares import OthersLost
 from bert_jax.interface.words import counted
 from bert_jax.metrics.pictures import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS
-from bert_jax.runtime import launch
+from bert_jax.runtime.exporting import write_results
 from bert_jax.runtime.interruptions import HUNG
-from bert_jax.runtime.loop import write_results
+from bert_jax.runtime.launch import Run
+from bert_jax.runtime.shares import OthersLost
 from bert_jax.sharding.out_of_memory import OutOfMemory
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Learned:
 Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], Mapping[str, Any] | None]
 
 
-def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finish: Callable[[Learned], None]) -> int:
+def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Callable[[Learned], None]) -> int:
     """Trains all runs of `experiment`, compares them, and finishes the best; returns the exit status.
 
     `train` makes one run in a directory on some devices, and gives its results, or None when it was asked to stop. A run that was
@@ -127,7 +127,7 @@ def sweep(experiment: FinetuningExperiment, run: launch.Run, train: Train, finis
     return 0
 
 
-def _waiting(run: launch.Run) -> bool:
+def _waiting(run: Run) -> bool:
     """Whether this process, which has nothing left to do but wait, was asked to stop."""
     run.watchdog.alive("waiting for the runs of the other processes")
     return run.preemption.requested(0)

@@ -13,65 +13,15 @@ import jax
 import numpy as np
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.pretraining import Experiment
-from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import Model, import_model, with_new_parts, without_parts
-from bert_jax.interop.huggingface_config import LABELLED
+from bert_jax.interop.huggingface import Model, import_model, part_names, with_new_parts, without_parts
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.config import HeadConfig, ModelConfig
 from bert_jax.model.labelling import initial_label_parameters
 
 log = logging.getLogger(__name__)
-
-EXECUTION = ("dtype", "rematerialisation", "scan_unroll", "attention", "residual_norm")
-FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "vocab_multiple", *EXECUTION)
-"""Fields in which a run may differ from the model it starts from: they change how it trains or is compiled, not what it is."""
-OF_PAIRS = ("pooler", "nsp_head")
-"""The parts that rows without pairs do not train."""
-PRETRAINING_PARTS = ("pooler", "mlm_head", "nsp_head")
-
-
-def pretraining_start(experiment: Experiment, vocabulary: VocabularyInfo) -> dict[str, Any]:
-    """The float32 parameters of `experiment.init_from`, numpy arrays, for a run on a corpus of this `vocabulary`.
-
-    A part that the model lacks has to be named in `init_new`, one that has no place in pretraining in `init_drop`; what only
-    pairs would train is left out of a run without them, and said. Raises UserError for a model of another shape, another
-    vocabulary, or with undeclared parts.
-    """
-    new, drop = (_parts(text) for text in (experiment.init_new, experiment.init_drop))
-    untrained = () if experiment.next_sentence else OF_PAIRS
-    if unused := [part for part in new if part in untrained]:
-        raise UserError(
-            f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
-            "does not train; leave it out there, or choose other pairs"
-        )
-    model = import_model(
-        experiment.init_from, vocab_multiple=experiment.model.vocab_multiple, new=new, drop=drop, seed=experiment.seed
-    )
-    check_shape(experiment.model, model)
-    if model.tokenizer.vocabulary.sha256 != vocabulary.sha256 or model.tokenizer.vocabulary.lowercase != vocabulary.lowercase:
-        raise UserError(
-            f"config.init_from={experiment.init_from} has another vocabulary than the corpus {experiment.corpus.directory}; "
-            f"build the corpus with --vocab={model.source}"
-        )
-    absent = [part for part in PRETRAINING_PARTS if part not in {*model.params, *untrained}]
-    if absent:
-        raise UserError(
-            f"config.init_from={experiment.init_from} has no {' and no '.join(absent)}; to start them from random weights, say "
-            f"--config.init_new={','.join((*new, *absent))}"
-        )
-    spare = [part for part in model.parts if part in LABELLED]
-    if spare:
-        raise UserError(
-            f"config.init_from={experiment.init_from} has a {spare[0]}, which pretraining has no use for; to leave it out, say "
-            f"--config.init_drop={','.join((*drop, *spare))}"
-        )
-    if left := [part for part in model.parts if part in untrained]:
-        log.info("not trained with config.examples.pairs=none, left out: %s", ", ".join(left))
-    return without_parts(model, left).params
 
 
 def labelled_start(experiment: FinetuningExperiment, own: HeadConfig) -> Model:
@@ -81,7 +31,7 @@ def labelled_start(experiment: FinetuningExperiment, own: HeadConfig) -> Model:
     Raises UserError where the pooler is read and missing, or `keep_head` finds another head than the task's.
     """
     head = experiment.head_config(own)
-    new, multiple = _parts(experiment.init_new), experiment.model.vocab_multiple
+    new, multiple = part_names(experiment.init_new), experiment.model.vocab_multiple
     model = import_model(experiment.init_from, vocab_multiple=multiple, new=new, seed=experiment.seed)
     if experiment.keep_head and (model.head is None or not _same_answers(model.head, head)):
         has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
@@ -161,14 +111,3 @@ def _same_answers(one: HeadConfig, other: HeadConfig) -> bool:
     return (one.kind, one.labels, one.problem) == (other.kind, other.labels, other.problem)
 
 
-def check_shape(wanted: ModelConfig, model: Model) -> None:
-    """Raises UserError naming every field in which the run's `config.model` is another model than the one it starts from."""
-    asked, there = dataclasses.asdict(wanted), dataclasses.asdict(model.config)
-    differing = [name for name in asked if name not in FREE and asked[name] != there[name]]
-    if differing:
-        flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
-        raise UserError(f"{model.source} is another model than config.model describes; to start from it, say {flags}")
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())

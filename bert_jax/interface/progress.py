@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from bert_jax.interface.words import duration
@@ -70,3 +72,17 @@ class Progress:
         self._last_shown = self._line
         self._stream.write(f"\r\x1b[2K{self._line}" if self._live else f"{self._line}\n")
         self._stream.flush()
+
+
+EVALUATION_TOLD = 2.0
+"""Seconds after which an evaluation shows how far it is."""
+
+
+@contextlib.contextmanager
+def evaluation_progress(what: str, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """A function (rows that are scored, all rows) that shows how far the evaluation of `what` is, once it has taken seconds."""
+    progress = Progress(f"evaluating {what}:", None, "rows", delay=EVALUATION_TOLD)
+    try:
+        yield lambda done, total: progress.update(done, total=total) if is_shown else None
+    finally:
+        progress.close()

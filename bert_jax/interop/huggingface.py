@@ -164,7 +164,7 @@ def import_model(
     """
     check_parts(new, drop)
     directory = find_model_directory(path)
-    fields = read_config(directory)
+    fields = read_model_config(directory)
     source = str(directory / CONFIG)
     config = dataclasses.replace(config_from_json(fields, source), vocab_multiple=vocab_multiple)
     tokenizer = load_tokenizer(pathlib.Path(vocabulary) if vocabulary else directory, lowercase=lowercase)
@@ -248,7 +248,7 @@ def check_parts(new: Collection[str], drop: Collection[str]) -> None:
         raise UserError(f"a model has one labelled head, but {' and '.join(labelled)} are asked for; choose one")
 
 
-def read_config(directory: pathlib.Path) -> dict[str, Any]:
+def read_model_config(directory: pathlib.Path) -> dict[str, Any]:
     """The fields of the directory's `config.json`. Raises UserError where there is none, or it is not one JSON object."""
     return read_object(directory / CONFIG, "copy the model again")
 
@@ -314,6 +314,11 @@ def _state_longest_text(path: pathlib.Path, tokens: int) -> None:
 
 def _exported_by_us(directory: pathlib.Path) -> bool:
     try:
-        return OURS in read_config(directory)
+        return OURS in read_model_config(directory)
     except UserError:
         return False
+
+
+def part_names(text: str) -> tuple[str, ...]:
+    """The names of a model's parts in a list with commas: "mlm_head, nsp_head"."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -13,15 +13,14 @@ import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bert_jax.finetuning.warm_start import FREE
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import read_config
+from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.metrics.writer import METRICS
 from bert_jax.model.config import ModelConfig
-from bert_jax.runtime.workdir import CONFIG
-from bert_jax.runtime.workdir import read_config as read_run_config
+from bert_jax.pretraining.warm_start import FREE
+from bert_jax.runtime.workdir import CONFIG, stored_config
 
 WARMUP = 0.1
 """The part of a phase that is warmup where the one that is asked for would be longer than the phase."""
@@ -75,11 +74,11 @@ def _shape(values: Mapping[str, Any], workdir: pathlib.Path | None, download: bo
     if not name or not isinstance(name, str):
         return {}, ""
     if workdir is not None and (workdir / CONFIG).exists() and (workdir / METRICS).exists():
-        stored = read_run_config(workdir)  # a run that goes on needs its `init_from` no more
+        stored = stored_config(workdir)  # a run that goes on needs its `init_from` no more
         if stored.get("init_from") == name and isinstance(stored.get("model"), dict):
             return {field: value for field, value in stored["model"].items() if field not in FREE}, name
     if not download and not pathlib.Path(name).exists():
         return {}, ""
     directory = find_model_directory(name)
-    config: ModelConfig = config_from_json(read_config(directory), str(directory))
+    config: ModelConfig = config_from_json(read_model_config(directory), str(directory))
     return {field: value for field, value in dataclasses.asdict(config).items() if field not in FREE}, name

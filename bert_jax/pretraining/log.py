@@ -10,29 +10,30 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.batches.source import BatchSource
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.store import Corpus
 from bert_jax.interface.words import counted
 from bert_jax.metrics.pictures import draw_curves
-from bert_jax.metrics.report import Pace, model_row_flops, training_line
+from bert_jax.metrics.report import Pace, training_line
 from bert_jax.metrics.scores import summarise
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.runtime import launch
+from bert_jax.programs.pretraining import flops_left, phase_row_flops
+from bert_jax.runtime.launch import Run
 
 log = logging.getLogger(__name__)
 
 PICTURE = "curves.png"
 
 
-def metrics_writer(run: launch.Run, step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
+def metrics_writer(run: Run, step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
     """The writer of a run that begins at `step`; None where another process writes. At step 0 all lines of an earlier start
     are dropped, the evaluation of step 0 too, since it is about to be repeated."""
     return MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else contextlib.nullcontext()
 
 
-def log_start(experiment: Experiment, train: Corpus, heldout: Corpus, mesh: Mesh, step: int) -> None:
+def log_start(experiment: PretrainingExperiment, train: Corpus, heldout: Corpus, mesh: Mesh, step: int) -> None:
     """What is about to be trained, on what."""
     m, devices = experiment.model, mesh.devices.flat
     log.info(
@@ -61,7 +62,7 @@ def log_start(experiment: Experiment, train: Corpus, heldout: Corpus, mesh: Mesh
     log.info("continuing from step %s", f"{step:,}") if step else log.info("%s (step 0)", begin)
 
 
-def log_phase(experiment: Experiment, i: int, source: BatchSource) -> None:
+def log_phase(experiment: PretrainingExperiment, i: int, source: BatchSource) -> None:
     """What the rows of a phase are like."""
     phase, plan = experiment.phases[i], source.plan(0).summary()
     log.info(
@@ -77,23 +78,8 @@ def log_phase(experiment: Experiment, i: int, source: BatchSource) -> None:
     )
 
 
-def phase_row_flops(experiment: Experiment, i: int) -> float:
-    """Model FLOPs of one row of a phase, forward and backward."""
-    phase = experiment.phases[i]
-    return model_row_flops(experiment.model, phase.length, phase.max_predictions)
-
-
-def flops_left(experiment: Experiment, step: int) -> float:
-    """Model FLOPs of all steps after `step`."""
-    starts = experiment.phase_starts()
-    return sum(
-        max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i)
-        for i, (phase, start, end) in enumerate(zip(experiment.phases, starts, starts[1:], strict=False))
-    )
-
-
 def log_training(
-    experiment: Experiment, metrics: MetricsWriter | None, pace: Pace, step: int, i: int, window: dict[str, Any]
+    experiment: PretrainingExperiment, metrics: MetricsWriter | None, pace: Pace, step: int, i: int, window: dict[str, Any]
 ) -> None:
     """One line for the person, one for `metrics.jsonl`: the means of the steps since the last one."""
     rows, steps = float(window["rows"]), max(float(window["steps"]), 1.0)
@@ -124,7 +110,7 @@ def log_evaluation(metrics: MetricsWriter | None, step: int, scores: dict[str, f
     return scores
 
 
-def draw(experiment: Experiment, run: launch.Run) -> None:
+def draw(experiment: PretrainingExperiment, run: Run) -> None:
     """Draws the curves so far."""
     if run.is_first:
         phases = [

@@ -13,26 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from bert_jax import pretrain
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.files import read_object
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import RowShape, assemble_units
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.metrics.report import model_row_flops
 from bert_jax.model.config import HeadConfig, ModelConfig, published
-from bert_jax.pretraining.log import phase_row_flops
 from bert_jax.programs.finetuning import shared, training_program
-from bert_jax.runtime.loop import with_shardings
+from bert_jax.programs.pretraining import jitted_eval_step, jitted_train_step, phase_row_flops, state_layout, trained_parameters
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.tasks.registry import head_kind
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import TrainState
 
-Described = TypeVar("Described", bound=Experiment | FinetuningExperiment)
+Described = TypeVar("Described", bound=PretrainingExperiment | FinetuningExperiment)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,29 +64,29 @@ def batch_shapes(rows: int, length: int, predictions: int, examples: int) -> dic
     return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
 
 
-def pretraining_step(experiment: Experiment, phase: int, devices: Sequence[Any]) -> StepProgram:
+def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[Any]) -> StepProgram:
     """The training step of a phase: the function that `pretrain` jits, on the experiment's mesh of `devices`."""
     mesh = make_mesh(experiment.mesh, devices)
     p = experiment.phases[phase]
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(pretrain.trained_parameters(experiment)))
-    abstract, shardings = pretrain.state_layout(experiment, optimizer, mesh)
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
+    abstract, shardings = state_layout(experiment, optimizer, mesh)
     state = with_shardings(abstract, shardings)
     batch = _on(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
-    step = pretrain.jitted_train_step(experiment, phase, optimizer, shardings, mesh)
+    step = jitted_train_step(experiment, phase, optimizer, shardings, mesh)
     lowered = _lower(mesh, step, state, batch)
     return StepProgram(lowered, mesh, state, batch, p.batch_size, p.length, p.batch_size * phase_row_flops(experiment, phase))
 
 
-def evaluation_step(experiment: Experiment, phase: int, devices: Sequence[Any]) -> StepProgram:
+def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[Any]) -> StepProgram:
     """The step that scores held-out rows of a phase's length: forward alone, a third of a training step's FLOPs."""
     mesh = make_mesh(experiment.mesh, devices)
     p, rows = experiment.phases[phase], experiment.evaluation.batch_size
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
-    boxed = pretrain.trained_parameters(experiment)
+    boxed = trained_parameters(experiment)
     params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
     batch = _on(mesh, batch_shapes(rows, p.length, p.max_predictions, p.packed_examples))
-    lowered = _lower(mesh, pretrain.jitted_eval_step(experiment, mesh), params, batch)
+    lowered = _lower(mesh, jitted_eval_step(experiment, mesh), params, batch)
     return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * phase_row_flops(experiment, phase) / 3)
 
 

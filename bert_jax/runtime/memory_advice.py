@@ -6,7 +6,7 @@ from jax.sharding import Mesh
 
 from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.interface.words import counted
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.sharding.out_of_memory import Demand
@@ -16,12 +16,12 @@ KEPT = "What the workdir holds stays, and the same command with such a flag cont
 ELSEWHERE = "(in another --workdir: it changes what is learned)"
 
 
-def state_demand(experiment: Experiment, mesh: Mesh) -> Demand:
+def state_demand(experiment: PretrainingExperiment, mesh: Mesh) -> Demand:
     """Parameters and optimizer of a pretraining run, before any row."""
     return Demand("the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), advice=f"{_before()} {KEPT}")
 
 
-def pretraining_demand(experiment: Experiment, phase: int, mesh: Mesh) -> Demand:
+def pretraining_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
     """The training step of a phase."""
     p, key, parts = experiment.phases[phase], f"--config.phases.{phase}", row_multiple(mesh)
     k, per_device = p.accumulation, p.batch_size // parts
@@ -37,7 +37,7 @@ def pretraining_demand(experiment: Experiment, phase: int, mesh: Mesh) -> Demand
     return Demand(f"the training step of phase {phase}", batch, remedies, f"{_before(f'--phase={phase}')} {KEPT}")
 
 
-def evaluation_demand(experiment: Experiment, phase: int, mesh: Mesh) -> Demand:
+def evaluation_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
     """The step that scores held-out rows of a phase's length."""
     rows, parts = experiment.evaluation.batch_size, row_multiple(mesh)
     fewer = rows // 2 // parts * parts

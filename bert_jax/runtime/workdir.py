@@ -45,7 +45,7 @@ def open_workdir(
         _require_ours(directory)  # before a lock is left in a directory that is not of a run
     _make(directory)
     with locked(directory, LOCK):
-        stored = read_config(directory) if (directory / CONFIG).exists() else None
+        stored = stored_config(directory) if (directory / CONFIG).exists() else None
         if stored is None:
             _require_empty(directory)
         elif (directory / METRICS).exists():  # a start that was refused before it trained binds nobody to its configuration
@@ -56,7 +56,7 @@ def open_workdir(
         yield
 
 
-def read_config(directory: pathlib.Path) -> dict[str, Any]:
+def stored_config(directory: pathlib.Path) -> dict[str, Any]:
     """The configuration a workdir was made with, as nested plain values; its `written_by` key included."""
     path = directory / CONFIG
     stored = read_json(path, "name another --workdir, or remove this one")
@@ -99,7 +99,7 @@ def _make(directory: pathlib.Path) -> None:
 def _require_ours(directory: pathlib.Path) -> None:
     """Raises UserError for a directory with something else in it than a run."""
     if (directory / CONFIG).exists():
-        read_config(directory)
+        stored_config(directory)
     elif directory.is_dir():
         _require_empty(directory)
 

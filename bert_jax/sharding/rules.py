@@ -181,3 +181,8 @@ def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> Non
             + (f" times {accumulation} microbatches" if accumulation > 1 else "")
             + f"; nearest: {near}"
         )
+
+
+def with_shardings(abstract: Any, shardings: Any) -> Any:
+    """Shapes that also say where the arrays are to live."""
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)

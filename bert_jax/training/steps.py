@@ -145,3 +145,8 @@ def train_step(
 def eval_step(params: Any, batch: Batch, *, objective: Objective) -> Sums:
     """The sums of one batch without dropout. Padded rows have nothing to predict and count nothing."""
     return objective.sums(params, batch, None) | objective.counts(batch)
+
+
+def add_sums(window: Sums, sums: Sums) -> Sums:
+    """Sums of several steps, still on the device; of the learning rate, that of the last step."""
+    return {name: window[name] + value if window and name != "learning_rate" else value for name, value in sums.items()}

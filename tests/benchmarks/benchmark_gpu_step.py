@@ -35,6 +35,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bert_jax.runtime.flags import parse_flags
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
@@ -209,11 +211,10 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     from bert_jax import pretrain
     from bert_jax.batches.device import to_device
     from bert_jax.batches.prefetch import prefetch
-    from bert_jax.configs.pretraining import Experiment
+    from bert_jax.configs.pretraining import PretrainingExperiment
     from bert_jax.costs.memory import used_bytes
     from bert_jax.model.kernels.dispatch import in_words
     from bert_jax.model.pretraining import abstract_parameters
-    from bert_jax.runtime import launch
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
     from bert_jax.training.optimizers import make_optimizer
@@ -225,7 +226,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     phase = {"length": setting.length, "batch_size": setting.rows, "max_predictions": PREDICTIONS[setting.length]}
     flags = [f"--config=experiments/pretrain/{file}", "--workdir=unused", "--config.optimizer.name=adamw"]
     flags += [*(f"--config.phases.0.{key}={value}" for key, value in phase.items()), *overrides]
-    experiment = Experiment.from_dict(launch.parse_flags("benchmark", __doc__, flags, Experiment).config)
+    experiment = PretrainingExperiment.from_dict(parse_flags("benchmark", __doc__, flags, PretrainingExperiment).config)
     matmul = largest_rate(product(SIDE[options.device]), SIDE[options.device])
 
     mesh = make_mesh(experiment.mesh, [device])

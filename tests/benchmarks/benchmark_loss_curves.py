@@ -29,6 +29,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bert_jax.runtime.flags import parse_flags
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import flax.linen as nn
@@ -41,15 +43,14 @@ from flax.training.train_state import TrainState
 from bert_jax import pretrain
 from bert_jax.batches.device import to_device
 from bert_jax.batches.source import BatchSource
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.store import open_corpus
 from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch
-from bert_jax.finetuning.warm_start import pretraining_start
 from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.runtime import launch
+from bert_jax.pretraining.warm_start import pretraining_start
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.losses import pretraining_loss
@@ -103,13 +104,13 @@ def main() -> None:
     report(ours, plain, {"overrides": overrides, "seconds": seconds}, options.json)
 
 
-def experiment_of(settings: dict[str, Any], overrides: Sequence[str]) -> Experiment:
+def experiment_of(settings: dict[str, Any], overrides: Sequence[str]) -> PretrainingExperiment:
     """The quickstart with `settings` and then the flags `overrides`."""
     flags = [f"--config={QUICKSTART}", "--workdir=unused", *(f"--config.{key}={value}" for key, value in settings.items())]
-    return Experiment.from_dict(launch.parse_flags("benchmark", __doc__, [*flags, *overrides], Experiment).config)
+    return PretrainingExperiment.from_dict(parse_flags("benchmark", __doc__, [*flags, *overrides], PretrainingExperiment).config)
 
 
-def batches_of(experiment: Experiment) -> list[Batch]:
+def batches_of(experiment: PretrainingExperiment) -> list[Batch]:
     """The batch of every step of the first phase."""
     phase = experiment.phases[0]
     corpus = open_corpus(experiment.corpus.directory, "train")
@@ -121,7 +122,7 @@ def batches_of(experiment: Experiment) -> list[Batch]:
 # ------------------------------------------------------------------------------------------------------------------------- ours
 
 
-def beginning(experiment: Experiment) -> Callable[[Any], Any]:
+def beginning(experiment: PretrainingExperiment) -> Callable[[Any], Any]:
     """A function from the seed to the `TrainState` that `pretrain` begins with."""
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
     if experiment.init_from:
@@ -130,7 +131,7 @@ def beginning(experiment: Experiment) -> Callable[[Any], Any]:
     return jax.jit(lambda seed: pretrain.initial_state(dataclasses.replace(experiment, seed=seed), optimizer))
 
 
-def our_curves(experiment: Experiment, seeds: Sequence[int], batches: Sequence[Batch]) -> np.ndarray:
+def our_curves(experiment: PretrainingExperiment, seeds: Sequence[int], batches: Sequence[Batch]) -> np.ndarray:
     """The loss before every update, float64 [R, S], of the step that `pretrain` runs; compiled once, for any seed."""
     mesh = make_mesh(experiment.mesh)
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
@@ -157,7 +158,9 @@ def our_curves(experiment: Experiment, seeds: Sequence[int], batches: Sequence[B
 # ------------------------------------------------------------------------------------------------------------------------ plain
 
 
-def plain_curves(experiment: Experiment, seeds: Sequence[int], batches: Sequence[Batch], start: Any = None) -> np.ndarray:
+def plain_curves(
+    experiment: PretrainingExperiment, seeds: Sequence[int], batches: Sequence[Batch], start: Any = None
+) -> np.ndarray:
     """Likewise [R, S] for the plain implementation, from weights of its own or from `start`."""
     m, inputs = experiment.model, [plain_batch(batch) for batch in batches]
     size = plain_bert.Size(
@@ -212,7 +215,7 @@ def plain_start(model: nn.Module, key: jax.Array, batch: Any, deviation: float) 
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
-def recipe(experiment: Experiment) -> optax.GradientTransformation:
+def recipe(experiment: PretrainingExperiment) -> optax.GradientTransformation:
     """Our settings in optax's own parts: clipping, AdamW without decay of biases and LayerNorm, the original's schedule."""
     o, phase = experiment.optimizer, experiment.phases[0]
 
@@ -292,9 +295,7 @@ def report(ours: np.ndarray, plain: np.ndarray, about: dict[str, Any], file: pat
     grid = range(WINDOW, steps + 1, WINDOW)
     print(f"mean loss of {WINDOW} steps, mean over {len(ours)} seeds (and their standard deviation)")
     columns = [column for side in (ours, plain) for column in (smoothed(side, grid).mean(0), smoothed(side, grid).std(0, ddof=1))]
-    rows = [
-        [f"{step}", f"{a:.4f} ({sa:.4f})", f"{b:.4f} ({sb:.4f})"] for step, a, sa, b, sb in zip(grid, *columns, strict=True)
-    ]
+    rows = [[f"{step}", f"{a:.4f} ({sa:.4f})", f"{b:.4f} ({sb:.4f})"] for step, a, sa, b, sb in zip(grid, *columns, strict=True)]
     print(table(["step", "ours", "plain"], rows) + "\n")
     at = marks(steps)
     a, b = smoothed(ours, at), smoothed(plain, at)

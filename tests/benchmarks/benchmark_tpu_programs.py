@@ -23,9 +23,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+from bert_jax.runtime.flags import parse_flags
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.costs.compiling import Compiler, DoesNotFit
 from bert_jax.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.costs.hlo import parse
@@ -33,7 +35,6 @@ from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.metrics.report import row_flops
 from bert_jax.programs import lowered as step_programs
-from bert_jax.runtime import launch
 from tests.benchmarks import plain_bert
 from tests.benchmarks.figures import flag_parser, give
 
@@ -107,8 +108,8 @@ def our_step(
     own = [f"--config=experiments/pretrain/bert_{model}.py", "--workdir=unused"]
     phase = {"batch_size": rows * compiler.topology.chips, "length": length, "max_predictions": predictions}
     own += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
-    flags = launch.parse_flags("benchmark", __doc__, [*own, *overrides], Experiment)
-    return step_programs.pretraining_step(Experiment.from_dict(flags.config), 0, compiler.devices)
+    flags = parse_flags("benchmark", __doc__, [*own, *overrides], PretrainingExperiment)
+    return step_programs.pretraining_step(PretrainingExperiment.from_dict(flags.config), 0, compiler.devices)
 
 
 def plain(setting: str, cache: pathlib.Path) -> Result:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from tests.benchmarks.benchmark_loss_curves import as_plain, beginning, our_curves, part_as_large, plain_curves, smoothed, welch
 from tests.random_rows import TINY, random_batch
 
@@ -15,7 +15,7 @@ from tests.random_rows import TINY, random_batch
 def test_plain_linen_and_ours_learn_the_same_from_the_same_weights():
     phase = {"steps": 6, "length": 16, "batch_size": 8, "max_predictions": 4, "learning_rate": 1e-2, "warmup_steps": 2}
     shape = {name: getattr(TINY, name) for name in TINY.__dataclass_fields__} | {"initializer_range": 0.5}
-    experiment = Experiment.from_dict({"model": shape, "optimizer": {"name": "adamw"}, "phases": [phase]})
+    experiment = PretrainingExperiment.from_dict({"model": shape, "optimizer": {"name": "adamw"}, "phases": [phase]})
     batches = [{name: np.asarray(x) for name, x in random_batch(seed).items()} for seed in range(6)]
     ours = our_curves(experiment, [0], batches)[0]
     with jax.numpy_rank_promotion("allow"):  # Linen's layers broadcast their biases

@@ -7,12 +7,13 @@ import pathlib
 import pytest
 
 from bert_jax import predict
+from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import ALIASES, leaves, meant
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import FlagParser
-from bert_jax.runtime import launch
+from bert_jax.runtime.flags import flag_parser
 
 BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
 
@@ -41,11 +42,11 @@ BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
 )
 def test_the_whole_tree_is_searched_for_the_key_that_was_meant(key: str, finetunes: list[str], pretrains: list[str]):
     assert sorted(meant(key, FinetuningExperiment)) == sorted(finetunes)
-    assert sorted(meant(key, Experiment)) == sorted(pretrains)
+    assert sorted(meant(key, PretrainingExperiment)) == sorted(pretrains)
 
 
 def test_every_alias_stands_for_a_key_and_is_none_itself():
-    known = [f".{key}" for schema in (Experiment, FinetuningExperiment) for key, _ in leaves(schema)]
+    known = [f".{key}" for schema in (PretrainingExperiment, FinetuningExperiment) for key, _ in leaves(schema)]
     assert [name for name in ALIASES if not any(key.endswith(f".{name}") for key in known)] == []
 
 
@@ -54,14 +55,14 @@ def test_every_alias_stands_for_a_key_and_is_none_itself():
     [
         ("finetune", FinetuningExperiment, "--learning_rate=1e-5", "did you mean --config.training.learning_rate?"),
         ("finetune", FinetuningExperiment, "--epochs=2", "did you mean --config.training.epochs or --config.sweep.epochs?"),
-        ("pretrain", Experiment, "--batch-size=2", "--config.phases.0.batch_size?"),
-        ("pretrain", Experiment, "--work_dir=x", "did you mean '--workdir'?"),
-        ("pretrain", Experiment, "--hang_seconds=9", "did you mean '--hang-seconds'?"),
+        ("pretrain", PretrainingExperiment, "--batch-size=2", "--config.phases.0.batch_size?"),
+        ("pretrain", PretrainingExperiment, "--work_dir=x", "did you mean '--workdir'?"),
+        ("pretrain", PretrainingExperiment, "--hang_seconds=9", "did you mean '--hang-seconds'?"),
     ],
 )
 def test_a_key_given_as_a_flag_is_suggested_as_the_key(verb: str, schema: type, flag: str, says: str):
     with pytest.raises(UserError) as error:
-        launch.flag_parser(verb, "", schema).parse_args([flag])
+        flag_parser(verb, "", schema).parse_args([flag])
     assert str(error.value).startswith(f"unknown argument {flag}: ")
     assert says in str(error.value)
 
@@ -83,7 +84,7 @@ def test_the_value_of_the_experiment_is_the_one_that_is_now(tmp_path: pathlib.Pa
     file.write_text(f"def get_config(): return {config!r}")
 
     def read(*overrides: tuple[str, str]) -> dict:
-        return launch.read_config(str(file), overrides, FinetuningExperiment)
+        return read_experiment(str(file), overrides, FinetuningExperiment)
 
     with pytest.raises(UserError, match=r"learning_rate=fast: wanted a number, above 0 and at most 1e\+30 \(now 0\.0003\)$"):
         read(("training.learning_rate", "fast"))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 
 SMALL = {
@@ -24,8 +24,8 @@ def with_value(path: str, value):
 
 
 def test_an_experiment_survives_the_trip_through_json():
-    experiment = Experiment.from_dict(SMALL)
-    assert Experiment.from_dict(json.loads(json.dumps(experiment.to_dict()))) == experiment
+    experiment = PretrainingExperiment.from_dict(SMALL)
+    assert PretrainingExperiment.from_dict(json.loads(json.dumps(experiment.to_dict()))) == experiment
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_an_experiment_survives_the_trip_through_json():
 )
 def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
     with pytest.raises(UserError, match=says):
-        Experiment.from_dict(with_value(path, 1))
+        PretrainingExperiment.from_dict(with_value(path, 1))
 
 
 @pytest.mark.parametrize(
@@ -66,24 +66,33 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
 )
 def test_an_impossible_value_is_an_error_naming_key_value_and_limit(path, value, says):
     with pytest.raises(UserError, match=says):
-        Experiment.from_dict(with_value(path, value))
+        PretrainingExperiment.from_dict(with_value(path, value))
 
 
 def test_whole_numbers_pass_for_floats():
-    assert Experiment.from_dict(with_value("phases.0.learning_rate", 1)).phases[0].learning_rate == 1.0
+    assert PretrainingExperiment.from_dict(with_value("phases.0.learning_rate", 1)).phases[0].learning_rate == 1.0
 
 
 def test_a_phase_that_continues_the_schedule_lengthens_it():
-    (schedule,) = Experiment.from_dict(SMALL).schedules()
+    (schedule,) = PretrainingExperiment.from_dict(SMALL).schedules()
     assert (schedule.start, schedule.steps, schedule.warmup_steps) == (0, 15, 2)
 
 
 def test_a_phase_that_does_not_begins_a_schedule_of_its_own():
     values = with_value("phases.1.continue_schedule", False) | {}
-    first, second = Experiment.from_dict(values).schedules()
+    first, second = PretrainingExperiment.from_dict(values).schedules()
     assert (first.start, first.steps, second.start, second.steps) == (0, 10, 10, 5)
 
 
 def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
-    experiment = Experiment.from_dict(SMALL)
-    assert len({experiment.phase_seed(0), experiment.phase_seed(1), Experiment.from_dict(SMALL | {"seed": 1}).phase_seed(0)}) == 3
+    experiment = PretrainingExperiment.from_dict(SMALL)
+    assert (
+        len(
+            {
+                experiment.phase_seed(0),
+                experiment.phase_seed(1),
+                PretrainingExperiment.from_dict(SMALL | {"seed": 1}).phase_seed(0),
+            }
+        )
+        == 3
+    )

@@ -8,10 +8,10 @@ from bert_jax.corpus.files import parse_json, read_json, read_object
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.huggingface import read_config
+from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.tensorflow import import_tf1
 from bert_jax.interop.weights import read_weights
-from bert_jax.runtime.workdir import read_config as read_run
+from bert_jax.runtime.workdir import stored_config
 from bert_jax.tasks.own_rows import read_own_rows
 from bert_jax.tasks.squad import read_squad
 
@@ -45,7 +45,7 @@ READERS = {
     "manifest.json": open_corpus,
     "tokenizer.json": load_tokenizer,
     "tokenizer_config.json": load_tokenizer,
-    "config.json": read_config,
+    "config.json": read_model_config,
     "bert_config.json": import_tf1,
     "model.safetensors.index.json": lambda directory: read_weights(directory / "model.safetensors.index.json"),
     "train.json": lambda directory: read_squad(directory / "train.json"),
@@ -69,4 +69,4 @@ def test_the_configuration_of_a_run_is_read_as_safely(tmp_path):
     with pytest.raises(
         UserError, match=r"config\.json cannot be read as JSON \(brackets are nested too deep\); name another --w"
     ):
-        read_run(tmp_path)
+        stored_config(tmp_path)

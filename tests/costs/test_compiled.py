@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.programs.compilation import compiled
 from bert_jax.programs.lowered import pretraining_step
 from bert_jax.programs.saved import load_program, save_program
-from bert_jax.runtime import launch
-from bert_jax.runtime.loop import compiled
 from tests.end_to_end.runs import LAST_STEP, Run, build_corpus, results, write_experiment
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ def flops_of(layers: int) -> tuple[float, float]:
     shape = {"hidden_size": 256, "num_heads": 4, "intermediate_size": 1024, "vocab_size": 4096, "num_layers": layers}
     model = shape | {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     phases = [{"steps": 1, "length": 128, "batch_size": 8, "max_predictions": 20}]
-    step = pretraining_step(Experiment.from_dict({"model": model, "phases": phases}), 0, jax.devices()[:1])
+    step = pretraining_step(PretrainingExperiment.from_dict({"model": model, "phases": phases}), 0, jax.devices()[:1])
     return step.flops, step.lowered.cost_analysis()["flops"]
 
 
@@ -83,7 +83,7 @@ def test_a_run_under_way_compiles_what_was_not_saved_and_a_start_refuses(
 def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configuration(tmp_path: pathlib.Path):
     """In processes of their own with one device: the first phase is saved; the second is not, and is compiled with a warning."""
     file = write_experiment(tmp_path / "experiment.py", build_corpus(tmp_path / "corpus"))
-    experiment = Experiment.from_dict(launch.read_config(str(file), (), Experiment))
+    experiment = PretrainingExperiment.from_dict(read_experiment(str(file), (), PretrainingExperiment))
     devices = jax.devices()[:1]
     step = pretraining_step(experiment, 0, devices)
     save_program(tmp_path / "saved", step.lowered, step.lowered.compile(), devices)

@@ -10,14 +10,14 @@ import re
 
 import pytest
 
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.costs.compiling import Compiler
 from bert_jax.costs.estimate import Estimate, Estimator
 from bert_jax.costs.hlo import parse
 from bert_jax.costs.places import UNNAMED
 from bert_jax.costs.topologies import parse_topology, silence
 from bert_jax.programs.lowered import pretraining_step
-from bert_jax.runtime import launch
 
 QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "experiments" / "pretrain" / "quickstart.py"
 TINY = {"dtype": "bfloat16", "scan_unroll": "1", "num_layers": "1", "vocab_size": "1024"}
@@ -32,7 +32,7 @@ def compiled(topology: str) -> tuple[str, Estimate]:
     pytest.importorskip("libtpu")
     compiler = Compiler(parse_topology(topology))
     overrides = [(f"model.{key}", value) for key, value in TINY.items()]
-    experiment = Experiment.from_dict(launch.read_config(str(QUICKSTART), overrides, Experiment))
+    experiment = PretrainingExperiment.from_dict(read_experiment(str(QUICKSTART), overrides, PretrainingExperiment))
     lowered = pretraining_step(experiment, 0, compiler.devices).lowered
     with silence():
         text = str(lowered.compile().as_text())

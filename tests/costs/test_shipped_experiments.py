@@ -16,13 +16,13 @@ import re
 import jax
 import pytest
 
+from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.costs.compiling import Compiler
 from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.programs.lowered import finetuning_step, pretraining_step, shape_to_finetune, with_model
-from bert_jax.runtime import launch
 from bert_jax.sharding.mesh import mesh_shape
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -47,9 +47,9 @@ ON_TPU = [(config, hardware) for config, hardware in SHIPPED if "CPU" not in har
 ON_CPU = [(config, hardware) for config, hardware in SHIPPED if "CPU" in hardware]
 
 
-def load(config: str) -> Experiment | FinetuningExperiment:
-    kind = FinetuningExperiment if "/finetune/" in config else Experiment
-    values = launch.read_config(config, [("init_from", "model")] if kind is FinetuningExperiment else [], kind)
+def load(config: str) -> PretrainingExperiment | FinetuningExperiment:
+    kind = FinetuningExperiment if "/finetune/" in config else PretrainingExperiment
+    values = read_experiment(config, [("init_from", "model")] if kind is FinetuningExperiment else [], kind)
     return kind.from_dict(values)
 
 
@@ -58,7 +58,7 @@ def marked(cases: list[tuple[str, str]]) -> list:
     found = []
     for config, hardware in cases:
         experiment = load(config)
-        phases = range(len(experiment.phases)) if isinstance(experiment, Experiment) else [0]
+        phases = range(len(experiment.phases)) if isinstance(experiment, PretrainingExperiment) else [0]
         name = config.rpartition("/")[2]
         marks = () if name in QUICK else (pytest.mark.slow,)
         found += [pytest.param(config, hardware, phase, marks=marks, id=f"{name}-{phase}") for phase in phases]
@@ -75,7 +75,7 @@ def test_the_mesh_and_every_batch_divide_over_the_chips_that_are_named(config: s
     devices = parse_topology(hardware).devices
     experiment = load(config)
     data, fsdp, _ = mesh_shape(experiment.mesh, devices)
-    if isinstance(experiment, Experiment):
+    if isinstance(experiment, PretrainingExperiment):
         assert [p.batch_size % (data * fsdp * p.accumulation) for p in experiment.phases] == [0] * len(experiment.phases)
         assert experiment.evaluation.batch_size % (data * fsdp) == 0
 
@@ -89,7 +89,7 @@ def compiler(hardware: str) -> Compiler:
 def test_the_step_fits_the_chips_that_are_named(config: str, hardware: str, phase: int):
     pytest.importorskip("libtpu")
     experiment, target = load(config), compiler(hardware)
-    if isinstance(experiment, Experiment):
+    if isinstance(experiment, PretrainingExperiment):
         step = pretraining_step(with_model(experiment, scan_unroll=1), phase, target.devices)
     else:
         step = finetuning_step(with_model(experiment, scan_unroll=1), shape_to_finetune("base"), target.devices)
@@ -101,7 +101,7 @@ def test_the_step_fits_the_chips_that_are_named(config: str, hardware: str, phas
 @pytest.mark.parametrize(("config", "hardware", "phase"), marked(ON_CPU))
 def test_the_step_fits_the_memory_that_is_named(config: str, hardware: str, phase: int):
     experiment = load(config)
-    assert isinstance(experiment, Experiment)
+    assert isinstance(experiment, PretrainingExperiment)
     program = pretraining_step(with_model(experiment, scan_unroll=1), phase, jax.devices()[:1]).lowered.compile()
     used = used_bytes(program.memory_analysis())
     print(f"{config} {hardware}: {used / 2**30:.2f} GiB")

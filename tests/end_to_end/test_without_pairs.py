@@ -14,10 +14,10 @@ from flax import linen as nn
 from safetensors.numpy import load_file
 
 from bert_jax.checkpoints.manager import Checkpoints
-from bert_jax.configs.pretraining import Experiment
-from bert_jax.pretrain import former_layout, state_layout, trained_parameters
-from bert_jax.runtime.loop import with_shardings
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.programs.pretraining import former_layout, state_layout, trained_parameters
 from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.rules import with_shardings
 from bert_jax.training.optimizers import make_optimizer
 from tests.end_to_end import forked
 from tests.end_to_end.runs import LAST_STEP, assert_same_weights, checkpoints, records, weights
@@ -72,7 +72,9 @@ def test_questions_about_pairs_are_refused_and_masked_words_are_filled(done):
 def with_former_parts(workdir: pathlib.Path, step: int) -> None:
     """Puts into `workdir` the state of `step` as it was saved while such runs still had pooler and next-sentence head."""
     values = json.loads((workdir / "config.json").read_text())
-    experiment = Experiment.from_dict({field.name: values[field.name] for field in dataclasses.fields(Experiment)})
+    experiment = PretrainingExperiment.from_dict(
+        {field.name: values[field.name] for field in dataclasses.fields(PretrainingExperiment)}
+    )
     mesh = make_mesh(experiment.mesh, jax.devices()[:1])
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
     (workdir / "checkpoints" / str(LAST_STEP)).rename(workdir / "last")

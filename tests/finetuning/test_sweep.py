@@ -16,9 +16,9 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
-from bert_jax.finetuning.shares import Share
 from bert_jax.finetuning.sweep import BEST, Learned, device_groups, summarise, sweep, table
-from bert_jax.runtime import launch
+from bert_jax.runtime.launch import Run
+from bert_jax.runtime.shares import Share
 from bert_jax.sharding.out_of_memory import OutOfMemory
 
 SCORES = {1: 0.5, 2: 0.875, 3: 0.25, 4: 0.875}
@@ -29,10 +29,10 @@ def experiment(**sweep_values: Any) -> FinetuningExperiment:
     return FinetuningExperiment.from_dict({"init_from": "m", "sweep": {"devices_per_run": 8, **sweep_values}})
 
 
-def run_in(workdir: pathlib.Path) -> launch.Run:
+def run_in(workdir: pathlib.Path) -> Run:
     preemption: Any = types.SimpleNamespace(exit_status=143, requested=lambda step: False)
     watchdog: Any = types.SimpleNamespace(alive=lambda doing: None)
-    return launch.Run(workdir, True, preemption, watchdog)
+    return Run(workdir, True, preemption, watchdog)
 
 
 def results_of(one: FinetuningExperiment, score: float, **fields: Any) -> dict[str, Any]:

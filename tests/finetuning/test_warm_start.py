@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.pretraining import Experiment, PhaseConfig
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.examples.config import PairConfig
-from bert_jax.finetuning.warm_start import labelled_start, pretraining_start, teacher_of, with_own_head
+from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_own_head
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.config import HeadConfig
+from bert_jax.pretraining.warm_start import pretraining_start
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 
@@ -25,8 +26,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return as_model(*make_model(vocabulary), vocabulary)
 
 
-def experiment(directory: pathlib.Path, model: Model, **fields: str) -> Experiment:
-    return Experiment(init_from=str(directory), model=model.config, phases=(PhaseConfig(steps=1, length=16),), **fields)
+def experiment(directory: pathlib.Path, model: Model, **fields: str) -> PretrainingExperiment:
+    return PretrainingExperiment(
+        init_from=str(directory), model=model.config, phases=(PhaseConfig(steps=1, length=16),), **fields
+    )
 
 
 def exported(directory: pathlib.Path, model: Model, *parts: str) -> pathlib.Path:
@@ -101,7 +104,7 @@ def test_a_corpus_of_another_vocabulary_is_refused(model, tmp_path):
 
 def test_declarations_without_a_model_are_refused():
     with pytest.raises(UserError, match=r"config\.init_from, which is empty"):
-        Experiment(init_new="nsp_head", phases=(PhaseConfig(steps=1),)).validate()
+        PretrainingExperiment(init_new="nsp_head", phases=(PhaseConfig(steps=1),)).validate()
 
 
 # ------------------------------------------------------------------------------------------------------------------ fine-tuning

@@ -15,10 +15,10 @@ import flax.linen as nn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.pretrain import state_layout
+from bert_jax.programs.pretraining import state_layout
 from bert_jax.sharding.mesh import AXES
 from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer
 
@@ -37,7 +37,7 @@ def partition_specs(layout: str) -> dict[str, list[Any]]:
     """The PartitionSpec of every array of a training state of BERT-Base, by its path; shapes only, so it costs no memory."""
     optimizer_name, sizes = LAYOUTS[layout]
     model = ModelConfig(**published("base"), vocab_multiple=128)
-    experiment = Experiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
+    experiment = PretrainingExperiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(model)))
     mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
     _, shardings = state_layout(experiment, optimizer, mesh)

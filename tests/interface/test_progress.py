@@ -7,8 +7,7 @@ import io
 import pytest
 
 from bert_jax.interface import progress
-from bert_jax.interface.progress import Progress
-from bert_jax.runtime.loop import evaluation_progress
+from bert_jax.interface.progress import Progress, evaluation_progress
 
 
 class Clock:

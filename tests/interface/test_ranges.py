@@ -11,15 +11,16 @@ import pytest
 from annotated_types import Interval
 
 from bert_jax import aot, convert, predict
+from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import leaves
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import COUNT, InRange, described, fault, intervals, kinds_of
 from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.runtime import launch
+from bert_jax.runtime.flags import flag_parser
 
 ODD = ("nan", "inf", "-1", "0", "10000000000000", "")
 REQUIRED = {"convert": ("--from=a", "--to=b"), "corpus": ("--source=embedded", "--output=a"), "predict": ("--model=a",)}
@@ -81,8 +82,8 @@ def test_a_range_reads_as_a_person_would_say_it():
 
 
 VERBS = {
-    "pretrain": launch.flag_parser("pretrain", ""),
-    "finetune": launch.flag_parser("finetune", ""),
+    "pretrain": flag_parser("pretrain", ""),
+    "finetune": flag_parser("finetune", ""),
     "aot": aot.flag_parser(),
     "convert": convert._parser(),
     "corpus": corpus._parser(),
@@ -128,7 +129,7 @@ def plain(kinds: tuple[Any, ...]) -> set[Any]:
 
 
 EXPERIMENTS = {
-    Experiment: {"phases": [{"steps": 20}]},
+    PretrainingExperiment: {"phases": [{"steps": 20}]},
     FinetuningExperiment: {"init_from": "model", "task": {"name": "glue/mrpc"}},
 }
 KEYS = [(kind, key) for kind in EXPERIMENTS for key, _ in leaves(kind)]
@@ -173,7 +174,7 @@ def test_an_odd_value_of_any_key_is_in_its_range_or_refused_in_one_sentence(kind
 def outcome(kind: Any, file: pathlib.Path, key: str, text: str) -> tuple[Any, str]:
     """The experiment with `--config.KEY=TEXT`, or what was said against it."""
     try:
-        return kind.from_dict(launch.read_config(str(file), [(key, text)], kind)), ""
+        return kind.from_dict(read_experiment(str(file), [(key, text)], kind)), ""
     except UserError as error:
         return None, str(error)
 
@@ -194,7 +195,7 @@ def outcome(kind: Any, file: pathlib.Path, key: str, text: str) -> tuple[Any, st
 )
 def test_what_no_machine_has_is_refused_by_its_range(values: dict[str, Any], says: str):
     with pytest.raises(UserError) as error:
-        Experiment.from_dict(EXPERIMENTS[Experiment] | values)
+        PretrainingExperiment.from_dict(EXPERIMENTS[PretrainingExperiment] | values)
     assert says in str(error.value)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.metrics.writer import METRICS
 from bert_jax.pretraining.inferred_settings import settled
@@ -22,7 +22,7 @@ FILE: dict[str, Any] = {
 
 def test_the_vocabulary_is_as_large_as_the_corpus_says():
     values, notes = settled(FILE, (), vocabulary_size=4_000)
-    assert Experiment.from_dict(values).model.vocab_size == 4_000
+    assert PretrainingExperiment.from_dict(values).model.vocab_size == 4_000
     assert notes == ["config.model.vocab_size is 4000, as the corpus has it (the experiment file says 8192)"]
     assert FILE["model"]["vocab_size"] == 8_192
     assert settled({"phases": []}, (), vocabulary_size=4_000) == ({"model": {"vocab_size": 4_000}, "phases": []}, [])
@@ -30,7 +30,7 @@ def test_the_vocabulary_is_as_large_as_the_corpus_says():
 
 def test_the_shape_is_that_of_the_model_to_start_from_and_what_only_trains_stays():
     values, notes = settled(FILE | {"init_from": str(TINY)}, (), vocabulary_size=4_000)
-    model = Experiment.from_dict(values).model
+    model = PretrainingExperiment.from_dict(values).model
     assert (model.num_layers, model.hidden_size, model.num_heads, model.max_position) == (2, 20, 5, 16)
     assert model.vocab_size not in (4_000, 8_192)
     assert model.hidden_dropout == 0.3
@@ -65,8 +65,8 @@ def test_a_model_on_the_hub_is_not_fetched_to_cost_a_program():
 def test_a_phase_shorter_than_its_warmup_has_a_shorter_warmup():
     short = [{"steps": 50, "warmup_steps": 100}, {"steps": 5, "warmup_steps": 100}, {"steps": 50, "warmup_steps": 50}]
     values, notes = settled({"phases": short}, {"phases.0.steps"})
-    assert [phase.warmup_steps for phase in Experiment.from_dict(values).phases] == [5, 0, 50]
+    assert [phase.warmup_steps for phase in PretrainingExperiment.from_dict(values).phases] == [5, 0, 50]
     assert notes[0] == "config.phases.0.warmup_steps is 5, a tenth of the phase's 50 steps: 100 are too many"
     assert len(notes) == 2
     with pytest.raises(UserError, match=r"config\.phases\.0\.warmup_steps=100 must be between 0 and the phase's steps=50"):
-        Experiment.from_dict(settled({"phases": short}, {"phases.0.warmup_steps"})[0])
+        PretrainingExperiment.from_dict(settled({"phases": short}, {"phases.0.warmup_steps"})[0])

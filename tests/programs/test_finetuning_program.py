@@ -20,7 +20,7 @@ from bert_jax.examples.labelled import Unit, row_shape
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.labelling import BertForLabels
 from bert_jax.programs.finetuning import label_loss, program_of, teaching, training_program
-from bert_jax.runtime import launch
+from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from tests.random_rows import TINY
@@ -76,7 +76,7 @@ def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what
         return results
 
     training_program.cache_clear()
-    run = launch.Run(tmp_path, True, Any, Any)  # type: ignore[arg-type]
+    run = Run(tmp_path, True, Any, Any)  # type: ignore[arg-type]
     assert sweep(whole, run, train, lambda best: None) == 0
     assert training_program.cache_info().currsize == 2
     meshes = [make_mesh(MeshConfig(), jax.devices()[i : i + 4]) for i in (0, 4)]

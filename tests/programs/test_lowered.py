@@ -9,12 +9,12 @@ import jax
 import pytest
 
 from bert_jax import aot
+from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.programs.lowered import StepProgram, costliest_run, evaluation_step, finetuning_step, pretraining_step, with_keys
-from bert_jax.runtime import launch
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_layers": 4, "num_heads": 2, "intermediate_size": 64, "max_position": 512}
 SMALL = ModelConfig(**SIZES)
@@ -23,7 +23,7 @@ SMALL = ModelConfig(**SIZES)
 def step(config: str, *overrides: tuple[str, str], devices: int = 8) -> StepProgram:
     """The step of a shipped experiment on the small model."""
     given = [("init_from", "model"), ("model.scan_unroll", "1"), *overrides]
-    values = launch.read_config(f"experiments/finetune/{config}", given, FinetuningExperiment)
+    values = read_experiment(f"experiments/finetune/{config}", given, FinetuningExperiment)
     return finetuning_step(FinetuningExperiment.from_dict(values), SMALL, jax.devices()[:devices])
 
 
@@ -44,7 +44,7 @@ def test_the_costliest_run_of_a_sweep_has_most_rows_and_then_most_epochs():
 
 
 def test_an_experiment_with_other_values_is_the_same_elsewhere_and_must_be_possible():
-    experiment = Experiment.from_dict({"phases": [{"steps": 1}, {"steps": 2}]})
+    experiment = PretrainingExperiment.from_dict({"phases": [{"steps": 1}, {"steps": 2}]})
     changed = with_keys(experiment, {"phases.1.accumulation": 4, "mesh.fsdp": 2})
     assert (changed.phases[1].accumulation, changed.mesh.fsdp) == (4, 2)
     assert with_keys(changed, {"phases.1.accumulation": 1, "mesh.fsdp": 1}) == experiment
@@ -90,7 +90,7 @@ def test_the_step_of_every_kind_of_head_can_be_lowered(config: str):
 
 def test_the_step_without_pairs_is_lowered_without_pooler_and_next_sentence_head():
     values = {"model": {**SIZES, "scan_unroll": 1}, "examples": {"pairs": "none"}, "phases": [{"steps": 1, "batch_size": 8}]}
-    experiment = Experiment.from_dict(values)
+    experiment = PretrainingExperiment.from_dict(values)
     for program in (pretraining_step(experiment, 0, jax.devices()), evaluation_step(experiment, 0, jax.devices())):
         assert program.arguments()["parameters"].keys() == {"embeddings", "encoder", "mlm_head"}
 

@@ -16,8 +16,12 @@ import pytest
 from annotated_types import Interval
 
 from bert_jax.errors import UserError
-from bert_jax.interface import python_files as experiment_files
+from bert_jax.interface import python_files
 from bert_jax.runtime import launch
+from bert_jax.runtime.compilation_cache import keep_compiled_programs
+from bert_jax.runtime.flags import Flags, parse_flags
+from bert_jax.runtime.launch import begin
+from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.sharding.out_of_memory import OutOfMemory
 
 
@@ -77,15 +81,15 @@ def experiment(tmp_path: pathlib.Path) -> pathlib.Path:
     return file
 
 
-def parse(experiment: pathlib.Path, *arguments: str, suffix: str = "") -> launch.Flags:
-    return launch.parse_flags("pretrain", "", [f"--config={experiment}{suffix}", "--workdir=here", *arguments], Schema)
+def parse(experiment: pathlib.Path, *arguments: str, suffix: str = "") -> Flags:
+    return parse_flags("pretrain", "", [f"--config={experiment}{suffix}", "--workdir=here", *arguments], Schema)
 
 
 def test_of_a_failed_save_nothing_is_said_about_closed_event_loops(monkeypatch: pytest.MonkeyPatch):
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: said.append(unraisable.exc_value))
-    launch.quiet_libraries()
-    launch.quiet_libraries()
+    quiet_libraries()
+    quiet_libraries()
     other = RuntimeError("another")
     for error in (RuntimeError("Event loop is closed"), other):
         sys.unraisablehook(types.SimpleNamespace(exc_value=error))
@@ -167,30 +171,30 @@ def test_a_mistaken_argument_is_named_with_the_remedy(experiment: pathlib.Path, 
 
 def test_a_missing_flag_is_asked_for_with_an_example(experiment: pathlib.Path):
     with pytest.raises(UserError, match="--workdir is missing, for example --workdir=runs/mine"):
-        launch.parse_flags("pretrain", "", [f"--config={experiment}"])
+        parse_flags("pretrain", "", [f"--config={experiment}"])
     with pytest.raises(UserError, match="--workdir is missing, for example"):
-        launch.parse_flags("pretrain", "", [f"--config={experiment}", "--workdir="])
+        parse_flags("pretrain", "", [f"--config={experiment}", "--workdir="])
     with pytest.raises(UserError, match=r"--workdir=gs://bucket/run is a URL; mount the bucket \(gcsfuse\)"):
-        launch.parse_flags("pretrain", "", [f"--config={experiment}", "--workdir=gs://bucket/run"])
+        parse_flags("pretrain", "", [f"--config={experiment}", "--workdir=gs://bucket/run"])
     with pytest.raises(UserError, match="--config is missing"):
-        launch.parse_flags("pretrain", "", ["--workdir=x"])
+        parse_flags("pretrain", "", ["--workdir=x"])
 
 
 def test_a_missing_file_names_the_nearest_experiment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "experiments" / "pretrain").mkdir(parents=True)
     (tmp_path / "experiments" / "pretrain" / "bert_base.py").write_text("")
     (tmp_path / "experiments" / "pretrain" / "quickstart.py").write_text("")
-    monkeypatch.setattr(experiment_files, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(python_files, "CHECKOUT", tmp_path)
     for given in ("experiments/pretrain/bert_bas.py", "bert_base.py", "bert_base"):
         with pytest.raises(UserError, match=r"did you mean 'experiments/pretrain/bert_base\.py'\?"):
-            launch.parse_flags("pretrain", "", [f"--config={given}", "--workdir=x"])
+            parse_flags("pretrain", "", [f"--config={given}", "--workdir=x"])
 
 
 def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(experiment_files, "CHECKOUT", experiment.parent)
+    monkeypatch.setattr(python_files, "CHECKOUT", experiment.parent)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert launch.parse_flags("pretrain", "", ["--config=experiment.py", "--workdir=x"]).config["seed"] == 1
+    assert parse_flags("pretrain", "", ["--config=experiment.py", "--workdir=x"]).config["seed"] == 1
 
 
 @pytest.mark.parametrize(
@@ -233,13 +237,13 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
     experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
-    flags = launch.parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
-    with launch.begin("pretrain", flags, flags.config) as run:
+    flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
+    with begin("pretrain", flags, flags.config) as run:
         assert run.is_first
         assert (run.workdir / "config.json").exists()
         assert not run.preemption.requested(1)
         (run.workdir / "metrics.jsonl").touch()
-    with pytest.raises(UserError, match="holds a run with another configuration"), launch.begin("pretrain", flags, {"seed": 2}):
+    with pytest.raises(UserError, match="holds a run with another configuration"), begin("pretrain", flags, {"seed": 2}):
         pass
 
 
@@ -258,14 +262,14 @@ def test_memory_that_runs_out_ends_every_process_with_a_sentence(
 
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     monkeypatch.setattr(launch.os, "_exit", leave)
-    flags = launch.parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
+    flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
     wanted = SystemExit if processes > 1 else OutOfMemory
 
     def run_out() -> NoReturn:
         monkeypatch.setattr(launch.jax, "process_count", lambda: processes)
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.")
 
-    with pytest.raises(wanted) as ended, launch.begin("pretrain", flags, flags.config):
+    with pytest.raises(wanted) as ended, begin("pretrain", flags, flags.config):
         run_out()
     says = capsys.readouterr().err if processes > 1 else f"error: {ended.value}"
     assert says.startswith("error: this run does not fit in memory: it asks for 4.44 GiB of memory at once")
@@ -277,13 +281,13 @@ def test_compiled_programs_are_kept_where_the_user_says(tmp_path: pathlib.Path, 
     try:
         monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        launch.keep_compiled_programs()
+        keep_compiled_programs()
         directory = pathlib.Path(jax.config.jax_compilation_cache_dir)
         assert directory.parent == tmp_path / "bert_jax"
         assert directory.name.startswith("xla-")
         monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
         jax.config.update("jax_compilation_cache_dir", before)
-        launch.keep_compiled_programs()
+        keep_compiled_programs()
         assert jax.config.jax_compilation_cache_dir == before
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
@@ -292,7 +296,7 @@ def test_compiled_programs_are_kept_where_the_user_says(tmp_path: pathlib.Path, 
 def test_only_the_first_process_talks_and_all_warn(capsys: pytest.CaptureFixture[str]):
     log = logging.getLogger("bert_jax.somewhere")
     for index in (0, 3):
-        launch.start_logging(index)
+        start_logging(index)
         log.info("progress")
         log.warning("trouble")
     assert capsys.readouterr().err == "progress\ntrouble\n[process 3] trouble\n"
@@ -313,7 +317,7 @@ def test_a_failed_save_leaves_no_traceback_of_its_other_writes(caplog: pytest.Lo
         del others
         await write()
 
-    launch.quiet_libraries()
+    quiet_libraries()
     with pytest.raises(OSError, match="disk full"):
         asyncio.run(save())
     gc.collect()

@@ -10,15 +10,15 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import split_overrides
-from bert_jax.configs.pretraining import Experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.runtime.memory_advice import evaluation_demand, finetuning_demand, pretraining_demand, scoring_demand, state_demand
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import check_batch_size
 
 
-def experiment(batch_size: int = 256, accumulation: int = 2, **values: Any) -> Experiment:
+def experiment(batch_size: int = 256, accumulation: int = 2, **values: Any) -> PretrainingExperiment:
     phase = {"steps": 1, "length": 128, "batch_size": batch_size, "accumulation": accumulation}
-    return Experiment.from_dict({"phases": [phase, phase], **values})
+    return PretrainingExperiment.from_dict({"phases": [phase, phase], **values})
 
 
 def flags(remedies: Any) -> dict[str, str]:

@@ -17,12 +17,13 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = """
 import pathlib, sys, time
 import jax
-from bert_jax.runtime import launch
-from bert_jax.interface import command
+from bert_jax.interface.command import run_verb
+from bert_jax.runtime.flags import parse_flags
+from bert_jax.runtime.launch import begin
 
 def main():
-    flags = launch.parse_flags("pretrain", "", sys.argv[1:])
-    with launch.begin("pretrain", flags, flags.config) as run:
+    flags = parse_flags("pretrain", "", sys.argv[1:])
+    with begin("pretrain", flags, flags.config) as run:
         total = jax.process_count() * 10 + jax.process_index()
         print("together", total, flush=True)
         for step in range(2000 if flags.config["wait"] else 1):
@@ -31,7 +32,7 @@ def main():
                 print("left after", step, flush=True)
                 return run.preemption.exit_status
 
-command.run_verb(main)
+run_verb(main)
 """
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime.workdir import differences, flatten, open_workdir, read_config
+from bert_jax.runtime.workdir import differences, flatten, open_workdir, stored_config
 
 CONFIG = {"seed": 0, "log_every": 10, "phases": ({"steps": 10, "rate": 1e-4}, {"steps": 5, "rate": 1e-4}), "none": None}
 
@@ -36,7 +36,7 @@ def hold(directory: pathlib.Path) -> subprocess.Popen[str]:
 def test_a_new_directory_is_made_and_holds_the_configuration(tmp_path: pathlib.Path):
     directory = tmp_path / "runs" / "a"
     with open_workdir(directory, "pretrain", CONFIG):
-        stored = read_config(directory)
+        stored = stored_config(directory)
     assert stored.pop("written_by").startswith("bert_jax ")
     assert stored == json.loads(json.dumps(CONFIG))
 
@@ -53,7 +53,7 @@ def test_a_run_goes_on_under_a_version_that_knows_more_keys(tmp_path: pathlib.Pa
         (tmp_path / "metrics.jsonl").touch()
     younger = CONFIG | {"init_from": ""}
     with open_workdir(tmp_path, "pretrain", younger, completed=lambda stored: {"init_from": "", **stored}):
-        assert read_config(tmp_path)["init_from"] == ""
+        assert stored_config(tmp_path)["init_from"] == ""
     with (
         pytest.raises(UserError, match="init_from  there , asked for models/base"),
         open_workdir(tmp_path, "pretrain", CONFIG | {"init_from": "models/base"}),
@@ -79,7 +79,7 @@ def test_keys_that_may_change_do(tmp_path: pathlib.Path, caplog: pytest.LogCaptu
         (tmp_path / "metrics.jsonl").touch()
     other = CONFIG | {"log_every": 50, "phases": ({"steps": 20, "rate": 1e-4}, {"steps": 5, "rate": 1e-4})}
     with caplog.at_level(logging.INFO), open_workdir(tmp_path, "pretrain", other, may_change=("log_every", "phases.*.steps")):
-        assert read_config(tmp_path)["log_every"] == 50
+        assert stored_config(tmp_path)["log_every"] == 50
     assert caplog.messages == ["log_every is now 50 (was 10)", "phases.0.steps is now 20 (was 10)"]
 
 
@@ -87,7 +87,7 @@ def test_a_start_refused_before_it_trained_binds_nobody_to_its_configuration(tmp
     with pytest.raises(UserError), open_workdir(tmp_path, "pretrain", CONFIG | {"seed": 3}):
         raise UserError("the mesh does not fit")
     with open_workdir(tmp_path, "pretrain", CONFIG):
-        assert read_config(tmp_path)["seed"] == 0
+        assert stored_config(tmp_path)["seed"] == 0
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "config.json", ".git"])
@@ -126,7 +126,7 @@ def test_what_a_start_killed_early_left_is_no_obstacle(tmp_path: pathlib.Path):
     for name in (".lock", ".writable-17", ".config.json.17"):
         (tmp_path / name).write_text("")
     with open_workdir(tmp_path, "pretrain", CONFIG):
-        assert read_config(tmp_path)["seed"] == CONFIG["seed"]
+        assert stored_config(tmp_path)["seed"] == CONFIG["seed"]
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: pathlib.Path):

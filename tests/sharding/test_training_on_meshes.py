@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bert_jax.pretrain import initial_state
+from bert_jax.programs.pretraining import initial_state
 from bert_jax.sharding import rules
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.training import data_parallel

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from bert_jax.batches.device import to_device
-from bert_jax.configs.pretraining import Experiment, PhaseConfig
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.pretrain import initial_state, jitted_train_step, state_layout
+from bert_jax.programs.pretraining import initial_state, jitted_train_step, state_layout
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
@@ -23,12 +23,12 @@ ROWS = 16
 DROPPING = dataclasses.replace(TINY, num_heads=4, hidden_dropout=0.1, attention_dropout=0.1, scan_unroll=1)  # compiled quickly
 
 
-def experiment_on(mesh: MeshConfig, *, accumulation: int = 1, optimizer: str = "bert_adam") -> Experiment:
+def experiment_on(mesh: MeshConfig, *, accumulation: int = 1, optimizer: str = "bert_adam") -> PretrainingExperiment:
     """Dropout is on, and the rate is large enough that three steps move every parameter."""
     phase = PhaseConfig(
         steps=10, length=16, batch_size=ROWS, max_predictions=4, accumulation=accumulation, learning_rate=1e-3, warmup_steps=2
     )
-    return Experiment(seed=5, model=DROPPING, optimizer=OptimizerConfig(name=optimizer), phases=(phase,), mesh=mesh)
+    return PretrainingExperiment(seed=5, model=DROPPING, optimizer=OptimizerConfig(name=optimizer), phases=(phase,), mesh=mesh)
 
 
 @functools.cache
@@ -38,17 +38,19 @@ def first_state(optimizer: str = "bert_adam") -> Any:
     return jax.device_get(jax.jit(functools.partial(initial_state, experiment, optimizer_of(experiment)))())
 
 
-def optimizer_of(experiment: Experiment) -> Any:
+def optimizer_of(experiment: PretrainingExperiment) -> Any:
     return make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
 
 
-def layout_of(experiment: Experiment, devices: int = 8) -> tuple[Any, Any, jax.sharding.Mesh]:
+def layout_of(experiment: PretrainingExperiment, devices: int = 8) -> tuple[Any, Any, jax.sharding.Mesh]:
     """(abstract state, its shardings, mesh)."""
     mesh = make_mesh(experiment.mesh, jax.devices()[:devices])
     return *state_layout(experiment, optimizer_of(experiment), mesh), mesh
 
 
-def train(experiment: Experiment, devices: int = 8, *, steps: int = 3, state: Any = None) -> tuple[Any, list[dict[str, float]]]:
+def train(
+    experiment: PretrainingExperiment, devices: int = 8, *, steps: int = 3, state: Any = None
+) -> tuple[Any, list[dict[str, float]]]:
     """The state after `steps` steps from `state` (default: the first), and the sums of each one."""
     _, shardings, mesh = layout_of(experiment, devices)
     state = jax.device_put(first_state(experiment.optimizer.name), shardings) if state is None else state

@@ -13,7 +13,9 @@ import safetensors.numpy
 
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
-from bert_jax.runtime.loop import add, export_trained, require_learned, stop_if_diverged
+from bert_jax.runtime.divergence import require_learned, stop_if_diverged
+from bert_jax.runtime.exporting import export_trained
+from bert_jax.training.steps import add_sums
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.small_disk import files_of_at_most
 
@@ -99,8 +101,8 @@ def test_a_run_of_which_half_counted_is_none(steps, skipped):
 
 
 def test_a_window_adds_sums_and_keeps_the_last_rate():
-    window = add({}, {"rows": 8.0, "learning_rate": 1e-3})
-    assert add(window, {"rows": 4.0, "learning_rate": 2e-3}) == {"rows": 12.0, "learning_rate": 2e-3}
+    window = add_sums({}, {"rows": 8.0, "learning_rate": 1e-3})
+    assert add_sums(window, {"rows": 4.0, "learning_rate": 2e-3}) == {"rows": 12.0, "learning_rate": 2e-3}
 
 
 def test_a_diverged_run_says_so_on_a_full_disk_too(tmp_path):

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning.shares import FOLDER, OthersLost, Share
+from bert_jax.runtime.shares import FOLDER, OthersLost, Share
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 QUICK = 0.02
@@ -165,7 +165,7 @@ def test_a_full_disk_ends_no_run_before_its_value_is_due(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with share(tmp_path, 1, 2) as own:
-        monkeypatch.setattr("bert_jax.finetuning.shares.write_json", full)
+        monkeypatch.setattr("bert_jax.runtime.shares.write_json", full)
         time.sleep(5 * QUICK)
         with pytest.raises(OSError, match="No space left"):
             own.gather("mine", keep_waiting)

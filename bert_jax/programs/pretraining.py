@@ -1,0 +1,92 @@
+"""The jitted steps of pretraining, and the layout of its state over a mesh."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.metrics.report import model_row_flops
+from bert_jax.model.pretraining import abstract_parameters, initial_parameters
+from bert_jax.sharding.rules import BATCH, parameter_shardings, spread_over_data, state_shardings, with_shardings
+from bert_jax.training.data_parallel import gradients_over_data
+from bert_jax.training.objectives import pretraining_objective
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.schedules import piecewise
+from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
+
+
+def initial_state(experiment: PretrainingExperiment, optimizer: Any) -> TrainState:
+    """The state before step 0, a function of the seed alone."""
+    key = jax.random.key(experiment.seed)
+    return new_state(nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence)), optimizer)
+
+
+def trained_parameters(experiment: PretrainingExperiment) -> dict[str, Any]:
+    """The boxed shapes of what a run trains: without pairs there is neither pooler nor next-sentence head."""
+    return abstract_parameters(experiment.model, next_sentence=experiment.next_sentence)
+
+
+def state_layout(experiment: PretrainingExperiment, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
+    """The shapes of the state, and the NamedSharding of each of its arrays on `mesh`; no memory is used."""
+    return _layout(experiment, trained_parameters(experiment), optimizer, mesh)
+
+
+def former_layout(experiment: PretrainingExperiment, mesh: Mesh) -> Any | None:
+    """The layout of a state saved while runs without pairs still had a pooler and a next-sentence head, which nothing trained;
+    None for a run with pairs."""
+    if experiment.next_sentence:
+        return None
+    boxed = abstract_parameters(experiment.model)
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(boxed))
+    return with_shardings(*_layout(experiment, boxed, optimizer, mesh))
+
+
+def _layout(experiment: PretrainingExperiment, boxed: Any, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
+    abstract = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), nn.unbox(boxed))
+    params = parameter_shardings(boxed, mesh)
+    if experiment.mesh.spread_state:
+        params = spread_over_data(params, abstract.params, mesh)
+    return abstract, state_shardings(abstract, params, mesh)
+
+
+def jitted_train_step(experiment: PretrainingExperiment, phase: int, optimizer: Any, shardings: Any, mesh: Mesh) -> Any:
+    """The jitted step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state goes to the new one."""
+    model = experiment.model
+    step = functools.partial(
+        train_step,
+        gradients=gradients_over_data(shardings.params, mesh, model, experiment.mesh.reduce_dtype),
+        objective=pretraining_objective(model, next_sentence=experiment.next_sentence),
+        optimizer=optimizer,
+        learning_rate=piecewise(experiment.schedules()),
+        seed=experiment.seed,
+        clip_norm=experiment.optimizer.clip_norm,
+        accumulation=experiment.phases[phase].accumulation,
+    )
+    return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
+
+
+def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> Any:
+    """The jitted step that scores a batch, (parameters, batch) -> sums, whole on every device of `mesh`."""
+    objective = pretraining_objective(experiment.model, next_sentence=experiment.next_sentence)
+    scored = functools.partial(eval_step, objective=objective)
+    return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def phase_row_flops(experiment: PretrainingExperiment, i: int) -> float:
+    """Model FLOPs of one row of a phase, forward and backward."""
+    phase = experiment.phases[i]
+    return model_row_flops(experiment.model, phase.length, phase.max_predictions)
+
+
+def flops_left(experiment: PretrainingExperiment, step: int) -> float:
+    """Model FLOPs of all steps after `step`."""
+    starts = experiment.phase_starts()
+    return sum(
+        max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i)
+        for i, (phase, start, end) in enumerate(zip(experiment.phases, starts, starts[1:], strict=False))
+    )

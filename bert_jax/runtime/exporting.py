@@ -1,0 +1,71 @@
+"""The trained model and the results of a run: to the workdir, or to another disk where that one is full."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.errors import UserError
+from bert_jax.interop.directory import Unwritable
+from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.metrics.writer import RESULTS, write_json
+
+MODEL = "model"
+
+
+def export_trained(workdir: pathlib.Path, model: Model, about: Mapping[str, Any], results: Mapping[str, Any] | None) -> None:
+    """Writes `model` to WORKDIR/model, and `results`, where there are any, to WORKDIR/results.json.
+
+    Where the workdir does not take the model, both go to a new directory of the same layout on another disk. Raises UserError
+    then, which names it.
+    """
+    try:
+        export_model(workdir / MODEL, model, about)
+    except Unwritable as error:
+        raise UserError(f"{error}. {_exported_elsewhere(workdir, model, about, results)}") from error
+    if results is not None:
+        write_json(workdir / RESULTS, results)
+
+
+def write_results(directory: pathlib.Path, results: Mapping[str, Any]) -> UserError | None:
+    """Writes `results` to the directory's results.json; gives the error where the disk does not take it, since a model that is
+    to be exported yet must not be lost with them."""
+    try:
+        write_json(directory / RESULTS, results)
+    except OSError as error:
+        return UserError(f"{directory / RESULTS} could not be written ({error.strerror}); free space and give the command again")
+    return None
+
+
+def _exported_elsewhere(
+    workdir: pathlib.Path, model: Model, about: Mapping[str, Any], results: Mapping[str, Any] | None
+) -> str:
+    """Writes what `export_trained` does to the first place that takes it, and says where that was."""
+    tried = []
+    places = (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home(), pathlib.Path.cwd(), pathlib.Path("/dev/shm"))
+    for place in dict.fromkeys(places):
+        directory = None
+        try:
+            directory = pathlib.Path(tempfile.mkdtemp(prefix=f"bert_jax-{workdir.name}-", dir=place))
+            export_model(directory / MODEL, model, about)
+            if results is not None:
+                write_json(directory / RESULTS, results)
+            return f"The trained model is in {directory / MODEL}: copy it to where it is to stay"
+        except (Unwritable, OSError) as error:
+            tried.append(f"{place} ({error.__cause__ or error})")
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+    return f"No other place took it either: {', '.join(tried)}"
+
+
+def on_host(params: Any, mesh: Mesh) -> Any:
+    """Whole numpy arrays of parameters that may be spread over devices and processes. Collective: every process calls it."""
+    replicated = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
+    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), replicated)

@@ -1,0 +1,89 @@
+"""The command line of `pretrain` and `finetune`: the experiment file, the workdir, the processes of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from annotated_types import Interval
+
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.overrides import UNSET, flag_for, split_overrides
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import FlagParser
+from bert_jax.interface.ranges import InRange
+
+PROCESSES = Interval(ge=1, le=2**16)
+
+TIME = InRange(float, Interval(gt=0, le=1e9))
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """A command line; `config` is what the experiment file returned, as plain dicts, with the overrides applied."""
+
+    config: dict[str, Any]
+    given: frozenset[str]
+    """The dotted keys that the command line itself sets."""
+    workdir: pathlib.Path
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+    start_timeout: float = 300.0
+    hang_seconds: float = 600.0
+    compiled: pathlib.Path | None = None
+    """Where `aot --save` has put compiled steps."""
+    verify: bool = False
+    """Whether the whole corpus is read before training."""
+
+
+def parse_flags(
+    verb: str, description: str | None, argv: Sequence[str] | None = None, schema: type | None = None
+) -> Flags:
+    """Reads `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
+
+    `schema`, the dataclass of the experiment, says which keys there are and what type each has; without it the keys are those of
+    the file. Raises UserError for an unknown key, naming the one that was meant.
+    """
+    parser = flag_parser(verb, description, schema)
+    overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
+    values = parser.parse_args(rest)
+    for flag, example in (("config", "experiments/pretrain/quickstart.py"), ("workdir", "runs/mine")):
+        if not getattr(values, flag):
+            raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
+    if "://" in values.workdir:
+        raise UserError(f"--workdir={values.workdir} is a URL; mount the bucket (gcsfuse) and give the path of the mount")
+    return Flags(
+        read_experiment(values.config, overrides, schema),
+        frozenset(key for key, text in overrides if text != UNSET),
+        pathlib.Path(values.workdir),
+        values.coordinator,
+        values.processes,
+        values.process,
+        values.start_timeout,
+        values.hang_seconds,
+        getattr(values, "compiled", None),
+        getattr(values, "verify", False),
+    )
+
+
+def flag_parser(verb: str, description: str | None, schema: type | None = None) -> FlagParser:
+    """The flags of a verb that trains, but for those that set a key of its configuration."""
+    parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
+    parser.elsewhere = lambda argument: flag_for(argument, schema)
+    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
+    parser.add_argument("--workdir", metavar="DIR", help="directory of this run; the same one again continues it")
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")
+    several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="how many there are")
+    several.add_argument("--process", type=InRange(int, Interval(ge=0, lt=2**16)), metavar="I", help="which one this is, from 0")
+    several.add_argument("--start-timeout", type=TIME, metavar="SECONDS", default=300.0, help="how long to wait for all (300)")
+    parser.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
+    if verb == "pretrain":
+        parser.add_argument("--compiled", type=pathlib.Path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
+        parser.add_argument("--verify", action="store_true", help="read the whole corpus first, though this machine has before")
+    return parser

@@ -1,0 +1,45 @@
+"""Where log lines go: our own to stderr, those of libraries only when they are errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+
+def start_logging(index: int) -> None:
+    """Our own messages on stderr, from process 0; warnings and worse from all."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s" if index == 0 else f"[process {index}] %(message)s"))
+    ours = logging.getLogger("bert_jax")
+    ours.handlers = [handler]
+    ours.setLevel(logging.INFO if index == 0 else logging.WARNING)
+    ours.propagate = False
+
+
+def quiet_libraries() -> None:
+    """Libraries speak up for errors only: their running commentary buries the loss."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log, read when the first backend starts
+    for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("absl", "asyncio"):  # where Orbax's failed saves, which we report, leave a traceback for each file not written
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
+        sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
+    warnings.filterwarnings("ignore", module=r"(orbax|tensorflow_datasets|etils)\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithoutClosedLoops:
+    """`sys.unraisablehook` without one kind: at the first write of a save that fails, Orbax closes the event loop to which
+    TensorStore's threads report all others. Each of them would print a traceback; the failed save itself is reported once."""
+
+    otherwise: Callable[[Any], object]
+
+    def __call__(self, unraisable: Any) -> None:
+        if not (isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"):
+            self.otherwise(unraisable)
