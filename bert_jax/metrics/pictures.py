@@ -203,7 +203,7 @@ def _learning_rate(axes: Axes, records: Records) -> None:
     axes.set_title("learning rate")
     _line(axes, *series(records, "train/learning_rate"), color=HELDOUT, linewidth=1.8)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:.1e}"))
+    axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:.3g}"))
 
 
 def _both(axes: Axes, records: Records, name: str, show: Callable[[float], str]) -> None:

@@ -52,6 +52,15 @@ def test_a_picture_for_which_there_is_no_room_is_told_and_ends_nothing(tmp_path:
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curves.png"}
 
 
+def test_each_tick_of_the_learning_rate_shows_its_value():
+    axes = Figure().subplots()
+    pictures._learning_rate(axes, [{"step": step, "train/learning_rate": 2e-3 * step / 100} for step in (1, 100)])
+    ticks = axes.get_yticks()
+    shown = [float(axes.yaxis.get_major_formatter()(tick).replace("−", "-")) for tick in ticks]
+    np.testing.assert_allclose(shown, ticks, rtol=1e-3)
+    assert len(ticks) > 4
+
+
 def test_another_baseline_moves_the_line(tmp_path: pathlib.Path):
     for name, baseline in (("low", 0.02), ("high", 0.18)):
         draw_curves(run(tmp_path / f"{name}.jsonl", baseline), tmp_path / f"{name}.png", title="a run")
