@@ -18,8 +18,11 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
 from bert_jax.runtime.flags import parse_flags
+from tests.documented import own_experiment
+from tests.test_architecture import TOP_LEVEL
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "experiments/README.md")
 PROGRAMS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "python", "pip", "gcloud")
 BEGINS = re.compile(rf"(?:{'|'.join(map(re.escape, PROGRAMS))})(?: |$)")
 SCHEMAS = {"pretrain": PretrainingExperiment, "finetune": FinetuningExperiment}
@@ -42,7 +45,7 @@ class Command:
 # ------------------------------------------------------------------------------------------------------------ as the files' text
 def documented() -> Iterator[Command]:
     """The commands of the READMEs, of the docstrings of modules, of the help of `corpus`, and of the headers of the scripts."""
-    for file in ("README.md", "experiments/README.md"):
+    for file in PAGES:
         yield from commands_in((REPOSITORY / file).read_text(), file)
     for folder in ("bert_jax", "experiments", "tests"):
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
@@ -144,18 +147,28 @@ def test_a_command_that_a_shell_cuts_in_two_is_found(text: str, tmp_path: pathli
 
 
 # ----------------------------------------------------------------------------------------------------------------- to the program
-def check(command: Command) -> None:
-    """Raises UserError or AssertionError where `command` names a flag, a verb or a file of the repository that is not there."""
+def check(command: Command, directory: pathlib.Path) -> None:
+    """Raises UserError or AssertionError where `command` names a flag, a verb or a file of the repository that is not there.
+
+    `directory` is empty; the experiment file that the documentation has the reader write is put there.
+    """
     program, *rest = command.words
+    (directory / "mine.py").write_text(own_experiment())
+    rest = [re.sub(r"^--config=(?=mine\.py)", f"--config={directory}/", word) for word in rest]
     words = [word for word in map(without_brackets, rest) if word not in ("", "...") and not word.startswith("--config.KEY")]
     for word in words:
         if path := re.match(r"(?:--[\w.-]+=)?((?:experiments|tests|tpu_scripts|bert_jax)/[\w/.-]+)", word):
             assert (REPOSITORY / path[1]).exists(), f"there is no {path[1]}"
-    if program == "tpu_scripts/run.sh" and words and words[0] != "VERB":
+    if program == "tpu_scripts/run.sh" and words and words[0] not in ("VERB", "--help"):
         check_verb(words[0], words[1:], command.whole)
     elif words[:1] == ["-m"] and words[1].startswith("bert_jax."):
         check_verb(words[1].removeprefix("bert_jax."), words[2:], command.whole)
-    elif program == "python" and words[0].startswith("tests/"):
+    elif program == "tpu_scripts/test.sh" and "-k" in words:
+        places = [REPOSITORY / word for word in words if word.startswith("tests/")]
+        names = re.findall(r"def (test_\w+)", "".join(place.read_text() for place in places if place.is_file()))
+        chosen = words[words.index("-k") + 1]
+        assert not names or any(chosen in name for name in names), f"no test there has {chosen} in its name"
+    elif program == "python" and words and words[0].startswith("tests/"):
         check_script(REPOSITORY / words[0], words[1:])
     elif program == "pip":
         for extra in re.findall(r"^\.\[(\w+)\]$", words[-1]):
@@ -217,11 +230,11 @@ def check_script(file: pathlib.Path, words: list[str]) -> None:
             assert flag in known, f"{file.name} has no flag {flag}"
 
 
-def test_every_documented_command_is_taken_by_the_program_it_names(commands: list[Command]):
+def test_every_documented_command_is_taken_by_the_program_it_names(commands: list[Command], tmp_path: pathlib.Path):
     faults = []
     for command in commands:
         try:
-            check(command)
+            check(command, tmp_path)
         except (UserError, AssertionError, KeyError) as error:
             faults.append(f"{command}: {error}")
     assert not faults, "\n" + "\n".join(faults)
@@ -242,4 +255,85 @@ def test_every_documented_command_is_taken_by_the_program_it_names(commands: lis
 def test_a_documented_flag_or_file_that_is_not_there_is_found(text: str, says: str, tmp_path: pathlib.Path):
     (command,) = through_a_shell([Command("here", text)], tmp_path)
     with pytest.raises((UserError, AssertionError), match=re.escape(says)):
-        check(command)
+        check(command, tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------------------- to a reader
+LONGEST_CELL = 84
+LONGEST_LINE = 130
+ANY_PATH = re.compile(r"(?:bert_jax|experiments|tests|tpu_scripts|\.ci|\.github)/[\w./-]*[\w/](?![\w*])")
+
+
+def lines_of(page: str) -> Iterator[tuple[str, str]]:
+    """(place, line) of a page, but for its fenced blocks."""
+    fenced = False
+    for number, line in enumerate((REPOSITORY / page).read_text().splitlines(), 1):
+        fenced ^= line.startswith("```")
+        if not fenced:
+            yield f"{page}:{number}", line
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a line of a table; of any other line none."""
+    return [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+
+
+def slug(title: str) -> str:
+    """The anchor of a section by its title, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", title.strip().lower()).replace(" ", "-")
+
+
+def broken_links(page: str, text: str) -> Iterator[str]:
+    """The links of a page's text to a file or a section that is not there."""
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        file, _, anchor = target.partition("#")
+        path = (REPOSITORY / page).parent / file if file else REPOSITORY / page
+        titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if path.is_file() else []
+        if not path.exists() or (anchor and anchor not in map(slug, titles)):
+            yield target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_cell_of_a_table_is_long_enough_to_stop_the_reader(page: str):
+    long = [f"{place}: {cell}" for place, line in lines_of(page) for cell in cells(line) if len(cell) > LONGEST_CELL]
+    assert long == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_line_of_prose_fits_the_columns(page: str):
+    prose = [(place, line) for place, line in lines_of(page) if not line.startswith(("    ", "|"))]
+    assert [place for place, line in prose if len(line) > LONGEST_LINE] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_row_of_a_table_has_the_columns_of_its_header(page: str):
+    width, wrong = 0, []
+    for place, line in lines_of(page):
+        width = (width or len(cells(line))) if line.startswith("|") else 0
+        if width and len(cells(line)) != width:
+            wrong.append(place)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_and_link_of_a_page_leads_somewhere(page: str):
+    text = "\n".join(line for _, line in lines_of(page))
+    paths = set(ANY_PATH.findall(text))
+    assert len(paths) > 10
+    assert [path for path in sorted(paths) if not (REPOSITORY / path).exists()] == []
+    assert list(broken_links(page, text)) == []
+
+
+def test_a_link_that_leads_nowhere_is_found():
+    text = "[a](#install) [b](#installation) [c](experiments/README.md#choose-an-experiment) [d](experiments/gone.md)"
+    assert list(broken_links("README.md", text)) == ["#installation", "experiments/gone.md"]
+
+
+def test_the_readme_names_every_folder_of_the_package_and_every_file_of_both_roots():
+    section = (REPOSITORY / "README.md").read_text().partition("\n## The code\n")[2].partition("\n## ")[0]
+    tree = {line.split()[0] for line in section.splitlines() if line.startswith("    ")}
+    package = [path for path in (REPOSITORY / "bert_jax").iterdir() if path.suffix == ".py" or list(path.glob("*.py"))]
+    root = [REPOSITORY / name for name in TOP_LEVEL - {"README.md"}]
+    names = {path.name + "/" * path.is_dir() for path in [*package, *root] if path.name != "__init__.py"}
+    assert names - tree == set()
+    assert {name for name in tree if not name.startswith(".")} - names == set()

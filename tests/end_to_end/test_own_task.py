@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import pathlib
 import random
-import re
-import textwrap
 
 import pytest
 
+from tests.documented import python_file
 from tests.end_to_end import forked
 from tests.end_to_end.runs import REPOSITORY, results
 from tests.end_to_end.test_finetuning_recovery import SMALL
@@ -18,9 +17,7 @@ from tests.end_to_end.toy_tasks import sentence
 
 def readme_file() -> str:
     """The Python of the README that defines a task."""
-    blocks = re.findall(r"(?:^(?: {4}.*)?\n)+", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
-    (block,) = [block for block in blocks if "NAMES, KIND" in block]
-    return textwrap.dedent(block).partition("tpu_scripts/run.sh")[0]
+    return python_file("README.md", "NAMES, KIND")
 
 
 @pytest.fixture(scope="module")
