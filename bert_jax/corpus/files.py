@@ -78,11 +78,14 @@ def write_json(path: pathlib.Path, content: Any) -> None:
 def write_text(path: pathlib.Path, content: str) -> None:
     """Replaces `path` in one step: a reader sees the old file or the new one."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)  # where the disk was full
 
 
 def parse_json(text: str | bytes, *, strict: bool = False) -> Any:

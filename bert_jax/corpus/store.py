@@ -118,22 +118,6 @@ def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -
     return opened
 
 
-def corpus_from_arrays(
-    tokens: np.ndarray,
-    sentence_offsets: np.ndarray,
-    document_offsets: np.ndarray,
-    vocabulary: VocabularyInfo,
-    split: str = "train",
-) -> Corpus:
-    """A corpus in memory, of one shard, for tests and demonstrations."""
-    tokens = np.asarray(tokens)
-    counts = np.bincount(tokens, minlength=vocabulary.size).astype(np.int64)
-    sentences, documents = np.asarray(sentence_offsets, np.int64), np.asarray(document_offsets, np.int64)
-    assert sentences[-1] == len(tokens)
-    assert documents[-1] == len(sentences) - 1
-    return Corpus(TokenStore(*_laid_end_to_end([tokens])), sentences, documents, counts, vocabulary, split, None)
-
-
 def _laid_end_to_end(shards: Sequence[np.ndarray]) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     return tuple(shards), np.cumsum([0, *map(len, shards)], dtype=np.int64)
 

@@ -165,9 +165,6 @@ class Tokenizer:
         self._model.append(text, ids)
         return ids.tolist()
 
-    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        return [self.encode(text) for text in texts]
-
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The same ids, and for each the characters [start, end) of `text` it stands for."""
         return self._model.encode_with_offsets(text)

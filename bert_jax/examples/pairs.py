@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.counter import below, key_of, random_bits
 
 _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 3, 4, 5, 6  # purposes of random numbers; 1 and 2 are in chunks.py
+
+Lengths = TypeVar("Lengths", int, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -82,11 +85,12 @@ def _first_reaching(offsets: np.ndarray, goal: np.ndarray, low: np.ndarray, high
     return high
 
 
-def truncation(a_length: np.ndarray, b_length: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens to cut from A and from B so that both fit in `max_tokens`.
+def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[Lengths, Lengths]:
+    """How many tokens to cut from A and from B so that both fit in `max_tokens`; from A alone where B has none.
 
-    The original removes one token at a time from the longer, at a tie from B: first the longer comes down to the other's length,
-    then they shrink in turn, B first.
+    a_length, b_length: an array of lengths each, or an int each. The original (create_pretraining_data.py, and
+    `_truncate_seq_pair` of run_classifier.py) removes one token at a time from the longer, at a tie from B: first the longer
+    comes down to the other's length, then they shrink in turn, B first.
     """
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     level_a = np.minimum(excess, np.maximum(a_length - b_length, 0))

@@ -28,8 +28,6 @@ MOST = 2**31 - 1
 """Steps, rows and seconds are counted in 32 bits."""
 COUNT = Interval(ge=1, le=MOST)
 SEED = Interval(ge=0, le=2**32 - 1)
-SECONDS = Interval(gt=0, le=MOST)
-"""Time-outs."""
 
 Count = Annotated[int, COUNT]
 CountOrZero = Annotated[int, Interval(ge=0, le=MOST)]

@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import pathlib
 import time
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
-from bert_jax.corpus.files import parse_json
+from bert_jax.corpus.files import parse_json, write_text
 from bert_jax.interface.words import counted
 
 log = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
 def write_json(path: pathlib.Path, value: Any) -> None:
     """Writes `value` so that a reader sees the old file or the new one, whole, whenever the machine stops."""
     text = json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
-    _replace(path, text)
+    write_text(path, text)
 
 
 def _event(record: Mapping[str, Any]) -> Event:
@@ -149,7 +148,7 @@ def _forget_after(path: pathlib.Path, step: int) -> None:
     kept = [record for record in read_metrics(path) if record["step"] <= step]
     wanted = "".join(json.dumps(record) + "\n" for record in kept)
     if wanted != text:
-        _replace(path, wanted)
+        write_text(path, wanted)
 
 
 def _parse(line: str) -> dict[str, Any] | None:
@@ -169,15 +168,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

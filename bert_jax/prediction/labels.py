@@ -19,7 +19,8 @@ from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
 from bert_jax.tasks.entity_scores import entities, is_tag
 from bert_jax.tasks.spans import Answer, best_spans
-from bert_jax.tasks.windows import Window, windows
+from bert_jax.tasks.task import softmax
+from bert_jax.tasks.windows import Window, most_context, window_starts, windows
 
 
 def head_of(engine: Engine, kind: str, what: str) -> HeadConfig:
@@ -29,12 +30,6 @@ def head_of(engine: Engine, kind: str, what: str) -> HeadConfig:
     if engine.model.head.reads_pooler:
         engine.require("pooler", what)
     return engine.model.head
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, in float64."""
-    weights = np.exp(np.float64(logits) - np.max(logits, axis=-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
 
 
 def best_label(labels: Sequence[str], logits: np.ndarray) -> dict[str, Any]:
@@ -175,20 +170,12 @@ def _windows_of_words(
 ) -> tuple[list[Item], list[list[tuple[int, int]]]]:
     """Stretches of at most `room` tokens that overlap by half, and for each the words whose first pieces are furthest from its
     ends."""
-    starts = list(range(0, max(1, len(ids) - room // 2), max(1, room // 2))) if len(ids) > room else [0]
-    items = [Item([cls_id, *ids[start : start + room], sep_id]) for start in starts]
-    judged: list[list[tuple[int, int]]] = [[] for _ in starts]
-
-    def context(window: int, token: int) -> int:
-        start = starts[window]
-        end = min(len(ids), start + room)
-        return min(token - start, end - 1 - token) if start <= token < end else -1
-
+    starts = window_starts(len(ids), room, max(1, room // 2))
+    items = [Item([cls_id, *ids[start : start + room], sep_id]) for start in starts.tolist()]
+    judged: list[list[tuple[int, int]]] = [[] for _ in items]
+    best = most_context(starts, len(ids), room)
     for word, token in enumerate(firsts):
-        last = min(len(starts) - 1, token // max(1, room // 2))  # only it and the one before it can be the best
-        near = range(max(0, last - 1), last + 1)
-        best = max(near, key=lambda window: context(window, token))
-        judged[best].append((word, 1 + token - starts[best]))
+        judged[best[token]].append((word, 1 + token - int(starts[best[token]])))
     return items, judged
 
 

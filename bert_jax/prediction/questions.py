@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.examples.pairs import truncation
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
@@ -108,20 +109,11 @@ def encoded(
             f"{longest} of "
             f"{limit}; shorten it, or say --truncate"
         )
-    cut_longest_first(parts, room)
-    ids = [tokenizer.cls_id, *parts[0], tokenizer.sep_id]
+    second = parts[1] if text_b is not None else []
+    cut_a, cut_b = truncation(len(parts[0]), len(second), room)
+    ids = [tokenizer.cls_id, *parts[0][: len(parts[0]) - cut_a], tokenizer.sep_id]
     segment_b = len(ids) if text_b is not None and engine.config.type_vocab_size > 1 else -1
-    return Item(ids + ([*parts[1], tokenizer.sep_id] if text_b is not None else []), segment_b)
-
-
-def cut_longest_first(parts: list[list[int]], room: int) -> None:
-    """Drops tokens from the end of the longest of `parts`, in place, until all fit in `room` (the last one on a tie)."""
-    others = sum(map(len, parts[1:]))
-    if len(parts[0]) + others > room:
-        half = -(-room // 2) if others else room
-        del parts[0][max(room - others, half) :]
-        for second in parts[1:]:
-            del second[room - len(parts[0]) :]
+    return Item(ids + ([*second[: len(second) - cut_b], tokenizer.sep_id] if text_b is not None else []), segment_b)
 
 
 def shortened(text: str, most: int = 60) -> str:

@@ -154,11 +154,6 @@ def shape_to_finetune(name: str) -> ModelConfig:
     return ModelConfig(**published(name))  # type: ignore[arg-type]
 
 
-def with_model(experiment: Described, **changes: Any) -> Described:
-    """The experiment with `changes` (`scan_unroll=1`) to its model."""
-    return with_keys(experiment, {f"model.{name}": value for name, value in changes.items()})
-
-
 def with_keys(experiment: Described, changes: Mapping[str, Any]) -> Described:
     """The experiment with other values for dotted keys such as `phases.0.accumulation`. Raises UserError where it is none with
     them."""

@@ -16,6 +16,7 @@ from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.examples.config import LONGEST
 from bert_jax.examples.labelled import Unit
+from bert_jax.examples.pairs import truncation
 from bert_jax.interface.ranges import CountOrZero, Name, OneOf
 from bert_jax.model.config import HeadConfig
 from bert_jax.tasks.baselines import Baseline
@@ -99,15 +100,9 @@ def encode_pair(
 
     What is too long is cut at its end, from the longer of the two, token by token (run_classifier.py, `_truncate_seq_pair`).
     """
-    a, b = len(ids), len(ids_b or ())
-    over = a + b + (2 if ids_b is None else 3) - length
-    if over > 0:
-        from_longer = min(over, abs(a - b))
-        a, b = (a - from_longer, b) if a > b else (a, b - from_longer)
-        left = over - from_longer  # both are equally long now: B loses the odd token, as the original does
-        a, b = (a - left // 2, b - (left - left // 2)) if ids_b is not None else (a - left, b)
-    first = [tokenizer.cls_id, *ids[:a], tokenizer.sep_id]
-    second = [] if ids_b is None else [*ids_b[:b], tokenizer.sep_id]
+    cut_a, cut_b = truncation(len(ids), len(ids_b or ()), length - (2 if ids_b is None else 3))
+    first = [tokenizer.cls_id, *ids[: len(ids) - cut_a], tokenizer.sep_id]
+    second = [] if ids_b is None else [*ids_b[: len(ids_b) - cut_b], tokenizer.sep_id]
     types = np.zeros(len(first) + len(second), np.int32)
     types[len(first) :] = 1
     return np.array(first + second, np.int32), types

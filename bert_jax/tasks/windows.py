@@ -61,7 +61,7 @@ def windows(
             "[SEP], [SEP]; allow longer rows, or cut questions shorter"
         )
     starts = window_starts(len(context), room, stride)
-    best = _most_context(starts, len(context), room)
+    best = most_context(starts, len(context), room, per_token=0.01)
     head = np.concatenate([np.array([cls_id], np.int32), question, np.array([sep_id], np.int32)])
     tail = np.array([sep_id], np.int32)
     made = []
@@ -81,12 +81,12 @@ def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
     return np.arange(1 + max(0, -(-(tokens - room) // step))) * step
 
 
-def _most_context(starts: np.ndarray, tokens: int, room: int) -> np.ndarray:
-    """int [tokens]: for each context token the window that shows most of what surrounds it, the first of equals.
+def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 0.0) -> np.ndarray:
+    """int [tokens]: for each token the window that shows most of what surrounds it, the first of equals.
 
-    A window's score for a token is the smaller of the contexts to its left and to its right, + 0.01 x the window's length. All
-    windows but the last have the same length, so only those two of them whose middles lie on either side of the token can be
-    the best, or the last one.
+    A window's score for a token is the smaller of the contexts to its left and to its right, plus `per_token` for each token of
+    the window, so that a full window is preferred to a shorter last one (run_squad.py: 0.01). All windows but the last have the
+    same length, so only those two of them whose middles lie on either side of the token can be the best, or the last one.
     """
     token, last = np.arange(tokens)[:, np.newaxis], len(starts) - 1
     step = int(starts[1]) if last else 1
@@ -95,6 +95,6 @@ def _most_context(starts: np.ndarray, tokens: int, room: int) -> np.ndarray:
     candidates = np.append(either, np.full_like(token, last), axis=1)  # ascending, so the first of equals is found
     begin = starts[candidates]
     end = np.minimum(begin + room, tokens)
-    score = np.minimum(token - begin, end - 1 - token) + 0.01 * (end - begin)
+    score = np.minimum(token - begin, end - 1 - token) + per_token * (end - begin)
     score[(token < begin) | (token >= end)] = -np.inf
     return np.take_along_axis(candidates, score.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]

@@ -27,11 +27,12 @@ import numpy as np
 
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.batches.source import BatchSource, tables_of
-from bert_jax.corpus.store import Corpus, corpus_from_arrays, open_corpus
+from bert_jax.corpus.store import Corpus, open_corpus
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import MaskingTables
 from tests.benchmarks.figures import flag_parser, give
+from tests.examples.corpora import corpus_from_arrays
 
 V = 30_522
 SETTINGS = {

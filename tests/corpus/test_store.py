@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.shard import token_dtype
-from bert_jax.corpus.store import TokenStore, corpus_from_arrays, open_corpus, open_splits
+from bert_jax.corpus.store import TokenStore, open_corpus, open_splits
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from tests.examples.corpora import corpus_from_arrays
 
 
 @pytest.fixture

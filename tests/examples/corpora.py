@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.corpus.store import Corpus, TokenStore, corpus_from_arrays
+from bert_jax.corpus.store import Corpus, TokenStore
 from bert_jax.corpus.tokenizer import VocabularyInfo
 
 FIRST = 1000  # ids below are free for special tokens and placeholders
@@ -17,6 +17,17 @@ def vocabulary(size: int) -> VocabularyInfo:
     return VocabularyInfo(
         size=size, sha256="", lowercase=True, kind="wordpiece", pad_id=0, unk_id=100, cls_id=101, sep_id=102, mask_id=103
     )
+
+
+def corpus_from_arrays(
+    tokens: np.ndarray, sentence_offsets: np.ndarray, document_offsets: np.ndarray, vocabulary: VocabularyInfo
+) -> Corpus:
+    """A training corpus in memory, of one shard."""
+    counts = np.bincount(tokens, minlength=vocabulary.size).astype(np.int64)
+    store = TokenStore((tokens,), np.array([0, len(tokens)], np.int64))
+    sentences, documents = sentence_offsets.astype(np.int64), document_offsets.astype(np.int64)
+    assert (sentences[-1], documents[-1]) == (len(tokens), len(sentences) - 1)
+    return Corpus(store, sentences, documents, counts, vocabulary, "train", None)
 
 
 def corpus_of(documents: list[list[int]], shards: int = 1) -> Corpus:

@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
 from bert_jax.prediction.language import Score
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.prediction.questions import cut_longest_first, encoded
+from bert_jax.prediction.questions import encoded
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.prediction.reference import WITHIN, mixed_texts
 from tests.prediction.test_labels import CHOICE, SEQUENCE, SPAN, TOKENS
@@ -119,15 +119,3 @@ def test_an_item_is_cls_text_sep_text_b_sep(predictor):
     assert encoded(predictor.engine, "the").segment_b == -1
     assert tokenizer.mask_id not in encoded(predictor.engine, "[MASK]").ids
     assert encoded(predictor.engine, "[MASK]", with_specials=True).ids[1] == tokenizer.mask_id
-
-
-@pytest.mark.parametrize("room", range(9))
-def test_a_pair_is_cut_token_by_token_from_its_longer_part(room):
-    for a in range(8):
-        for b in range(8):
-            left, right = list(range(a)), list(range(b))
-            while len(left) + len(right) > room:
-                (left if len(left) > len(right) else right).pop()
-            cut = [list(range(a)), list(range(b))]
-            cut_longest_first(cut, room)
-            assert cut == [left, right], (a, b)
