@@ -38,7 +38,7 @@ FOLDERS = (
 )
 FOUNDATION = ("errors",)  # root modules that folders may import, in order; __version__ is none
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
-DOTFILES = {".ci", ".gitignore", ".ruff.toml", ".pytest.ini", ".mypy.ini"}
+DOTFILES = {".ci", ".github", ".gitignore", ".mypy.ini", ".pre-commit-config.yaml", ".pytest.ini", ".ruff.toml"}
 ONLY_IN = {"jax": None, "flax": None, "optax": None, "grain": {"batches"}, "orbax": {"checkpoints"}}
 WITHOUT_JAX = {"corpus", "examples"}
 LINES = 400

@@ -1,0 +1,59 @@
+"""The checks around a commit: the hooks before it and the workflow after it, which run the commands of .ci/run."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+VENV = ".venv/bin/"
+
+
+def read(file: str) -> dict:
+    return yaml.safe_load((REPOSITORY / file).read_text())
+
+
+def hooks() -> dict[str, list[str]]:
+    """The command line of each hook by its id."""
+    (local,) = read(".pre-commit-config.yaml")["repos"]
+    assert local["repo"] == "local"  # a hook from elsewhere would bring another version of its tool
+    assert {hook["language"] for hook in local["hooks"]} == {"system"}
+    return {hook["id"]: shlex.split(hook["entry"]) for hook in local["hooks"]}
+
+
+def workflow_commands() -> Iterator[str]:
+    for job in read(".github/workflows/ci.yml")["jobs"].values():
+        yield from (step["run"] for step in job["steps"] if "run" in step)
+
+
+def executable(program: str) -> pathlib.Path:
+    """The file that a command of the checkout runs; of .venv that of the environment in which the tests run."""
+    return pathlib.Path(sys.prefix, "bin", program.removeprefix(VENV)) if program.startswith(VENV) else REPOSITORY / program
+
+
+@pytest.mark.parametrize("tool", ["ruff", "mypy", "shellcheck"])
+def test_a_hook_runs_each_tool_that_ci_runs_in_the_same_way_and_it_is_installed(tool: str):
+    check = re.search(rf"^check {tool} (.+)$", (REPOSITORY / ".ci/run").read_text(), re.MULTILINE)
+    assert check
+    command = hooks()[tool]
+    assert shlex.split(check[1])[: len(command)] == command
+    assert os.access(executable(command[0]), os.X_OK)
+
+
+def test_the_workflow_runs_what_everyone_can_run():
+    commands = list(workflow_commands())
+    assert commands == [".ci/run"]
+    assert all(os.access(executable(command), os.X_OK) for command in commands)
+
+
+def test_the_workflow_tests_the_oldest_python_that_is_supported():
+    steps = [step for job in read(".github/workflows/ci.yml")["jobs"].values() for step in job["steps"]]
+    (version,) = [step["with"]["python-version"] for step in steps if "python-version" in step.get("with", {})]
+    assert f'python_requires=">={version},' in (REPOSITORY / "setup.py").read_text()
