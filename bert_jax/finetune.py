@@ -264,7 +264,7 @@ def evaluation(
 
 
 def checked_rows(batches: LabelledBatches, shard: tuple[int, int], model: ModelConfig, step: int) -> Batch:
-    """This process's rows of `step`, their ids checked against the model's tables while they are still on the host."""
+    """The rows of this process of `step`, their ids checked against the model's tables on the host."""
     batch = batches.at(step, shard)
     check_ids(model, input_ids=batch["input_ids"], token_type_ids=batch["token_type_ids"], position_ids=batch["position_ids"])
     return batch

@@ -214,7 +214,7 @@ def pretrain(
 
 
 def checked_rows(source: BatchSource, start: int, shard: tuple[int, int], model: ModelConfig, step: int) -> Batch:
-    """This process's rows of the global `step`, their ids checked against the model's tables while they are still on the host."""
+    """The rows of this process of the global `step`, their ids checked against the model's tables on the host."""
     batch = source.at(step - start, shard)
     check_ids(model, input_ids=batch["input_ids"], token_type_ids=batch["token_type_ids"], position_ids=batch["position_ids"])
     return batch

@@ -34,6 +34,7 @@ class ArrayWriter:
         np.lib.format.write_array_header_1_0(self._file, description)
 
     def append(self, values: np.ndarray) -> None:
+        """Writes `values` behind what is in the file."""
         self._file.write(np.ascontiguousarray(values, self._dtype).data)
         self.length += len(values)
 

@@ -76,6 +76,7 @@ class Span:
 
     @property
     def weight(self) -> float:
+        """The share of the item's weight that falls to the span."""
         return self.item.weight * (self.stop - self.start) / self.item.length
 
 

@@ -39,6 +39,7 @@ class TokenStore:
 
     @property
     def dtype(self) -> np.dtype:
+        """The type of a token id, uint16 or uint32."""
         return self.shards[0].dtype
 
     def __getitem__(self, where: slice) -> np.ndarray:
@@ -69,14 +70,17 @@ class Corpus:
 
     @property
     def num_documents(self) -> int:
+        """How many documents the split has."""
         return len(self.document_offsets) - 1
 
     @property
     def num_sentences(self) -> int:
+        """How many sentences the split has."""
         return len(self.sentence_offsets) - 1
 
     @property
     def num_tokens(self) -> int:
+        """How many tokens the split has."""
         return len(self.tokens)
 
     def __reduce__(self):

@@ -57,6 +57,7 @@ class VocabularyInfo:
 
     @property
     def special_ids(self) -> frozenset[int]:
+        """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK]."""
         return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
 
     def to_json(self) -> dict[str, Any]:
@@ -118,30 +119,37 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
+        """V, the number of pieces."""
         return self.vocabulary.size
 
     @property
     def pad_id(self) -> int:
+        """The id of [PAD]."""
         return self.vocabulary.pad_id
 
     @property
     def unk_id(self) -> int:
+        """The id of [UNK]."""
         return self.vocabulary.unk_id
 
     @property
     def cls_id(self) -> int:
+        """The id of [CLS]."""
         return self.vocabulary.cls_id
 
     @property
     def sep_id(self) -> int:
+        """The id of [SEP]."""
         return self.vocabulary.sep_id
 
     @property
     def mask_id(self) -> int:
+        """The id of [MASK]."""
         return self.vocabulary.mask_id
 
     @property
     def special_ids(self) -> frozenset[int]:
+        """The ids of the five special tokens."""
         return self.vocabulary.special_ids
 
     @property
@@ -161,6 +169,7 @@ class Tokenizer:
         self._model.append(text, out)
 
     def encode(self, text: str) -> list[int]:
+        """The ids of the pieces of `text`; a special token written out is text like any other."""
         ids = array("I")
         self._model.append(text, ids)
         return ids.tolist()
@@ -203,9 +212,11 @@ class Tokenizer:
         return ids + self.encode(text[start:])
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The pieces with these ids."""
         return [self._model.pieces[i] for i in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
+        """The text of these ids, as far as pieces keep it: WordPiece loses the white space around punctuation."""
         return self._model.decode(ids)
 
     def is_continuation(self, ids: np.ndarray) -> np.ndarray:

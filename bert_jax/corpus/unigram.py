@@ -87,7 +87,9 @@ class SentencePiece:
         return spans
 
     def decode(self, ids: Sequence[int]) -> str:
+        """The text of these ids."""
         return self._processor.decode([int(i) for i in ids])
 
     def is_continuation(self, piece: str) -> bool:
+        """Whether a piece continues a word; pieces that begin one start with ▁."""
         return not piece.startswith(WORD_START)

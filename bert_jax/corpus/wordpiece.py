@@ -181,9 +181,11 @@ class WordPiece:
         return words
 
     def decode(self, ids: Sequence[int]) -> str:
+        """The words of these ids, one space apart."""
         return " ".join(self.pieces[i] for i in ids).replace(f" {CONTINUATION}", "")
 
     def is_continuation(self, piece: str) -> bool:
+        """Whether a piece continues a word; these start with ##."""
         return piece.startswith(CONTINUATION)
 
 

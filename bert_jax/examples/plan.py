@@ -32,10 +32,12 @@ class EpochPlan:
 
     @property
     def num_rows(self) -> int:
+        """The rows of the epoch."""
         return len(self.rows)
 
     @property
     def num_examples(self) -> int:
+        """The examples of the epoch, one or more a row."""
         return len(self.pairs.a_start)
 
     def lengths(self) -> np.ndarray:

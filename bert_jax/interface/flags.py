@@ -28,6 +28,7 @@ class FlagParser(argparse.ArgumentParser):
         """Says of an argument that is no flag what else it may be."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """The values of all flags. Raises UserError for unknown arguments and for a flag given twice with two values."""
         given = list(sys.argv[1:] if args is None else args)
         self._refuse_contradictions(given)
         values, unknown = self.parse_known_args(given, namespace)
@@ -56,6 +57,7 @@ class FlagParser(argparse.ArgumentParser):
                 raise UserError(f"{before} and {text} contradict each other; give one of them")
 
     def error(self, message: str) -> NoReturn:
+        """Raises UserError with the sentence of argparse, where argparse would print it and exit."""
         hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
         message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # of a type that says what is wrong with --flag=VALUE
         raise UserError(f"{message}; {hint}see {self.prog} --help")

@@ -53,6 +53,7 @@ class Progress:
             self._draw()
 
     def close(self) -> None:
+        """Draws the last state, and ends the line on a terminal."""
         if self._line and (self._last_shown or not self._delay):
             if self._live or self._line != self._last_shown:
                 self._draw()

@@ -87,6 +87,7 @@ class InRange(Generic[Number]):
     interval: Interval
 
     def __call__(self, text: str) -> Number:
+        """The number in the text of a flag. Raises argparse.ArgumentTypeError where there is none, or one out of range."""
         try:
             value = self.kind(text)
             wrong = fault(value, self.interval)

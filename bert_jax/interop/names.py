@@ -39,6 +39,7 @@ class Row:
 
     @property
     def stacked(self) -> bool:
+        """Whether all layers share the parameter, along an axis N."""
         return "{}" in self.theirs
 
     @property

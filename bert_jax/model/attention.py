@@ -57,6 +57,7 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, sequence_ids: Array, dropout_seed: Array | None, positions: Array | None = None) -> Array:
+        """The projected context of each query; sequence_ids int32 [B, L], dropout_seed uint32 [], or None for no dropout."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         heads = (c.num_heads, c.head_width)
 

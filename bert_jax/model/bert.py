@@ -21,6 +21,7 @@ class Bert(nn.Module):
     config: ModelConfig
 
     def setup(self) -> None:
+        """Declares embeddings, encoder and pooler."""
         self.embeddings = Embeddings(self.config)
         self.encoder = Encoder(self.config)
         self.pooler = Pooler(self.config)

@@ -21,9 +21,11 @@ class Table(nn.Module):
     axes: tuple[str | None, str | None]
 
     def setup(self) -> None:
+        """Declares the table."""
         self.embedding = self.param("embedding", named(truncated_normal(self.stddev), *self.axes), (self.rows, self.width))
 
     def __call__(self, ids: Array) -> Array:
+        """The rows of `ids`, int32 [...] -> [..., width]."""
         return jnp.take(self.embedding, ids, axis=0)
 
 
@@ -33,6 +35,7 @@ class Embeddings(nn.Module):
     config: ModelConfig
 
     def setup(self) -> None:
+        """Declares the three tables and their LayerNorm."""
         c = self.config
         self.word_embeddings = Table(c.padded_vocab_size, c.hidden_size, c.initializer_range, ("vocab", "embed"))
         self.position_embeddings = Table(c.max_position, c.hidden_size, c.initializer_range, (None, "embed"))
@@ -40,6 +43,7 @@ class Embeddings(nn.Module):
         self.layer_norm = LayerNorm(c.layer_norm_epsilon)
 
     def __call__(self, input_ids: Array, token_type_ids: Array, position_ids: Array, seed: Array | None) -> Array:
+        """The sum of the three embeddings of each token, normalised and dropped out: int32 [B, L] each -> [B, L, D]."""
         c = self.config
         x = self.word_embeddings(input_ids) + self.position_embeddings(position_ids) + self.token_type_embeddings(token_type_ids)
         x = dropout(self.layer_norm(x), c.hidden_dropout, seed)

@@ -27,6 +27,7 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """x [B, L, D] -> [B, L, D]."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         wide = Dense((c.hidden_size,), (c.intermediate_size,), ("embed", "mlp"), c.initializer_range, dtype, name="intermediate")(
             x
@@ -49,6 +50,7 @@ class Block(nn.Module):
     def __call__(
         self, x: Array, layer: Array, sequence_ids: Array, seed: Array | None, positions: Array | None = None
     ) -> Array:
+        """The hidden states after the layer; `layer` int32 [] is its number, from which its dropout seeds follow."""
         c = self.config
         seeds = [None] * 3 if seed is None else [mix(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
         y = SelfAttention(c, name="attention")(x, sequence_ids, seeds[0], positions)
@@ -119,6 +121,7 @@ class Encoder(nn.Module):
     config: ModelConfig
 
     def setup(self) -> None:
+        """Declares the parameters of all layers, stacked along an axis N, or takes them apart as they are given."""
         given: Any = self.get_variable("params", "layers")
         self.apart = isinstance(given, list)  # as `layers_apart` gives them
         self.layers = given if self.apart else self.param("layers", initial_layers, self.config)

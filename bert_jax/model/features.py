@@ -42,6 +42,7 @@ class LayerMix(nn.Module):
 
     @nn.compact
     def __call__(self, states: Array) -> Array:
+        """states [count, B, L, D] -> float32 [B, L, D]."""
         weights = self.param("weights", named(nn.initializers.zeros, None), (self.count,))
         gamma = self.param("gamma", named(nn.initializers.ones), ())
         shares = gamma * jax.nn.softmax(weights)
@@ -81,6 +82,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, sequence_ids: Array) -> Array:
+        """x [B, L, I], sequence_ids int32 [B, L] -> float32 [B, L, 2 W]."""
         w = self.width
         x = x.astype(jnp.float32)
         for name, axis in (("lower", "embed"), ("upper", None)):
@@ -103,6 +105,7 @@ class Recurrence(nn.Module):
 
     @nn.compact
     def __call__(self) -> Array:
+        """The recurrent kernel of both directions, float32 [2, W, 4 W]."""
         w = self.width
         kernel = self.param("kernel", named(truncated_normal(w**-0.5), None, None, None, None), (2, w, 4, w))
         return kernel.reshape(2, w, 4 * w)

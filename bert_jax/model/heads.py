@@ -23,6 +23,7 @@ class Pooler(nn.Module):
 
     @nn.compact
     def __call__(self, cls: Array) -> Array:
+        """tanh of a Dense layer: [B, P, D] -> [B, P, D]."""
         d = self.config.hidden_size
         return jnp.tanh(
             Dense((d,), (d,), ("embed", "embed_out"), self.config.initializer_range, jnp.dtype(self.config.dtype), name="dense")(
@@ -60,6 +61,7 @@ class MaskedLanguageModelHead(nn.Module):
 
     @nn.compact
     def __call__(self, masked: Array, table: Array) -> Array:
+        """masked [B, M, D], table [V, D] -> float32 logits [B, M, V]."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         x = Dense((c.hidden_size,), (c.hidden_size,), ("embed", "embed_out"), c.initializer_range, dtype, name="transform")(
             masked
@@ -83,6 +85,7 @@ class NextSentenceHead(nn.Module):
 
     @nn.compact
     def __call__(self, pooled: Array) -> Array:
+        """pooled [B, P, D] -> float32 logits [B, P, 2]."""
         c = self.config
         return Dense((c.hidden_size,), (2,), ("embed", None), c.initializer_range, jnp.dtype(jnp.float32), name="dense")(
             pooled.astype(jnp.float32)
@@ -99,6 +102,7 @@ class LabelHead(nn.Module):
     head: HeadConfig
 
     def setup(self) -> None:
+        """Declares the layer, and the mix of layers and the LSTM where `head` asks for them."""
         c, head = self.config, self.head
         if head.layers.startswith("last_four") and c.num_layers < 4:
             raise UserError(f"head.layers={head.layers!r} needs 4 layers, and the model has {c.num_layers}; choose another")
@@ -118,6 +122,7 @@ class LabelHead(nn.Module):
         return self.lstm(x, sequence_ids) if self.head.lstm else x
 
     def __call__(self, x: Array, dropout_seed: Array | None) -> Array:
+        """Logits of `x` after dropout, [..., J] -> float32 [..., C]."""
         usual = 0.0 if self.head.kind == "span" else self.config.hidden_dropout  # run_squad.py, and transformers, have none
         x = dropout(x.astype(jnp.float32), usual if self.head.dropout is None else self.head.dropout, dropout_seed)
         return self.dense(x)

@@ -38,10 +38,12 @@ class BertForLabels(Bert):
     head: HeadConfig
 
     def setup(self) -> None:
+        """Declares the encoder and the head, under the name of its kind."""
         super().setup()
         setattr(self, self.head.part, LabelHead(self.config, self.head))
 
     def __call__(self, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> dict[str, Array]:
+        """The logits of a batch, and the hidden states that they come from."""
         ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
         last, hidden_states = self.encode(ids, types, positions, sequence_ids, dropout_seed)
         tokens = self.features(last, hidden_states, sequence_ids)

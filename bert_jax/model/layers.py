@@ -58,6 +58,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """x [..., *in_shape] -> [..., *out_shape]."""
         kernel = self.param("kernel", named(truncated_normal(self.stddev), *self.axes), (*self.in_shape, *self.out_shape))
         bias = self.param("bias", named(nn.initializers.zeros, *self.axes[len(self.in_shape) :]), self.out_shape)
         width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
@@ -97,6 +98,7 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """x [..., D] -> [..., D], of x's dtype."""
         return normalise(x, *norm_parameters(self, x.shape[-1]), self.epsilon)
 
 

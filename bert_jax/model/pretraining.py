@@ -39,6 +39,7 @@ class BertForPreTraining(Bert):
     next_sentence: bool = True
 
     def setup(self) -> None:
+        """Declares the encoder and the two heads."""
         super().setup()
         self.mlm_head = MaskedLanguageModelHead(self.config)
         self.nsp_head = NextSentenceHead(self.config)
@@ -53,6 +54,7 @@ class BertForPreTraining(Bert):
         cls_positions: Array,
         dropout_seed: Array | None = None,
     ) -> dict[str, Array]:
+        """The logits of both objectives, and the hidden states that they come from."""
         last, hidden_states = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
         logits = self.masked_logits(last, masked_positions)
         outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}

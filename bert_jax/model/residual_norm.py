@@ -33,6 +33,7 @@ class ResidualNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, y: Array, seed: Array | None, positions: Array | None = None) -> Array:
+        """LayerNorm(x + dropout(y)), [B, L, D]; `positions` int32 [B, L] if the tokens are not all of the rows'."""
         c = self.config
         scale, bias = norm_parameters(self, x.shape[-1])
         compute = fused_residual_norm if choose_residual_norm(c).fused else plain_residual_norm

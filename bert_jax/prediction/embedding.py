@@ -48,6 +48,7 @@ class Embed:
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
+        """Raises UserError where the model lacks a part, or options contradict each other or are out of range."""
         asked = resolved(self, engine)
         for name, allowed in (("pooling", POOLINGS), ("combine", COMBINATIONS)):
             value = getattr(asked.question, name)
@@ -71,6 +72,7 @@ class Embed:
                 )
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[str, Item, list[tuple[int, int]]]:
+        """The text of a record, its tokens, and with `words` the characters of each token."""
         text, asked = values["text"], resolved(self, engine)
         truncate = asked.question.truncate
         item = encoded(engine, text, truncate=bool(truncate), longest=asked.longest)
@@ -79,6 +81,7 @@ class Embed:
         return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids) - 1]  # one more, if it was cut
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item, list[tuple[int, int]]]]) -> list[dict[str, Any]]:
+        """The vector of each text, or of each of its words."""
         asked = resolved(self, engine).question
         last = engine.config.num_layers
         static: dict[str, Any] = {
@@ -118,11 +121,13 @@ class Embed:
         return {"text": "", "words": []} if self.words else {"text": "", "embedding": None}
 
     def for_people(self, answer: dict[str, Any]) -> str:
+        """The text and the beginning of each vector."""
         if self.words:
             return "\n".join([answer["text"], *(f"  {w['word']}  {_glimpse(w['embedding'])}" for w in answer["words"])])
         return f"{_glimpse(answer['embedding'])}  {shortened(answer['text'])}" if answer["text"] else "(blank line)"
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer with vectors as lists."""
         if not self.words:
             vector = answer["embedding"]
             return answer | {"embedding": None if vector is None else vector.tolist()}

@@ -1,5 +1,4 @@
-"""What the heads of labelled tasks can be asked: a label, a tag for each word, an answer in a context, one of several choices.
-"""
+"""The answers of labelled heads: a label, a tag for each word, an answer in a context, one of several choices."""
 
 from __future__ import annotations
 
@@ -48,13 +47,16 @@ class Classify:
     fields = (Field("text"), Field("text_b", optional=True))
 
     def check(self, engine: Engine) -> None:
+        """Raises UserError where the model has no trained head for sequences."""
         head_of(engine, "sequence", "classify")
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[dict[str, Any], Item]:
+        """The texts of a record, and their tokens."""
         shown = {name: text for name, text in values.items() if text is not None}
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[dict[str, Any], Item]]) -> list[dict[str, Any]]:
+        """The label of each record and its probability, or the value of a regression."""
         head = head_of(engine, "sequence", "classify")
         found = engine.run(forwards.label_logits, [item for _, item in prepared], "text", head=head)
         return [shown | self._verdict(head, logits) for (shown, _), logits in zip(prepared, found, strict=True)]
@@ -70,6 +72,7 @@ class Classify:
         return best_label(head.labels, logits)
 
     def for_people(self, answer: dict[str, Any]) -> str:
+        """The answer first, then the text, on a line."""
         text = answer["text"] + (f" | {answer['text_b']}" if "text_b" in answer else "")
         if "value" in answer:
             return f"{answer['value']:9.4f}  {text}"
@@ -80,6 +83,7 @@ class Classify:
         return f"{answer['probability']:7.2%}  {answer['label']}  {text}"
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer itself."""
         return answer
 
 
@@ -108,12 +112,15 @@ class Tag:
 
     @property
     def fields(self) -> tuple[Field, ...]:
+        """The field of a record: its words, or its text."""
         return (Field("words", many=True, words=True),) if self.words else (Field("text"),)
 
     def check(self, engine: Engine) -> None:
+        """Raises UserError where the model has no trained head for tokens."""
         head_of(engine, "token", "tag words")
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> _Tagged:
+        """The words of a record, and the windows that hold their pieces."""
         tokenizer = engine.model.tokenizer
         if self.words:
             words, spans, text = list(values["words"]), None, None
@@ -129,6 +136,7 @@ class Tag:
         return _Tagged(text, words, spans, items, judged)
 
     def answer(self, engine: Engine, prepared: Sequence[_Tagged]) -> list[dict[str, Any]]:
+        """The tag of each word with its probability, and the entities that the tags make."""
         head = head_of(engine, "token", "tag words")
         results = iter(engine.run(forwards.label_logits, [item for p in prepared for item in p.items], "token", head=head))
         answers = []
@@ -159,9 +167,11 @@ class Tag:
         return answer
 
     def for_people(self, answer: dict[str, Any]) -> str:
+        """The text with the tag behind each word that has one."""
         return " ".join(w["word"] if w["label"] == "O" else f"{w['word']}/{w['label']}" for w in answer["tags"])
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer itself."""
         return answer
 
 
@@ -198,6 +208,7 @@ class AnswerQuestion:
     fields = (Field("question"), Field("context"))
 
     def check(self, engine: Engine) -> None:
+        """Raises UserError where the model has no trained head for spans, or an option is out of range."""
         head_of(engine, "span", "answer questions")
         for name in ("n_best", "length", "doc_stride", "max_answer"):
             if getattr(self, name) < 1:
@@ -208,6 +219,7 @@ class AnswerQuestion:
     def prepare(
         self, engine: Engine, values: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], list[Window], list[tuple[int, int]], np.ndarray]:
+        """A record, the windows over its context, the characters of the context's tokens, and which of them continue a word."""
         tokenizer = engine.model.tokenizer
         question = tokenizer.encode(values["question"])
         ids, offsets = tokenizer.encode_with_offsets(values["context"])
@@ -220,6 +232,7 @@ class AnswerQuestion:
         return values, own, offsets, tokenizer.is_continuation(np.array(ids))
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[dict[str, Any]]:
+        """The best spans of each record's context, or "" where no answer is likelier."""
         head = head_of(engine, "span", "answer questions")
         has_types = engine.config.type_vocab_size > 1
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
@@ -251,11 +264,13 @@ class AnswerQuestion:
         return answer
 
     def for_people(self, answer: dict[str, Any]) -> str:
+        """The question, and its answers by probability."""
         lines = [f"{answer['question']}", f"  {answer['probability']:7.2%}  {answer['answer'] or '(no answer)'}"]
         lines += [f"  {s['probability']:7.2%}  {s['answer'] or '(no answer)'}" for s in answer.get("n_best", [])[1:]]
         return "\n".join(lines)
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer itself."""
         return answer
 
 
@@ -272,14 +287,17 @@ class Choose:
     fields = (Field("prompt"), Field("choices", many=True))
 
     def check(self, engine: Engine) -> None:
+        """Raises UserError where the model has no trained head for choices."""
         head_of(engine, "choice", "choose")
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Item]]:
+        """A record, and the tokens of the prompt with each choice. Raises UserError for fewer than two choices."""
         if len(values["choices"]) < 2:
             raise UserError(f"{len(values['choices'])} choice for {shortened(values['prompt'])}; give two or more")
         return values, [encoded(engine, values["prompt"], choice, truncate=self.truncate) for choice in values["choices"]]
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[Mapping[str, Any], list[Item]]]) -> list[dict[str, Any]]:
+        """The likeliest choice of each record, and the probability of every one."""
         head = head_of(engine, "choice", "choose")
         results = iter(engine.run(forwards.label_logits, [item for _, items in prepared for item in items], "text", head=head))
         answers = []
@@ -291,8 +309,10 @@ class Choose:
         return answers
 
     def for_people(self, answer: dict[str, Any]) -> str:
+        """The prompt, and below it the choices with their probabilities."""
         rows = zip(answer["choices"], answer["probabilities"], strict=True)
         return "\n".join([answer["prompt"], *(f"  {p:7.2%}  {choice}" for choice, p in rows)])
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer itself."""
         return answer

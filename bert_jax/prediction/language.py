@@ -62,6 +62,7 @@ class FillMask:
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
+        """Raises UserError where the model has no MLM head, or an option is out of range."""
         engine.require("mlm_head", "fill a [MASK]")
         if not 1 <= self.top_k <= engine.config.vocab_size:
             raise UserError(f"--top-k={self.top_k} must be between 1 and the vocabulary's {engine.config.vocab_size:,}")
@@ -69,6 +70,7 @@ class FillMask:
             raise UserError(f"--pieces={self.pieces} must be between 1 and 8")
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[str, Item]:
+        """The text of a record, and its tokens with the places of its masks. Raises UserError for a text without one."""
         text, tokenizer = values["text"], engine.model.tokenizer
         item = encoded(engine, text, with_specials=True)
         places = tuple(np.flatnonzero(np.equal(item.ids, tokenizer.mask_id)).tolist())
@@ -83,6 +85,7 @@ class FillMask:
         return text, dataclasses.replace(item, places=places)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[Filled]:
+        """The likeliest words of each mask of each text."""
         items = [item for _, item in prepared]
         kind = "any" if self.pieces == 1 else "start"
         found = engine.run(forwards.candidates, items, "place", top_k=self.top_k, kind=kind)
@@ -122,6 +125,7 @@ class FillMask:
         return Item([*item.ids[:place], *slots, *item.ids[place + 1 :]], places=(place + len(h.ids),))
 
     def for_people(self, answer: Filled) -> str:
+        """The text with its masks filled, and below it the candidates of each mask."""
         lines = [answer.text]
         for number, mask in enumerate(answer.masks, 1):
             lines += [f"  [MASK] {number}"] if len(answer.masks) > 1 else []
@@ -129,6 +133,7 @@ class FillMask:
         return "\n".join(lines)
 
     def as_json(self, answer: Filled) -> dict[str, Any]:
+        """The answer's fields."""
         return dataclasses.asdict(answer)
 
 
@@ -163,21 +168,26 @@ class NextSentence:
     fields = (Field("text"), Field("text_b"))
 
     def check(self, engine: Engine) -> None:
+        """Raises UserError where the model has no NSP head or no pooler."""
         for part in ("nsp_head", "pooler"):
             engine.require(part, "judge whether sentences follow each other")
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Item]:
+        """A record, and the tokens of its pair."""
         return values, encoded(engine, values["text"], values["text_b"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[Mapping[str, Any], Item]]) -> list[dict[str, Any]]:
+        """Whether the second text of each pair follows the first, and the probability."""
         found = engine.run(forwards.next_sentence, [item for _, item in prepared], "text")
         pairs = zip(prepared, found, strict=True)
         return [{**values, "is_next": bool(p[0] >= p[1]), "probability": float(p[0])} for (values, _), p in pairs]
 
     def for_people(self, answer: dict[str, Any]) -> str:
+        """The probability, then the pair, on a line."""
         return f"{answer['probability']:7.2%} that it follows: {answer['text']} | {answer['text_b']}"
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer itself."""
         return answer
 
 
@@ -190,12 +200,15 @@ class Score:
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
+        """Raises UserError where the model has no MLM head."""
         engine.require("mlm_head", "score a text")
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[str, Item]:
+        """The text of a record, and its tokens."""
         return values["text"], encoded(engine, values["text"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[dict[str, Any]]:
+        """The pseudo-log-likelihood of each text: every token is masked in turn."""
         mask = engine.model.tokenizer.mask_id
         masked = (
             Item([*item.ids[:i], mask, *item.ids[i + 1 :]], places=(i,), targets=(item.ids[i],))
@@ -219,8 +232,10 @@ class Score:
         return answers
 
     def for_people(self, answer: dict[str, Any]) -> str:
+        """The log-likelihood and the perplexity, then the text, on a line."""
         per_token = f"perplexity {answer['pseudo_perplexity']:9.2f} a token"
         return f"log-likelihood {answer['pseudo_log_likelihood']:10.3f}  {per_token}  {answer['text']}"
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer itself."""
         return answer

@@ -38,9 +38,11 @@ class Resolve:
     )
 
     def check(self, engine: Engine) -> None:
+        """Raises UserError where the model has no trained head for mentions."""
         head_of(engine, "mention", WHAT)
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[dict[str, Any], Item]:
+        """The mentions of a record with their places, and its tokens. Raises UserError for a mention that is not there."""
         text = values["text"]
         found = {name: _place(text, name, values) for name in MENTIONS}
         if twice := [name for name in ("a", "b") if found[name] == found["pronoun"]]:
@@ -56,6 +58,7 @@ class Resolve:
         return {"text": text, **said}, Item(ids, places=tuple(1 + mark for mark in reading.marks))
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[dict[str, Any], Item]]) -> list[dict[str, Any]]:
+        """The name that each pronoun means, with the probabilities."""
         head = head_of(engine, "mention", WHAT)
         found = engine.run(forwards.label_logits, [item for _, item in prepared], "place", head=head)
         answers = []
@@ -65,9 +68,11 @@ class Resolve:
         return answers
 
     def for_people(self, answer: dict[str, Any]) -> str:
+        """The probability, the pronoun and its name, then the text, on a line."""
         return f"{answer['probability']:7.2%}  {answer['pronoun']} = {answer['means'] or 'neither'}  {answer['text']}"
 
     def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer itself."""
         return answer
 
 

@@ -1,12 +1,6 @@
 """What every question to a model has in common: how texts become items, and how a bad text fails alone.
 
-A question is a frozen dataclass of its options with
-
-    fields            what a record must hold
-    check(engine)     UserError where the model cannot answer, or an option is impossible
-    prepare(engine, values) -> prepared        UserError where this record cannot be answered
-    answer(engine, prepared list) -> answers, in order
-    for_people(answer) -> str                  as_json(answer) -> dict
+A question is a frozen dataclass of its options with the members of `Question`.
 """
 
 from __future__ import annotations
@@ -27,20 +21,26 @@ from bert_jax.prediction.streams import Field
 
 
 class Question(Protocol):
-    """One verb with its options; the module's docstring says what each member does."""
+    """One verb with its options."""
 
     @property
-    def fields(self) -> tuple[Field, ...]: ...
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of a record."""
 
-    def check(self, engine: Engine) -> None: ...
+    def check(self, engine: Engine) -> None:
+        """Raises UserError where the model lacks a part, or an option is out of range."""
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> Any: ...
+    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> Any:
+        """One record as the model reads it. Raises UserError for a record that has no answer."""
 
-    def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[Any]: ...
+    def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[Any]:
+        """The answers to prepared records, in their order."""
 
-    def for_people(self, answer: Any) -> str: ...
+    def for_people(self, answer: Any) -> str:
+        """An answer as text for a terminal."""
 
-    def as_json(self, answer: Any) -> dict[str, Any]: ...
+    def as_json(self, answer: Any) -> dict[str, Any]:
+        """An answer as a JSON object."""
 
 
 def ask_each(engine: Engine, question: Question, records: Sequence[Mapping[str, Any]]) -> list[Any]:

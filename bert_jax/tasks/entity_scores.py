@@ -93,14 +93,17 @@ class EntityScore:
 
     @property
     def precision(self) -> float:
+        """The fraction of the predicted entities that are right."""
         return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
+        """The fraction of the gold entities that are found."""
         return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
+        """The harmonic mean of precision and recall."""
         return 2 * self.correct / (self.predicted + self.gold) if self.predicted + self.gold else 0.0
 
 

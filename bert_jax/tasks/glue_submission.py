@@ -1,4 +1,4 @@
-"""A submission to GLUE's leaderboard from the predictions of several runs:
+"""A submission to GLUE's leaderboard from the predictions of several runs.
 
     python -m bert_jax.tasks.glue_submission runs/mrpc/predictions runs/mnli/predictions ... --output=submission
 

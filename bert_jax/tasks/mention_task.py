@@ -1,4 +1,4 @@
-"""Ambiguous pronouns: does "she" mean A, B, or neither (GAP; Webster et al. 2018)?
+"""Ambiguous pronouns: whether "she" means A, B, or neither (GAP; Webster et al. 2018).
 
 A text is one sequence, and the model answers from the first pieces of the pronoun and of both names. A text that is too long is
 read in a window around the three; where they stand too far apart for one, the tokens nearest to each of them are read, and those

@@ -71,7 +71,7 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text can be written as UTF-8: what JSON escapes may be half a surrogate pair ("\\ud83d", half an emoji)."""
+    r"""Whether a text can be written as UTF-8: a JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
     try:
         text.encode()
     except UnicodeEncodeError:

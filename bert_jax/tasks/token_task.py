@@ -278,7 +278,7 @@ def _official(config: TaskConfig, paths: Mapping[str, pathlib.Path], say: Say) -
 
 
 def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
-    """ "PATH, line 3" for the first line of a file that has this label; "" where there is none."""
+    """Where a file first has this label, as "PATH, line 3"; "" where it has it nowhere."""
 
     def has(line: str) -> bool:
         if config.name == "own/token":
