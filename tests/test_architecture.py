@@ -36,7 +36,6 @@ FOLDERS = (
     "finetuning",
     "studies",
 )
-FOUNDATION = ("errors",)  # root modules that folders may import, in order; __version__ is none
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
 DOTFILES = {".ci", ".github", ".gitignore", ".mypy.ini", ".pre-commit-config.yaml", ".pytest.ini", ".ruff.toml"}
 ONLY_IN = {"jax": None, "flax": None, "optax": None, "grain": {"batches"}, "orbax": {"checkpoints"}}
@@ -100,7 +99,7 @@ def test_folders_import_only_what_stands_before_them():
         own = folder(path)
         if own is None:
             continue
-        allowed = {*FOUNDATION, "__version__", *FOLDERS[: FOLDERS.index(own) + 1]}
+        allowed = {"errors", "__version__", *FOLDERS[: FOLDERS.index(own) + 1]}
         for line, module in imports(path):
             parts = module.split(".")
             if parts[0] == "bert_jax" and (len(parts) == 1 or parts[1] not in allowed):
@@ -108,10 +107,28 @@ def test_folders_import_only_what_stands_before_them():
     assert wrong == []
 
 
-def test_the_foundation_imports_nothing_else_of_the_project():
-    for i, foundation in enumerate(FOUNDATION):
-        own = {module for _, module in imports(PACKAGE / f"{foundation}.py") if module.startswith("bert_jax")}
-        assert own <= {f"bert_jax.{earlier}" for earlier in FOUNDATION[:i]}, foundation
+def test_the_root_holds_commands_and_errors_alone():
+    root = {path.stem: path.read_text() for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
+    commands = {stem for stem, text in root.items() if 'if __name__ == "__main__":\n    run_verb(main)\n' in text}
+    assert root.keys() - commands == {"errors"}
+    assert [module for _, module in imports(PACKAGE / "errors.py") if module.startswith("bert_jax")] == []
+
+
+def test_nothing_imports_a_command():
+    commands = {f"bert_jax.{path.stem}" for path in PACKAGE.glob("*.py")} - {"bert_jax.__init__", "bert_jax.errors"}
+    found = [f"{name(path)}:{line} imports {module}" for path in MODULES for line, module in imports(path)]
+    assert [line for line in found if line.rpartition(" ")[2] in commands] == []
+
+
+@pytest.mark.parametrize("directory", sorted({path.parent for path in MODULES} - {PACKAGE}), ids=name)
+def test_every_folder_has_a_map_of_its_modules(directory: pathlib.Path):
+    """Its `__init__.py`: a sentence, what goes in and comes out, and a line for each module in reading order."""
+    there = {path.name for path in directory.glob("*.py")} - {"__init__.py", "__main__.py"}
+    there |= {f"{path.parent.name}/" for path in directory.glob("*/__init__.py")}
+    text = ast.get_docstring(ast.parse((directory / "__init__.py").read_text())) or ""
+    listed = re.findall(r"^    (\w+(?:\.py|/))  +\S", text, re.MULTILINE)
+    assert sorted(listed) == sorted(there)
+    assert re.search(r"^In: .+\. Out: .+\.", text, re.MULTILINE | re.DOTALL), directory
 
 
 def test_each_library_stays_in_its_home():

@@ -1,4 +1,4 @@
-"""The best evaluation of a fine-tuning run: when one is due, which is better, and its weights on disk and as a model."""
+"""The weights of the best evaluation of a fine-tuning run: kept on disk while the run goes on, then exported as its model."""
 
 from __future__ import annotations
 
@@ -15,19 +15,78 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
+from bert_jax.finetuning.job import Job
 from bert_jax.interop.huggingface import Model
-from bert_jax.programs.finetuning import Program
 from bert_jax.runtime.exporting import export_trained, on_host
-from bert_jax.runtime.launch import Run
-from bert_jax.tasks.task import Task
 from bert_jax.tasks.text_task import TextTask
-from bert_jax.training.steps import TrainState
+
+BEST = "best"
+"""The folder of the best evaluation's weights, while a run goes on."""
 
 
-def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
-    """The steps after which dev is scored: evenly within every epoch, and at its end."""
-    each = {max(1, round(steps_per_epoch * i / per_epoch)) for i in range(1, per_epoch + 1)}
-    return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
+class BestWeights:
+    """The best evaluation so far: its parameters, its score and its step, in memory and in the folder `best` of the run.
+
+    A run that continues from the step `until` takes up the best of the steps up to it; None takes the last one written.
+    """
+
+    def __init__(self, job: Job, until: int | None = None):
+        self._job = job
+        self.checkpoints = Checkpoints(job.directory / BEST, keep=1)
+        self._best: Mapping[str, Any] | None = self.checkpoints.restore_latest(best_layout(job.state, job.mesh), until=until)
+
+    def __enter__(self) -> BestWeights:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.checkpoints.__exit__(*exception)
+
+    @property
+    def step(self) -> int | None:
+        """The step of the best evaluation; None before the first."""
+        return None if self._best is None else int(self._best["step"])
+
+    @property
+    def found(self) -> Mapping[str, Any]:
+        """"params", "score" and "step" of the best evaluation. Raises UserError where there is none: the last step is always
+        evaluated, so somebody has removed it."""
+        if self._best is None:
+            raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
+        return self._best
+
+    def offer(self, step: int, score: float, params: Any) -> None:
+        """Takes the weights of `step` as the best if they are better, and begins to save them."""
+        if self._best is None or better(self._job.experiment, step, score, self._best):
+            # in memory of their own: the next training step gives that of the state away
+            self._best = {"params": jax.tree.map(jnp.copy, params), "score": jnp.float32(score), "step": jnp.int32(step)}
+            self.checkpoints.save(step, self._best)
+
+    def ends_run(self, step: int) -> bool:
+        """Whether `patience` evaluations up to `step` have passed without a better one."""
+        return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
+
+    def ensure_saved(self) -> None:
+        """Waits until the best weights are on disk. To be called before a state is saved: a run that continues from it will not
+        evaluate them again."""
+        try:
+            self.checkpoints.finish()
+        except UserError:  # which was said when it happened; there may be room again
+            if self._best is not None and jax.process_count() == 1:  # of several, not all may know
+                self.checkpoints.save(int(self._best["step"]), self._best)
+
+    def export(self, directory: pathlib.Path, start: Model) -> None:
+        """Exports the best weights to the directory's model/, a model like `start` with the task's head. Collective: every
+        process calls it."""
+        job, best = self._job, self.found
+        params = on_host(best["params"], job.mesh)
+        if job.run.is_first:
+            dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
+            config = dataclasses.replace(job.program.config, **dropout)  # a frozen encoder has trained without
+            whole = dataclasses.replace(start, params=params, config=config, head=job.program.head)
+            task = job.data.task
+            of_pairs = task.of_pairs if isinstance(task, TextTask) else None
+            trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs)
+            export_trained(directory, trained, {"task": task.name, "step": int(best["step"])}, None)
 
 
 def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: int, best_step: int) -> bool:
@@ -43,47 +102,9 @@ def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapp
     return float(np.float32(score)) > float(best["score"])  # which is kept in float32: equal scores must be equal
 
 
-def best_layout(abstract: Any, mesh: Mesh) -> dict[str, Any]:
-    """The shapes of what is kept of the best evaluation."""
+def best_layout(state: Any, mesh: Mesh) -> dict[str, Any]:
+    """The shapes of what is kept of the best evaluation, given those of the state."""
     whole = NamedSharding(mesh, PartitionSpec())
     scalars = {"score": jnp.float32, "step": jnp.int32}
     kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}
-    return {"params": abstract.params} | kept
-
-
-def save(
-    step: int, state: TrainState, checkpoints: Checkpoints, best: Mapping[str, Any] | None, best_checkpoints: Checkpoints
-) -> None:
-    """Saves `state` once the best weights so far are on disk: a run that continues from it will not evaluate them again."""
-    try:
-        best_checkpoints.finish()
-    except UserError:  # which was said when it happened; there may be room again
-        if best is not None and jax.process_count() == 1:  # of several, not all may know
-            best_checkpoints.save(int(best["step"]), best)
-    checkpoints.save(step, state)
-
-
-def copy(params: Any) -> Any:
-    """The same arrays in memory of their own: the next step gives the state's away."""
-    return jax.tree.map(jnp.copy, params)
-
-
-def export_best(
-    experiment: FinetuningExperiment,
-    run: Run,
-    directory: pathlib.Path,
-    program: Program,
-    task: Task,
-    start: Model,
-    best: Mapping[str, Any],
-    mesh: Mesh,
-) -> None:
-    """Exports the `best` weights of a run to the directory's model/. Collective: every process calls it."""
-    params = on_host(best["params"], mesh)
-    if run.is_first:
-        dropout = {name: getattr(experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-        config = dataclasses.replace(program.config, **dropout)  # a frozen encoder has trained without
-        whole = dataclasses.replace(start, params=params, config=config, head=program.head)
-        of_pairs = task.of_pairs if isinstance(task, TextTask) else None
-        trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs)
-        export_trained(directory, trained, {"task": task.name, "step": int(best["step"])}, None)
+    return {"params": state.params} | kept

@@ -1,10 +1,9 @@
-"""What a fine-tuning run says: lines for the person, records for `metrics.jsonl`, the picture."""
+"""The log of a fine-tuning run: lines for the person, records for `metrics.jsonl`, the picture."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import pathlib
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -12,12 +11,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
-from bert_jax.batches.labelled import LabelledBatches
-from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.examples.labelled import RowShape
+from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
 from bert_jax.metrics.pictures import draw_task_curves
 from bert_jax.metrics.report import Pace, model_row_flops, training_line
@@ -25,8 +21,6 @@ from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.programs.compilation import compiling
-from bert_jax.runtime.launch import Run
-from bert_jax.runtime.saving import note_failed_saves
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.task import Task
 
@@ -38,59 +32,48 @@ DRAWN_EVERY = 10.0
 
 
 class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
-    """The voice of one run; those of a sweep begin their lines with their name."""
+    """The log of one run that begins or continues at `step`; the lines of a run of a sweep begin with its name."""
 
-    def __init__(
-        self,
-        experiment: FinetuningExperiment,
-        run: Run,
-        directory: pathlib.Path,
-        task: Task,
-        baselines: Mapping[str, Baseline],
-        batches: LabelledBatches,
-        shape: RowShape,
-        model: ModelConfig,
-        mesh: Mesh,
-        last_step: int,
-        step: int,
-    ):
-        self._experiment, self._task, self._directory, self._mesh = experiment, task, directory, mesh
-        self._baselines = baselines
-        self._last_step, self._is_first = last_step, run.is_first
-        self.prefix = f"{directory.name}  " if directory != run.workdir else ""
-        self._row_flops = model_row_flops(model, shape.length)
-        self._watchdog = run.watchdog
+    def __init__(self, job: Job, step: int):
+        self._job, self._task, self._done = job, job.data.task, step
+        self._row_flops = model_row_flops(job.program.config, job.data.shape.length)
         self.pace = Pace()
-        directory.mkdir(parents=True, exist_ok=True)
-        self._metrics = MetricsWriter(directory, resume_step=step or -1) if run.is_first else None
-        self._done = step
+        job.directory.mkdir(parents=True, exist_ok=True)
+        self.metrics = MetricsWriter(job.directory, resume_step=step or -1) if job.run.is_first else None
+        """The writer of `metrics.jsonl`; None where another process writes."""
         self._drawn = time.monotonic()
+        training = job.experiment.training
         if step:
             self.note(f"continuing from step {step:,}")
         else:
             self.note(
-                f"{counted(last_step, 'step')}, {batches.steps_per_epoch:,} an epoch of "
-                f"{counted(experiment.training.batch_size, 'example')}, "
-                f"in rows of {counted(shape.length, 'token')}"
+                f"{counted(job.last_step, 'step')}, {job.batches.steps_per_epoch:,} an epoch of "
+                f"{counted(training.batch_size, 'example')}, "
+                f"in rows of {counted(job.data.shape.length, 'token')}"
             )
-        self.note(in_words(model, [shape.length], mesh))
+        self.note(in_words(job.program.config, [job.data.shape.length], job.mesh))
+        frozen = job.program.config.num_layers + 2 - training.epochs  # the head, the layers, and the embeddings, one an epoch
+        if training.gradual_unfreezing and frozen > 0:
+            lowest = f"the lowest {frozen} of layers and embeddings"
+            self.note(f"gradual unfreezing: in {counted(training.epochs, 'epoch')}, {lowest} stay as they are")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._metrics:
-            self._metrics.close()
+        if self.metrics:
+            self.metrics.close()
 
     def note(self, text: str) -> None:
         """One line."""
-        log.info("%s%s", self.prefix, text)
+        log.info("%s%s", self._job.prefix, text)
 
     @contextlib.contextmanager
     def compiling(self, what: str, batch: Mapping[str, np.ndarray]) -> Iterator[None]:
         """Around the compilation of `what` for such rows: says so, and leaves its time out of the rates."""
         rows, length = batch["input_ids"].shape
-        self._watchdog.alive("compilation")
-        with self.pace.pause(), compiling(f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}", self.prefix):
+        self._job.run.watchdog.alive("compilation")
+        of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
+        with self.pace.pause(), compiling(of_rows, self._job.prefix):
             yield
-        self._watchdog.alive("compilation")
+        self._job.run.watchdog.alive("compilation")
 
     def training(self, step: int, window: Mapping[str, Any]) -> None:
         """One line and one record: the means of the steps since the last one."""
@@ -100,49 +83,45 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         steps, since = max(values["steps"], 1.0), step - self._done
         flops = values["packed_rows"] * self._row_flops
         self.pace.add(rows=values["rows"], tokens=values["tokens"], flops=flops)
-        rates = self.pace.report(flops_left=flops / since * (self._last_step - step))
+        rates = self.pace.report(flops_left=flops / since * (self._job.last_step - step))
         self._done = step
         scores = {"loss": values["loss"] / max(values["weight"], 1e-6)}
         if self._task.head.problem != "regression":
             scores["accuracy"] = values["correct"] / max(values["labels"], 1.0)
-        kind = self._mesh.devices.flat[0].device_kind
-        self.note(training_line(step, self._last_step, scores, rates, kind, self._mesh.size))
+        kind = self._job.mesh.devices.flat[0].device_kind
+        self.note(training_line(step, self._job.last_step, scores, rates, kind, self._job.mesh.size))
         if values["skipped"]:
             skipped = int(values["skipped"])
-            log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self.prefix, skipped)
+            log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self._job.prefix, skipped)
         record = scores | rates | {"grad_norm": values["grad_norm"] / steps}
         record |= {name: values[name] for name in ("skipped", "learning_rate")}
-        if self._metrics:
-            self._metrics.write(step, {f"train/{name}": value for name, value in record.items()})
+        if self.metrics:
+            self.metrics.write(step, {f"train/{name}": value for name, value in record.items()})
 
     def evaluation(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
         """The scores of every dev split."""
         for split, own in scores.items():
-            self.note(f"{split} after step {step:,}: {shown(own, self._task.metric, self._baselines[split].bar)}")
-        if self._metrics:
-            self._metrics.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
+            self.note(f"{split} after step {step:,}: {shown(own, self._task.metric, self._job.data.baselines[split].bar)}")
+        if self.metrics:
+            self.metrics.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
         if time.monotonic() - self._drawn > DRAWN_EVERY:
             self.draw()
 
-    def failed_saves(self, step: int, checkpoints: Checkpoints, best: Checkpoints) -> None:
-        """A record of saves that have failed in a row, of states and of the best weights."""
-        note_failed_saves(self._metrics, step, checkpoints=checkpoints, best=best)
-
     def warn_degenerate(self, split: str, reason: str) -> None:
         """The weights are of no use, whatever their score."""
-        log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self.prefix, split, reason)
+        log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self._job.prefix, split, reason)
 
     def draw(self) -> None:
         """Draws the curves so far."""
         self._drawn = time.monotonic()
-        if self._is_first:
-            split = next(iter(self._baselines))
+        if self._job.run.is_first:
+            split = next(iter(self._job.data.baselines))
             draw_task_curves(
-                self._directory / METRICS,
-                self._directory / PICTURE,
-                title=f"{self._task.name}: {self._directory.name}",
+                self._job.directory / METRICS,
+                self._job.directory / PICTURE,
+                title=f"{self._task.name}: {self._job.directory.name}",
                 metric=f"{split}/{self._task.metric}",
-                baselines=self._baselines[split].named,
+                baselines=self._job.data.baselines[split].named,
             )
 
 

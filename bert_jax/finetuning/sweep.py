@@ -23,21 +23,20 @@ import jax
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.corpus.files import parse_json
 from bert_jax.errors import UserError
+from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.words import counted
 from bert_jax.metrics.pictures import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS
 from bert_jax.runtime.exporting import write_results
+from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.interruptions import HUNG
 from bert_jax.runtime.launch import Run
-from bert_jax.runtime.shares import OthersLost
 from bert_jax.sharding.out_of_memory import OutOfMemory
 
 log = logging.getLogger(__name__)
 
 RUNS = "runs"
 PICTURE = "curves.png"
-BEST = "best"
-"""The folder of the best evaluation's weights, while a run goes on."""
 UNSAVED = "unsaved"
 """What a finished run could not save, a sentence, among its results."""
 SETTINGS = ("batch_size", "learning_rate", "epochs")
@@ -66,7 +65,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     """Trains all runs of `experiment`, compares them, and finishes the best; returns the exit status.
 
     `train` makes one run in a directory on some devices, and gives its results, or None when it was asked to stop. A run that was
-    finished by an earlier start is not repeated. Where processes compute apart each makes its share of the runs, and process 0
+    finished by an earlier start is not repeated. Independent processes train their shares of the runs, and process 0
     waits for them and does the rest.
     """
     runs, share = experiment.runs(), run.share
@@ -95,11 +94,11 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         shared = (counted(share.count, "process"), counted(len(runs), "run"), len(share.of(runs)))
         log.info("%s for %s; this one has %d", *shared)
     if not _side_by_side(train_one, share.of(range(len(runs))), groups):
-        share.stopped()
+        share.tell_stopped()
         return run.preemption.exit_status
     try:
         found = share.gather({one.directory.name: dict(one.results) for one in learned}, waiting=lambda: _waiting(run))
-    except OthersLost as error:
+    except ProcessesLost as error:
         log.error("%s; start the same command on all of them again: what is finished is not repeated", error)
         return HUNG
     if found is None:

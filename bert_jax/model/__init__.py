@@ -1,0 +1,18 @@
+"""Arrays to logits: BERT as Linen modules. No mesh, no files, no loss.
+
+In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden states and logits.
+
+    config.py          ModelConfig and HeadConfig; the published sizes
+    products.py        matrix products and their gradients
+    layers.py          Dense, LayerNorm, GELU, dropout; the glossary of axis letters
+    embeddings.py      token ids -> vectors
+    attention.py       self-attention, plain
+    residual_norm.py   LayerNorm(x + dropout(y))
+    kernels/           fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` says which runs where
+    encoder.py         the stack of layers
+    bert.py            embeddings, encoder, pooler
+    features.py        which hidden states a labelled head reads
+    heads.py           the pretraining heads, and the head of a labelled task
+    pretraining.py     BERT with the two pretraining heads
+    labelling.py       BERT with the head of a labelled task
+"""

@@ -22,12 +22,11 @@ from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.metrics.report import model_row_flops
 from bert_jax.model.config import HeadConfig, ModelConfig, published
 from bert_jax.programs.finetuning import shared, training_program
-from bert_jax.programs.pretraining import jitted_eval_step, jitted_train_step, phase_row_flops, state_layout, trained_parameters
+from bert_jax.programs.pretraining import jitted_eval_step, phase_row_flops, pretraining_program, trained_parameters
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.tasks.registry import head_kind
 from bert_jax.training.label_losses import LabelLoss
-from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import TrainState
 
 Described = TypeVar("Described", bound=PretrainingExperiment | FinetuningExperiment)
@@ -69,13 +68,11 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     mesh = make_mesh(experiment.mesh, devices)
     p = experiment.phases[phase]
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
-    abstract, shardings = state_layout(experiment, optimizer, mesh)
-    state = with_shardings(abstract, shardings)
+    program = pretraining_program(experiment, mesh)
     batch = _on(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
-    step = jitted_train_step(experiment, phase, optimizer, shardings, mesh)
-    lowered = _lower(mesh, step, state, batch)
-    return StepProgram(lowered, mesh, state, batch, p.batch_size, p.length, p.batch_size * phase_row_flops(experiment, phase))
+    lowered = _lower(mesh, program.training_step(phase), program.state, batch)
+    flops = p.batch_size * phase_row_flops(experiment, phase)
+    return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops)
 
 
 def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[Any]) -> StepProgram:

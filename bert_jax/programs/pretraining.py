@@ -2,22 +2,68 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
 import flax.linen as nn
 import jax
+import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.metrics.report import model_row_flops
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
-from bert_jax.sharding.rules import BATCH, parameter_shardings, spread_over_data, state_shardings, with_shardings
+from bert_jax.sharding.rules import (
+    BATCH,
+    check_batch_size,
+    parameter_shardings,
+    spread_over_data,
+    state_shardings,
+    with_shardings,
+)
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingProgram:
+    """What a pretraining run computes with on a mesh."""
+
+    experiment: PretrainingExperiment
+    mesh: Mesh
+    optimizer: optax.GradientTransformation
+    state: Any
+    """The shapes of the `TrainState`, with the sharding of each array."""
+    shardings: Any
+    """The shardings alone, a tree like the state."""
+
+    def training_step(self, phase: int) -> Any:
+        """The jitted training step of a phase, see `jitted_train_step`."""
+        return jitted_train_step(self.experiment, phase, self.optimizer, self.shardings, self.mesh)
+
+    def begin(self, parameters: Any | None = None) -> TrainState:
+        """The state before step 0 on the mesh: of these `parameters`, or of random ones that follow from the seed."""
+        if parameters is None:
+            return jax.jit(functools.partial(initial_state, self.experiment, self.optimizer), out_shardings=self.shardings)()
+        return jax.jit(functools.partial(new_state, optimizer=self.optimizer), out_shardings=self.shardings)(parameters)
+
+
+def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh) -> PretrainingProgram:
+    """The optimizer and the layout of the state of `experiment` on `mesh`; no memory is used."""
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
+    abstract, shardings = state_layout(experiment, optimizer, mesh)
+    return PretrainingProgram(experiment, mesh, optimizer, with_shardings(abstract, shardings), shardings)
+
+
+def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
+    """Raises UserError where the rows of a phase or of the evaluation do not divide among the devices of `mesh`."""
+    for i, phase in enumerate(experiment.phases):
+        check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
+    check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
 
 
 def initial_state(experiment: PretrainingExperiment, optimizer: Any) -> TrainState:

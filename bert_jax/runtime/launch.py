@@ -24,9 +24,9 @@ from bert_jax.errors import REFUSED
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.flags import Flags
+from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.interruptions import HUNG, Preemption, Watchdog
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
-from bert_jax.runtime.shares import Share
 from bert_jax.runtime.workdir import open_workdir
 from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
 
@@ -36,13 +36,13 @@ class Run:
     """What `begin` has made ready for the loop."""
 
     workdir: pathlib.Path
-    is_first: bool  # the one that writes files: process 0, or each one of those that compute apart
+    is_first: bool  # the one that writes files: process 0, or each one of independent processes
     preemption: Preemption
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
     """Where compiled steps may be found."""
-    share: Share = dataclasses.field(default_factory=lambda: Share(pathlib.Path()))
-    """This process's part of what processes that compute apart do together."""
+    share: ProcessShare = dataclasses.field(default_factory=lambda: ProcessShare(pathlib.Path()))
+    """This process's share of the runs of a sweep, where processes are independent."""
 
 
 @contextlib.contextmanager
@@ -52,13 +52,13 @@ def begin(
     config: Mapping[str, Any],
     may_change: Sequence[str] = (),
     completed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-    apart: bool = False,
+    independent: bool = False,
 ) -> Iterator[Run]:
     """Everything between the command line and the loop, in the order in which it can fail; undone in reverse when the loop ends.
 
     `config` is the resolved configuration as plain nested values; `may_change` names the keys a continued run may give new
     values, `completed` fills in what an older configuration lacks (see `workdir.open_workdir`). Several processes compute as one,
-    or `apart`: each with its own devices, and a share of the work.
+    or are `independent`: each with its own devices and its share of the work.
     """
     quiet_libraries()
     keep_compiled_programs()
@@ -70,9 +70,9 @@ def begin(
             stack.enter_context(open_workdir(flags.workdir, verb, config, may_change, completed))
 
         start = ""
-        if found and apart:
+        if found and independent:
             start_logging(index)
-            start = _meet_apart(found, flags, config, open_first)
+            start = _meet_independently(found, flags, config, open_first)
         else:
             processes.connect(found, config, timeout=flags.start_timeout)
             start_logging(index)
@@ -80,8 +80,8 @@ def begin(
             processes.require_shared(flags.workdir)
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(Watchdog(flags.workdir, floor=flags.hang_seconds))
-        part = (index, count) if apart else (0, 1)
-        share = Share(flags.workdir, *part, start=start, stop=preemption.request, patience=flags.hang_seconds)
+        part = (index, count) if independent else (0, 1)
+        share = ProcessShare(flags.workdir, *part, start=start, stop=preemption.request, patience=flags.hang_seconds)
         stack.enter_context(share)
         try:
             with fits_in_memory(lambda: Demand("this run")):  # what the steps of the run have not explained themselves
@@ -92,19 +92,20 @@ def begin(
             raise
 
 
-def _meet_apart(found: processes.Hosts, flags: Flags, config: Mapping[str, Any], open_first: Callable[[], None]) -> str:
-    """The roll call of processes that will compute apart, in which the first one opens the workdir; returns the start's name."""
+def _meet_independently(found: processes.Hosts, flags: Flags, config: Mapping[str, Any], open_first: Callable[[], None]) -> str:
+    """The roll call of processes that will be independent, in which the first one opens the workdir; returns the name of the
+    start."""
 
     def begin() -> str:
         open_first()
         word = os.urandom(8).hex()
-        processes.mark(flags.workdir, word)
+        processes.write_marker(flags.workdir, word)
         return word
 
     word = processes.roll_call(found, processes.identity(config), flags.start_timeout, begin=begin)
-    if not processes.sees(flags.workdir, word):
+    if not processes.finds_marker(flags.workdir, word):
         raise processes.not_shared(flags.workdir, str(found.index))
-    processes.stay_apart()
+    processes.stay_independent()
     return word
 
 

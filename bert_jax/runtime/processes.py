@@ -84,7 +84,7 @@ def connect(hosts: Hosts | None, config: Mapping[str, Any], *, timeout: float = 
     jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index, initialization_timeout=max(60, int(timeout)))
 
 
-def stay_apart() -> None:
+def stay_independent() -> None:
     """Has JAX, before it starts, take this host's TPU chips for a slice of their own; on other hardware it does so by itself.
 
     The variables by which several processes share the chips of one host, here for one process; without them libtpu waits for all
@@ -284,12 +284,12 @@ MARK = ".shared"
 """The file by which processes find that they see one directory."""
 
 
-def mark(directory: pathlib.Path, word: str) -> None:
+def write_marker(directory: pathlib.Path, word: str) -> None:
     """Leaves `word` in the directory for `sees` in the other processes."""
     (directory / MARK).write_text(word)
 
 
-def sees(directory: pathlib.Path, word: str, patience: float = 60.0) -> bool:
+def finds_marker(directory: pathlib.Path, word: str, patience: float = 60.0) -> bool:
     """Whether the `directory` of this process is the one with that word; network file systems show a new file seconds later."""
     path, deadline = directory / MARK, time.monotonic() + patience
     while not (seen := path.is_file() and path.read_text() == word) and time.monotonic() < deadline:
@@ -311,8 +311,8 @@ def require_shared(directory: pathlib.Path) -> None:
         return
     number = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(os.urandom(4), np.int32)))
     if jax.process_index() == 0:
-        mark(directory, str(number))
-    everywhere = np.asarray(multihost_utils.process_allgather(np.array(sees(directory, str(number)))))
+        write_marker(directory, str(number))
+    everywhere = np.asarray(multihost_utils.process_allgather(np.array(finds_marker(directory, str(number)))))
     if jax.process_index() == 0:
         (directory / MARK).unlink(missing_ok=True)
     if blind := [str(i) for i in np.flatnonzero(~everywhere)]:

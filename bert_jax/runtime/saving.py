@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
+from typing import Any
 
 from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.errors import UserError
 from bert_jax.metrics.writer import MetricsWriter
-
-log = logging.getLogger(__name__)
+from bert_jax.runtime.interruptions import Watchdog
 
 
 def due(step: int, every: int, *, last: int) -> bool:
@@ -15,10 +16,38 @@ def due(step: int, every: int, *, last: int) -> bool:
     return step % every == 0 or step == last
 
 
-def note_failed_saves(metrics: MetricsWriter | None, step: int, **kinds: Checkpoints) -> None:
-    """Writes to `metrics.jsonl` how many saves in a row have failed, where some have; of the checkpoints of each kind."""
-    failed = {f"{kind}/failed_saves_in_a_row": kept.failed_in_a_row for kind, kept in kinds.items() if kept.failed_in_a_row}
-    if metrics and failed:
-        metrics.write(step, failed)
+class Saver:
+    """Saves the states of a run in the background, and writes to `metrics.jsonl` how many saves in a row have failed."""
 
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        metrics: MetricsWriter | None,
+        watchdog: Watchdog,
+        before: Callable[[], object],
+        best: Checkpoints | None = None,
+    ):
+        """`before` is called before every save. `best` are checkpoints of another kind, whose failures are recorded as well."""
+        self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
+        self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
+    def save(self, step: int, state: Any) -> None:
+        """Begins to save `state`, the one after `step`. To be called after the metrics of `step` are written, so that a kill in
+        between loses neither."""
+        self._before()
+        self._checkpoints.save(step, state)
+        self._record(step)
+        self._watchdog.alive("saving")
+
+    def finish(self, step: int) -> UserError | None:
+        """Waits for the last save, and gives its error where it failed."""
+        failure = self._checkpoints.failure()
+        self._record(step)
+        return failure
+
+    def _record(self, step: int) -> None:
+        failed = {
+            f"{kind}/failed_saves_in_a_row": kept.failed_in_a_row for kind, kept in self._kinds.items() if kept.failed_in_a_row
+        }
+        if self._metrics and failed:
+            self._metrics.write(step, failed)

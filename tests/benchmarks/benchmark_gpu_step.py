@@ -208,13 +208,13 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     import flax.linen as nn
     import jax
 
-    from bert_jax import pretrain
     from bert_jax.batches.device import to_device
     from bert_jax.batches.prefetch import prefetch
     from bert_jax.configs.pretraining import PretrainingExperiment
     from bert_jax.costs.memory import used_bytes
     from bert_jax.model.kernels.dispatch import in_words
     from bert_jax.model.pretraining import abstract_parameters
+    from bert_jax.programs.pretraining import initial_state, jitted_train_step, state_layout
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
     from bert_jax.training.optimizers import make_optimizer
@@ -231,14 +231,14 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
 
     mesh = make_mesh(experiment.mesh, [device])
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
-    _, shardings = pretrain.state_layout(experiment, optimizer, mesh)
+    _, shardings = state_layout(experiment, optimizer, mesh)
     corpus, tables = text(options.corpus)
     source = BatchSource(corpus, experiment.example_config(0), setting.rows, experiment.phase_seed(0), tables=tables)
-    rows = functools.partial(pretrain.checked_rows, source, 0, (0, 1), experiment.model)
+    rows = source.at
     try:
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            state = jax.jit(functools.partial(pretrain.initial_state, experiment, optimizer), out_shardings=shardings)()
-            step = pretrain.jitted_train_step(experiment, 0, optimizer, shardings, mesh)
+            state = jax.jit(functools.partial(initial_state, experiment, optimizer), out_shardings=shardings)()
+            step = jitted_train_step(experiment, 0, optimizer, shardings, mesh)
             step = step.lower(state, to_device(rows(0), mesh, BATCH)).compile()
             batches = prefetch(rows, 0, WARM_UP + options.steps * options.blocks)
             pending: Any = None

@@ -29,6 +29,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bert_jax.pretraining.corpora import check_corpus
+from bert_jax.programs.pretraining import initial_state, jitted_train_step, state_layout
 from bert_jax.runtime.flags import parse_flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -40,7 +42,6 @@ import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
-from bert_jax import pretrain
 from bert_jax.batches.device import to_device
 from bert_jax.batches.source import BatchSource
 from bert_jax.configs.pretraining import PretrainingExperiment
@@ -114,7 +115,7 @@ def batches_of(experiment: PretrainingExperiment) -> list[Batch]:
     """The batch of every step of the first phase."""
     phase = experiment.phases[0]
     corpus = open_corpus(experiment.corpus.directory, "train")
-    pretrain.check_corpus(experiment, corpus, open_corpus(experiment.corpus.directory, "heldout"))
+    check_corpus(experiment, corpus, open_corpus(experiment.corpus.directory, "heldout"))
     source = BatchSource(corpus, experiment.example_config(0), phase.batch_size, experiment.phase_seed(0))
     return [source.at(step) for step in range(phase.steps)]
 
@@ -128,18 +129,18 @@ def beginning(experiment: PretrainingExperiment) -> Callable[[Any], Any]:
     if experiment.init_from:
         given = pretraining_start(experiment, open_corpus(experiment.corpus.directory, "train").vocabulary)
         return lambda seed: new_state(jax.tree.map(jnp.array, given), optimizer)
-    return jax.jit(lambda seed: pretrain.initial_state(dataclasses.replace(experiment, seed=seed), optimizer))
+    return jax.jit(lambda seed: initial_state(dataclasses.replace(experiment, seed=seed), optimizer))
 
 
 def our_curves(experiment: PretrainingExperiment, seeds: Sequence[int], batches: Sequence[Batch]) -> np.ndarray:
     """The loss before every update, float64 [R, S], of the step that `pretrain` runs; compiled once, for any seed."""
     mesh = make_mesh(experiment.mesh)
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
-    _, shardings = pretrain.state_layout(experiment, optimizer, mesh)
+    _, shardings = state_layout(experiment, optimizer, mesh)
 
     def train(seed: jax.Array, state: Any, batch: Any) -> Any:
         seeded = dataclasses.replace(experiment, seed=seed)  # type: ignore[arg-type]
-        return pretrain.jitted_train_step(seeded, 0, optimizer, shardings, mesh)(state, batch)
+        return jitted_train_step(seeded, 0, optimizer, shardings, mesh)(state, batch)
 
     start, step, curves = beginning(experiment), jax.jit(train, donate_argnums=1), []
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):

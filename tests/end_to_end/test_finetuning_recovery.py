@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-import bert_jax.finetune
+from bert_jax.finetuning import best_weights
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done, Signal
 from tests.end_to_end.runs import (
@@ -75,7 +75,7 @@ def started(data: pathlib.Path, workdir: pathlib.Path, *flags: str, prepare: Cal
 def given_improvements() -> None:
     """In the process of a run: which of its evaluations are better ones does not hang on the last digits of their scores, which
     another CPU rounds otherwise, so that everything happens at steps known beforehand."""
-    bert_jax.finetune.better = lambda experiment, step, score, best: step in IMPROVING
+    best_weights.better = lambda experiment, step, score, best: step in IMPROVING
 
 
 def only_small_files() -> None:
@@ -108,20 +108,20 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     shutil.copytree(toys / "model", moved / "model")
     workdir, early = base / "killed", base / "early"
     deaths = {
-        "a best and no state": Signal("bert_jax.finetune:save", argument=4, once_there=(f"{workdir}/best/3",)),
+        "a best and no state": Signal("bert_jax.runtime.saving:Saver.save", argument=4, once_there=(f"{workdir}/best/3",)),
         "a best newer than the state": Signal(
-            "bert_jax.finetune:save",
+            "bert_jax.runtime.saving:Saver.save",
             argument=8,
             once_there=(f"{workdir}/checkpoints/4", f"{workdir}/best/6"),
         ),
         "stopped": Signal("bert_jax.runtime.interruptions:Preemption.requested", argument=9, number=signal.SIGTERM),
-        "saving": Signal("bert_jax.finetune:save", argument=12, after=True),
+        "saving": Signal("bert_jax.runtime.saving:Saver.save", argument=12, after=True),
         "a state and its best": Signal(
-            "bert_jax.finetune:save", argument=24, after=True, once_there=(f"{workdir}/checkpoints/24",)
+            "bert_jax.runtime.saving:Saver.save", argument=24, after=True, once_there=(f"{workdir}/checkpoints/24",)
         ),
         "in the last evaluation": Signal("bert_jax.finetuning.log:FinetuningLog.evaluation", argument=45),
         "no results yet": Signal("bert_jax.finetune:write_results"),
-        "no model yet": Signal("bert_jax.finetune:export_best"),
+        "no model yet": Signal("bert_jax.finetuning.best_weights:BestWeights.export"),
     }
     ends, best = {}, {}
     for name, death in deaths.items():

@@ -71,8 +71,8 @@ def test_a_run_whose_step_runs_out_continues_with_the_flag_that_it_names(experim
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        ("bert_jax.pretrain:summarise", "the evaluation of phase 0 does not fit in memory"),
-        ("bert_jax.pretrain:initial_state", "the state (parameters and optimizer) does not fit in memory"),
+        ("bert_jax.pretraining.evaluation:summarise", "the evaluation of phase 0 does not fit in memory"),
+        ("bert_jax.programs.pretraining:initial_state", "the state (parameters and optimizer) does not fit in memory"),
     ],
 )
 def test_what_ran_out_is_named(experiment: pathlib.Path, tmp_path: pathlib.Path, function: str, says: str):
@@ -81,7 +81,7 @@ def test_what_ran_out_is_named(experiment: pathlib.Path, tmp_path: pathlib.Path,
 
 def test_a_task_that_runs_out_keeps_its_checkpoints_and_continues_with_the_flag(toys: pathlib.Path, tmp_path: pathlib.Path):
     workdir, often = tmp_path / "run", ("--config.checkpoints.every=4", "--config.training.epochs=1", "--config.log_every=1")
-    (done,) = forked.run(toys, command(toys, workdir, *often), at=Shortage("bert_jax.finetune:stop_if_diverged", call=6))
+    (done,) = forked.run(toys, command(toys, workdir, *often), at=Shortage("bert_jax.runtime.step_sums:StepSums.add", call=6))
     says = refused(done)
     assert says.startswith(f"the training step {RUNS_OUT}")
     assert " rows of 32 tokens a step, " in says
@@ -103,7 +103,7 @@ def test_the_evaluation_of_a_task_is_told_apart_from_its_step(toys: pathlib.Path
 
 def test_of_a_sweep_the_run_that_runs_out_counts_as_failed_and_the_others_go_on(toys: pathlib.Path, tmp_path: pathlib.Path):
     flags = ("--config.sweep.seeds=[1, 2]", "--config.training.epochs=1")
-    at = Shortage("bert_jax.finetune:stop_if_diverged")
+    at = Shortage("bert_jax.runtime.step_sums:StepSums.add")
     (done,) = forked.run(toys, command(toys, tmp_path / "run", *flags), at=at)
     assert done.status == 0, done.output
     assert "Traceback" not in done.output

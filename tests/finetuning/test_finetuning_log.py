@@ -49,9 +49,18 @@ def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
     units = random_units("sequence", 8)
     shape = row_shape(units, "sequence")
     batches = LabelledBatches(units, shape, 4, 0, row_multiple=1, pad_id=0)
-    experiment = FinetuningExperiment.from_dict({"init_from": "m"})
-    about = (TASK, BASELINES, batches, shape, TINY, make_mesh(MeshConfig()))
-    with FinetuningLog(experiment, run, tmp_path, *about, 4, 0) as log:
+    job: Any = types.SimpleNamespace(
+        experiment=FinetuningExperiment.from_dict({"init_from": "m"}),
+        run=run,
+        directory=tmp_path,
+        prefix="",
+        mesh=make_mesh(MeshConfig()),
+        data=types.SimpleNamespace(task=TASK, baselines=BASELINES, shape=shape),
+        program=types.SimpleNamespace(config=TINY),
+        batches=batches,
+        last_step=4,
+    )
+    with FinetuningLog(job, 0) as log:
         yield log
 
 

@@ -16,9 +16,10 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
-from bert_jax.finetuning.sweep import BEST, Learned, device_groups, summarise, sweep, table
+from bert_jax.finetuning.best_weights import BEST
+from bert_jax.finetuning.sweep import Learned, device_groups, summarise, sweep, table
+from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.launch import Run
-from bert_jax.runtime.shares import Share
 from bert_jax.sharding.out_of_memory import OutOfMemory
 
 SCORES = {1: 0.5, 2: 0.875, 3: 0.25, 4: 0.875}
@@ -269,7 +270,7 @@ def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all
             return by_seed(one, directory, devices)
 
         run = run_in(tmp_path)
-        with Share(tmp_path, index, 3, start="this one", beat=0.02) as share:
+        with ProcessShare(tmp_path, index, 3, start="this one", beat=0.02) as share:
             return sweep(whole, dataclasses.replace(run, share=share), train, finish)
 
     with ThreadPoolExecutor(3) as pool:

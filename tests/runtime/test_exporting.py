@@ -13,8 +13,8 @@ import safetensors.numpy
 
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
-from bert_jax.runtime.divergence import require_learned, stop_if_diverged
 from bert_jax.runtime.exporting import export_trained
+from bert_jax.runtime.step_sums import StepSums, require_learned
 from bert_jax.training.steps import add_sums
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.small_disk import files_of_at_most
@@ -109,6 +109,8 @@ def test_a_diverged_run_says_so_on_a_full_disk_too(tmp_path):
     def rows(step: int) -> dict[str, np.ndarray]:
         return {"input_ids": np.random.default_rng(step).integers(0, 1 << 30, (64, 64))}
 
+    sums = StepSums(3, tmp_path, rows)
+    sums.add(7, {"skipped_in_a_row": np.float32(3)})
     with files_of_at_most(1000), pytest.raises(UserError, match=r"in 3 steps in a row, .*could not be kept in .*File too large"):
-        stop_if_diverged(3, tmp_path, rows, 7, {"skipped_in_a_row": np.float32(3)})
+        sums.check(7)
     assert list(tmp_path.iterdir()) == []

@@ -117,11 +117,11 @@ def test_a_worker_that_sees_another_directory_finds_out(tmp_path: pathlib.Path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for directory in (ours, theirs):
         directory.mkdir()
-    processes.mark(ours, "this start")
-    assert processes.sees(ours, "this start", patience=0)
-    assert not processes.sees(theirs, "this start", patience=0)
-    processes.mark(theirs, "an earlier start")
-    assert not processes.sees(theirs, "this start", patience=0)
+    processes.write_marker(ours, "this start")
+    assert processes.finds_marker(ours, "this start", patience=0)
+    assert not processes.finds_marker(theirs, "this start", patience=0)
+    processes.write_marker(theirs, "an earlier start")
+    assert not processes.finds_marker(theirs, "this start", patience=0)
 
 
 @pytest.mark.parametrize(("chips", "bounds"), [(1, "1,1,1"), (4, "2,2,1"), (8, "2,4,1"), (0, "2,2,1")])
@@ -131,7 +131,7 @@ def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.Monke
     monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: found if pattern.startswith("accel") else [])
     environment = dict.fromkeys(names, "of the slice") | {"MEGASCALE_NUM_SLICES": "2", "OTHER": "stays"}
     monkeypatch.setattr(processes.os, "environ", environment)
-    processes.stay_apart()
+    processes.stay_independent()
     assert environment == dict(zip(names, ("1,1,1", bounds, "0", "0", "localhost"), strict=True)) | {"OTHER": "stays"}
 
 

@@ -1,5 +1,8 @@
-"""The embedded corpus: English prose that every installation already has. `embedded_dataset_builder` is its tfds builder,
-`prose` its text.
+"""The embedded corpus: English prose that every Python installation holds. tfds takes a data set's name from the folder of its
+builder, so the builder has a folder of its own.
 
-tfds takes a data set's name from the folder its builder is in, so the builder has a folder of its own.
+In: reference texts and docstrings. Out: the tfds data set `embedded`, one document a module or topic.
+
+    prose.py                      reference texts and docstrings -> paragraphs of prose
+    embedded_dataset_builder.py   the tfds builder
 """

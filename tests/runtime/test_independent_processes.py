@@ -1,4 +1,4 @@
-"""Processes that share out a sweep, here as threads with a `Share` each."""
+"""Processes that share out a sweep, here as threads with a `ProcessShare` each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime.shares import FOLDER, OthersLost, Share
+from bert_jax.runtime.independent_processes import FOLDER, ProcessesLost, ProcessShare
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 QUICK = 0.02
 
 
-def share(directory: pathlib.Path, index: int, count: int, **settings: object) -> Share:
-    return Share(directory, index, count, **{"start": "this one", "beat": QUICK, **settings})  # type: ignore[arg-type]
+def share(directory: pathlib.Path, index: int, count: int, **settings: object) -> ProcessShare:
+    return ProcessShare(directory, index, count, **{"start": "this one", "beat": QUICK, **settings})  # type: ignore[arg-type]
 
 
 def keep_waiting() -> bool:
@@ -54,14 +54,14 @@ def test_the_first_process_gets_what_all_have_and_the_others_may_leave(tmp_path)
 def test_one_process_is_by_itself_and_writes_nothing(tmp_path):
     with share(tmp_path, 0, 1) as own:
         assert own.gather(5, keep_waiting) == [5]
-        own.stopped()
+        own.tell_stopped()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_one_is_stopped_all_stop_and_say_why(tmp_path, caplog):
     told = threading.Event()
     with share(tmp_path, 0, 3) as first, share(tmp_path, 2, 3, stop=told.set), share(tmp_path, 1, 3) as second:
-        second.stopped()
+        second.tell_stopped()
         assert told.wait(20)
         assert first.gather("mine", keep_waiting) is None
     assert "another process was asked to stop, or the first one is gone: saving, then stopping" in caplog.messages
@@ -79,13 +79,13 @@ def test_a_process_that_failed_is_named_at_once(tmp_path):
         second.gather("mine", keep_waiting)
         with pytest.raises(ZeroDivisionError), share(tmp_path, 2, 3):
             raise ZeroDivisionError
-        with pytest.raises(OthersLost, match="process 2 of 3 failed or shows no sign of life"):
+        with pytest.raises(ProcessesLost, match="process 2 of 3 failed or shows no sign of life"):
             first.gather("mine", keep_waiting)
 
 
 def test_a_process_that_shows_no_sign_of_life_is_named_and_one_that_does_is_waited_for(tmp_path):
     with share(tmp_path, 0, 3, patience=2.0) as first, share(tmp_path, 1, 3):
-        with pytest.raises(OthersLost, match="process 2 of 3 failed"):  # it never came
+        with pytest.raises(ProcessesLost, match="process 2 of 3 failed"):  # it never came
             first.gather("mine", keep_waiting)
         assert (tmp_path / FOLDER / "1.json").exists()
 
@@ -96,7 +96,7 @@ def test_what_an_earlier_start_has_left_is_not_heeded(tmp_path):
         record = {"start": "an earlier one", "beats": 9, "state": state, "value": "old"}
         (tmp_path / FOLDER / f"{index}.json").write_text(json.dumps(record))
     told = threading.Event()
-    with share(tmp_path, 0, 3, patience=0.3, stop=told.set) as first, pytest.raises(OthersLost, match="process 1, 2 of 3"):
+    with share(tmp_path, 0, 3, patience=0.3, stop=told.set) as first, pytest.raises(ProcessesLost, match="process 1, 2 of 3"):
         first.gather("mine", keep_waiting)
     assert not told.is_set()
 
@@ -165,7 +165,7 @@ def test_a_full_disk_ends_no_run_before_its_value_is_due(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with share(tmp_path, 1, 2) as own:
-        monkeypatch.setattr("bert_jax.runtime.shares.write_json", full)
+        monkeypatch.setattr("bert_jax.runtime.independent_processes.write_json", full)
         time.sleep(5 * QUICK)
         with pytest.raises(OSError, match="No space left"):
             own.gather("mine", keep_waiting)

@@ -1,8 +1,12 @@
-"""Processes that share out the runs of a sweep and compute apart: each on its own devices, without a collective between them.
+"""Processes that share the runs of a sweep among themselves, each on its own devices and without a collective between them.
 
-A grid on a slice of several hosts would else train one small run after another on all chips. What the processes have to tell each
-other goes through small files in the directory that they share, since hours lie between the end of the first and of the last, and
-a collective would time out: that each is alive, that one was asked to stop, and what its runs have come to.
+Without them a grid on a slice of several hosts would train one small run after another on all chips. Hours lie between the
+end of the first process and of the last, and a collective would time out; so each process writes a small file into the workdir
+and reads those of the others: that it is alive, that it was asked to stop, the results of its runs.
+
+The `results.json` of the runs and the age of their `metrics.jsonl` alone would be less code, but could not say two of these
+things: that one process was asked to stop, so that all save and stop (a preempted host ends its slice), and that a new start has
+begun, so that processes of an earlier start which still run leave the files to it.
 """
 
 from __future__ import annotations
@@ -33,18 +37,18 @@ EARLIER = 120.0
 """Seconds that a process of an earlier start gets to save and end."""
 
 
-class OthersLost(Exception):
+class ProcessesLost(Exception):
     """Another process has failed, or shows no sign of life."""
 
 
-class Share:
+class ProcessShare:
     """The part of this process, number `index` of `count`; alone it has everything.
 
     `stop` is called as soon as another process says that it was asked to stop, or process 0 is gone. One that shows no sign of
     life for `patience` seconds counts as lost. `start` names this start: what an earlier one has left is not heeded. Its
     processes, should they still run, stop, and the new ones wait for that; UserError is raised if they do not.
 
-    >>> with Share(directory, 1, 4, start="5e0c", stop=preemption.request) as share:
+    >>> with ProcessShare(directory, 1, 4, start="5e0c", stop=preemption.request) as share:
     ...     mine = {run: train(run) for run in share.of(runs)}
     ...     everything = share.gather(mine, waiting=lambda: None)  # in process 0; None in the others, which may leave
     """
@@ -71,7 +75,7 @@ class Share:
         self._thread = threading.Thread(target=self._live, name="share", daemon=True)
         self._held = contextlib.ExitStack()
 
-    def __enter__(self) -> Share:
+    def __enter__(self) -> ProcessShare:
         if self.count > 1:
             self._folder.mkdir(exist_ok=True)
             self._earlier = self._start_of_first()
@@ -95,7 +99,7 @@ class Share:
         """Every `count`-th item: neighbours, which are alike but for the seed, go to different processes."""
         return items[self.index :: self.count]
 
-    def stopped(self) -> None:
+    def tell_stopped(self) -> None:
         """Says that this process was asked to stop, and leaves off; the others are to do the same."""
         with contextlib.suppress(OSError):
             self._write(state=STOPPED)
@@ -104,7 +108,7 @@ class Share:
         """In process 0 the values (plain, as JSON takes them) of all processes in their order, once each has given its own. None
         in the others; in process 0 too if one was asked to stop, or if `waiting`, called every second, says so.
 
-        Raises OthersLost when one can no longer give its value, OSError when this one cannot.
+        Raises ProcessesLost when one can no longer give its value, OSError when this one cannot.
         """
         if self.count == 1:
             return [value]
@@ -115,12 +119,12 @@ class Share:
             self._listen()
             heard = {other: record["state"] for other, (record, _) in self._heard.items()}
             if STOPPED in heard.values() or waiting():
-                self.stopped()
+                self.tell_stopped()
                 return None
             if all(state == DONE for state in heard.values()):
                 return [value, *(self._heard[other][0]["value"] for other in range(1, self.count))]
             if lost := [str(other) for other in heard if self._lost(other)]:
-                raise OthersLost(f"process {', '.join(lost)} of {self.count} failed or shows no sign of life")
+                raise ProcessesLost(f"process {', '.join(lost)} of {self.count} failed or shows no sign of life")
             time.sleep(min(1.0, self._beat))
 
     def _lost(self, other: int) -> bool:

@@ -1,0 +1,163 @@
+"""One fine-tuning run of a sweep: its data, its batches, its program and its evaluation, on the devices that it has."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.batches.device import process_rows, process_shard, to_device
+from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.errors import UserError
+from bert_jax.examples.assemble import Batch
+from bert_jax.finetuning.data import Data
+from bert_jax.finetuning.warm_start import with_own_head
+from bert_jax.interface.progress import evaluation_progress
+from bert_jax.interface.ranges import MOST
+from bert_jax.interface.words import counted
+from bert_jax.interop.huggingface import Model
+from bert_jax.model.embeddings import check_ids
+from bert_jax.programs.compilation import compiling
+from bert_jax.programs.finetuning import Program, Teach, program_of
+from bert_jax.runtime.launch import Run
+from bert_jax.runtime.memory_advice import finetuning_demand, scoring_demand
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple, with_shardings
+from bert_jax.training.steps import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What all runs of a sweep begin with."""
+
+    data: Data
+    start: Model
+    """The model that is fine-tuned, without the head of the task."""
+    teaching_on: Callable[[Mesh], Teach]
+    """The function of the teacher on a mesh, see `programs.finetuning.teaching`."""
+
+
+class Job:
+    """What one run of a sweep computes with: `experiment` on `devices`, with its files in `directory`.
+
+    `prefix` begins the log lines of a run that is one of several. Raises UserError for more steps than 32 bits count.
+    """
+
+    def __init__(
+        self,
+        experiment: FinetuningExperiment,
+        run: Run,
+        directory: pathlib.Path,
+        devices: Sequence[jax.Device],
+        inputs: Inputs,
+    ):
+        self.experiment, self.run, self.directory = experiment, run, directory
+        self.data, self.start, self._inputs = inputs.data, inputs.start, inputs
+        self.prefix = f"{directory.name}  " if directory != run.workdir else ""
+        self.mesh = make_mesh(experiment.mesh, devices)
+        training, train = experiment.training, self.data.units["train"]
+        self.batches = LabelledBatches(
+            train,
+            self.data.shape,
+            training.batch_size,
+            experiment.seed,
+            row_multiple=row_multiple(self.mesh) * training.accumulation,
+            pad_id=self.data.pad_id,
+        )
+        self.last_step = training.epochs * self.batches.steps_per_epoch
+        if self.last_step > MOST:
+            raise UserError(
+                f"config.training.epochs={training.epochs} are {counted(self.last_step, 'step')}, above {MOST:,}; lower it"
+            )
+        self.program: Program = program_of(
+            experiment, self.start, self.data.task, train, self.batches.steps_per_epoch, self.mesh
+        )
+        self.scalars = {
+            "steps": np.int32(self.last_step),
+            "warmup_steps": np.int32(round(training.warmup_fraction * self.last_step)),
+            "peak": np.float32(training.learning_rate),
+            "seed": np.uint32(experiment.seed),
+        }
+        self.demand: Callable[[], Demand] = functools.partial(
+            finetuning_demand, experiment, self.batches, self.data.shape.length, self.mesh
+        )
+        self._shard = process_shard(self.mesh, BATCH)
+
+    @functools.cached_property
+    def evaluations(self) -> frozenset[int]:
+        """The steps after which dev is scored: evenly within every epoch, and at its end."""
+        return evaluation_steps(
+            self.experiment.training.epochs, self.batches.steps_per_epoch, self.experiment.selection.per_epoch
+        )
+
+    @property
+    def state(self) -> Any:
+        """The shapes of the `TrainState`, with the sharding of each array."""
+        return with_shardings(self.program.abstract, self.program.shardings)
+
+    def begin(self) -> TrainState:
+        """The state before step 0: the weights of `init_from`, and a head in random weights that follow from the seed."""
+        program = self.program
+        return program.begin(with_own_head(self.start, program.config, program.head, self.experiment).params)
+
+    def rows(self, step: int) -> Batch:
+        """This process's rows of the batch of `step`, their ids checked against the model's tables while they are on the host."""
+        batch = self.batches.at(step, self._shard)
+        ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
+        check_ids(self.start.config, **ids)
+        return batch
+
+    def arguments(self, state: TrainState, batch: Batch) -> tuple[Any, ...]:
+        """The arguments of the training step: the state, the global batch with the teacher's answers, the scalars."""
+        teach = self._inputs.teaching_on(self.mesh)
+        return state, teach(to_device(batch, self.mesh, BATCH)), self.scalars
+
+    @functools.cached_property
+    def logits(self) -> Callable[[Any, str], list[np.ndarray]]:
+        """A function (parameters, split) -> the logits of each of the split's features, in their order."""
+        return evaluation(self)
+
+    def scores(self, params: Any) -> dict[str, Mapping[str, float]]:
+        """The scores of `params` on every dev split."""
+        return {split: self.data.task.scores(split, self.logits(params, split)) for split in self.data.dev}
+
+
+def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
+    """The steps after which dev is scored: evenly within every epoch, and at its end."""
+    each = {max(1, round(steps_per_epoch * i / per_epoch)) for i in range(1, per_epoch + 1)}
+    return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
+
+
+def evaluation(job: Job) -> Callable[[Any, str], list[np.ndarray]]:
+    """A function (parameters, split) -> the logits of each of the split's features, in their order. The log says when it
+    compiles, and how far it is when it takes long."""
+    data, program, mesh = job.data, job.program, job.mesh
+    rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
+    mine = process_rows(mesh, BATCH, rows)
+    demand = functools.partial(scoring_demand, job.experiment, rows, data.shape.length, mesh)
+
+    def evaluate(params: Any, split: str) -> list[np.ndarray]:
+        def forward(batch: Batch) -> np.ndarray:
+            arguments = (params, to_device(batch, mesh, BATCH))
+            if program.is_new("logits", batch):
+                with compiling("the evaluation", job.prefix):
+                    program.logits.lower(*arguments).compile()
+            found = program.logits(*arguments)
+            job.run.watchdog.alive("evaluation")
+            return np.asarray(found.addressable_data(0))
+
+        batches = EvaluationBatches(data.units[split], data.shape, rows, data.pad_id)
+        shown = evaluation_progress(job.prefix + split, job.run.is_first)
+        with fits_in_memory(demand), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh), shown as progress:
+            return batches.logits(forward, mine.tolist(), progress)
+
+    return evaluate

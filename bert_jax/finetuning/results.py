@@ -1,0 +1,39 @@
+"""The results of one fine-tuning run, as its `results.json` holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.finetuning.best_weights import BestWeights
+from bert_jax.finetuning.job import Job
+from bert_jax.training.steps import TrainState
+
+
+def results(
+    job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
+) -> dict[str, Any]:
+    """The final numbers of a run whose best weights give these `logits` by dev split; `seconds` since its last start."""
+    task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
+    return {
+        "task": task.name,
+        "metric": task.metric,
+        "scores": {split: task.scores(split, found) for split, found in logits.items()},
+        "baseline": {split: baseline.scores for split, baseline in baselines.items()},
+        "baseline_answers": {split: baseline.named for split, baseline in baselines.items()},
+        "degenerate": bool(task.degeneracy(job.data.dev[0], logits[job.data.dev[0]])),
+        "best_step": best.step,
+        "steps": int(state.step),
+        "steps_per_epoch": job.batches.steps_per_epoch,
+        "skipped_steps": int(state.skipped),
+        "seed": job.experiment.seed,
+        "learning_rate": training.learning_rate,
+        "batch_size": training.batch_size,
+        "epochs": training.epochs,
+        "seconds_since_last_start": round(seconds, 1),
+        "devices": f"{job.mesh.size} x {job.mesh.devices.flat[0].device_kind}",
+        "jax": jax.__version__,
+    }

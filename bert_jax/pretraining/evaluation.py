@@ -1,0 +1,70 @@
+"""The held-out scores of a pretraining run, beside the scores of two baselines on the same rows."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.batches.device import process_shard, to_device
+from bert_jax.batches.heldout import heldout_batches
+from bert_jax.interface.progress import evaluation_progress
+from bert_jax.metrics.scores import next_sentence_baseline, summarise, unigram_baseline
+from bert_jax.pretraining.corpora import Corpora
+from bert_jax.programs.compilation import compiling
+from bert_jax.programs.pretraining import PretrainingProgram, jitted_eval_step, trained_parameters
+from bert_jax.runtime.launch import Run
+from bert_jax.runtime.memory_advice import evaluation_demand
+from bert_jax.sharding.out_of_memory import fits_in_memory
+from bert_jax.sharding.rules import BATCH, parameter_shardings
+from bert_jax.training.losses import Sums
+from bert_jax.training.steps import add_sums
+
+HELDOUT_SEED = 20_181_011
+"""Held-out pairs and masks are the same in every experiment, whatever its seed."""
+
+
+class HeldoutEvaluation:
+    """A function from parameters to held-out scores, on rows of the length of a phase, next to what word frequency alone and one
+    answer for all pairs score on the same rows."""
+
+    def __init__(self, program: PretrainingProgram, phase: int, corpora: Corpora, run: Run):
+        experiment, mesh = program.experiment, program.mesh
+        settings = experiment.evaluation
+        examples = experiment.example_config(phase)
+        self._batches = functools.partial(
+            heldout_batches, corpora.heldout, examples, settings.batch_size, settings.rows, HELDOUT_SEED
+        )
+        rows = [(batch["masked_targets"], batch["nsp_labels"]) for batch in self._batches()]
+        targets, labels = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
+        self._baseline = unigram_baseline(corpora.train.token_counts, targets) | next_sentence_baseline(labels)
+        self._count = int((targets >= 0).any(1).sum())  # without the empty rows that fill up the last batch
+        self._batch_size, self._mesh, self._run = settings.batch_size, mesh, run
+        self._step = jitted_eval_step(experiment, mesh)
+        self._gathered = jax.jit(
+            lambda params: params, out_shardings=parameter_shardings(trained_parameters(experiment), mesh)
+        )
+        self._demand = functools.partial(evaluation_demand, experiment, phase, mesh)
+        self._is_compiled = False
+
+    def __call__(self, params: Any) -> dict[str, float]:
+        """The scores of `params`, and those of the baselines."""
+        total: Sums = {}
+        with fits_in_memory(self._demand), evaluation_progress("held-out rows", self._run.is_first) as progress:
+            params = self._gathered(params)  # once, where they are spread over the data axis
+            for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
+                arguments = (params, to_device(batch, self._mesh, BATCH))
+                self._compile(*arguments)
+                total = add_sums(total, self._step(*arguments))
+                self._run.watchdog.alive("evaluation")
+                progress(min(number * self._batch_size, self._count), self._count)
+            return summarise(jax.device_get(total)) | self._baseline
+
+    def _compile(self, *arguments: Any) -> None:
+        """Compiles the step before its first call, which then finds the program, and says so."""
+        if not self._is_compiled:
+            with compiling("the evaluation"):
+                self._step.lower(*arguments).compile()
+            self._is_compiled = True

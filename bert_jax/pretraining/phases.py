@@ -1,0 +1,50 @@
+"""One phase of a pretraining run: its rows, its compiled training step and its evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bert_jax.batches.device import process_shard, to_device
+from bert_jax.batches.source import BatchSource
+from bert_jax.examples.assemble import Batch
+from bert_jax.model.embeddings import check_ids
+from bert_jax.pretraining.corpora import Corpora
+from bert_jax.pretraining.evaluation import HeldoutEvaluation
+from bert_jax.programs.compilation import compiled
+from bert_jax.programs.pretraining import PretrainingProgram
+from bert_jax.runtime.launch import Run
+from bert_jax.sharding.rules import BATCH
+
+
+class Phase:
+    """Phase `index` of a run, from the step `start` to the step `end`."""
+
+    def __init__(self, program: PretrainingProgram, index: int, corpora: Corpora, run: Run):
+        experiment = program.experiment
+        self.experiment, self.index, self.config = experiment, index, experiment.phases[index]
+        self.start, self.end = experiment.phase_starts()[index : index + 2]
+        self.source = BatchSource(
+            corpora.train, experiment.example_config(index), self.config.batch_size, experiment.phase_seed(index)
+        )
+        self.verification = corpora.verification
+        self.evaluate = HeldoutEvaluation(program, index, corpora, run)
+        self._program, self._saved = program, run.compiled
+        self._shard = process_shard(program.mesh, BATCH)
+
+    def rows(self, step: int) -> Batch:
+        """This process's rows of the batch of `step`, their ids checked against the model's tables while they are on the host."""
+        batch = self.source.at(step - self.start, self._shard)
+        ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
+        check_ids(self.experiment.model, **ids)
+        return batch
+
+    def on_devices(self, batch: Batch) -> dict[str, Any]:
+        """The global batch, of which `batch` are the rows of this process."""
+        return to_device(batch, self._program.mesh, BATCH)
+
+    def compile(self, step: int, *, must_be_saved: bool) -> Any:
+        """The compiled training step, (state, batch) -> (state, sums); that of `aot --save` where the run was given one. Raises
+        UserError where none was saved for this phase and it `must_be_saved`."""
+        function = self._program.training_step(self.index)
+        arguments = self._program.state, self.on_devices(self.rows(step))
+        return compiled(function, *arguments, mesh=self._program.mesh, saved=self._saved, must=must_be_saved)

@@ -1,0 +1,40 @@
+"""The results of a pretraining run: `results.json` and the exported model."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from bert_jax.interop.huggingface import Model
+from bert_jax.model.pretraining import count_parameters
+from bert_jax.pretraining.corpora import Corpora
+from bert_jax.programs.pretraining import PretrainingProgram
+from bert_jax.training.steps import TrainState
+
+
+def results(
+    program: PretrainingProgram, state: TrainState, scores: Mapping[str, float], corpora: Corpora, seconds: float
+) -> dict[str, Any]:
+    """The final numbers of a run, as `results.json` holds them; `seconds` since its last start."""
+    experiment, mesh = program.experiment, program.mesh
+    return {
+        "steps": int(state.step),
+        "skipped_steps": int(state.skipped),
+        "parameters": count_parameters(experiment.model, heads=True, next_sentence=experiment.next_sentence),
+        "heldout": scores,
+        "times_unigram_accuracy": scores["mlm_accuracy"] / scores["unigram_accuracy"],
+        "vocabulary_sha256": corpora.train.vocabulary.sha256,
+        "seconds_since_last_start": round(seconds, 1),
+        "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+    }
+
+
+def trained_model(program: PretrainingProgram, params: Any, corpora: Corpora) -> Model:
+    """The model to export, of parameters that are whole numpy arrays."""
+    assert corpora.train.tokenizer is not None, "the corpus lies in a directory, and its tokenizer was read with it"
+    return Model(params=params, config=program.experiment.model, tokenizer=corpora.train.tokenizer)

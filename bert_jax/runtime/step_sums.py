@@ -1,0 +1,76 @@
+"""The sums of training steps: those since the last log line, and those of the last step, which say whether it diverged."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.examples.assemble import Batch
+from bert_jax.interface.words import counted
+from bert_jax.training.losses import Sums
+from bert_jax.training.steps import add_sums
+
+
+class StepSums:
+    """The sums of the steps since the last log line, kept on the device; ends a run whose steps are not finite.
+
+    `limit` steps in a row without a finite loss and gradient end the run; the batch of the last one, which `rows(step)` makes
+    again, is kept in `directory` for a look.
+
+    >>> sums = StepSums(experiment.abort_after_skipped, run.workdir, rows)
+    >>> for batch in batches:
+    ...     state, of_step = train_step(state, batch)
+    ...     step += 1
+    ...     sums.add(step, of_step)
+    ...     if due(step, 100, last=1000):
+    ...         log.training(step, sums.take())
+    >>> sums.check(step)
+    """
+
+    def __init__(self, limit: int, directory: pathlib.Path, rows: Callable[[int], Batch]):
+        self._limit, self._directory, self._rows = limit, directory, rows
+        self._window: Sums = {}
+        self._last: Sums = {}
+
+    def add(self, step: int, sums: Sums) -> None:
+        """Adds the `sums` of the step that led to `step`. Looks at the step before it, so that the host does not wait for the
+        device. Raises UserError where that one was the last of too many that were not finite."""
+        self.check(step - 1)
+        self._last, self._window = sums, add_sums(self._window, sums)
+
+    def take(self) -> dict[str, Any]:
+        """The sums since the last call, on the host; the next window begins."""
+        taken, self._window = self._window, {}
+        return jax.device_get(taken)
+
+    def check(self, step: int) -> None:
+        """Waits for the step that led to `step`, the last one added. Raises UserError where too many in a row were not finite."""
+        if not self._last or float(self._last["skipped_in_a_row"]) < self._limit:
+            return
+        path = self._directory / f"nonfinite-step-{step}-process-{jax.process_index()}.npz"
+        try:
+            np.savez_compressed(path, **dict[str, Any](self._rows(step - 1)))
+            kept = f"is in {path}"
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            kept = f"could not be kept in {path} ({error.strerror})"
+        raise UserError(
+            f"the loss or the gradient was not finite in {counted(self._limit, 'step')} in a row, up to step {step:,} "
+            f"(config.abort_after_skipped); nothing was learned from them. The last batch {kept}. "
+            "The checkpoints hold finite weights: lower the learning rate, or start the same command again to retry from the "
+            "newest"
+        )
+
+
+def require_learned(steps: int, skipped: int) -> None:
+    """Raises UserError where less than half of a run's `steps` changed its weights: the rest had no finite loss or gradient."""
+    if 2 * (steps - skipped) < steps or steps == skipped:
+        raise UserError(
+            f"only {steps - skipped:,} of {counted(steps, 'step')} counted: loss or gradient of the others was not finite. "
+            "No model is exported; lower the learning rate and name another --workdir"
+        )
