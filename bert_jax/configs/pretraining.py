@@ -14,7 +14,7 @@ from annotated_types import Interval
 
 from bert_jax.configs.sections import section
 from bert_jax.errors import UserError
-from bert_jax.examples.config import LONGEST, ExampleConfig, PairConfig
+from bert_jax.examples.config import LONGEST, ExampleConfig
 from bert_jax.interface.ranges import (
     MOST,
     BatchSize,
@@ -38,10 +38,14 @@ class CorpusConfig:
     directory: Name = "runs/embedded_corpus"
 
 
+OF_ROWS = ("length", "max_predictions", "packed_examples")
+"""The keys of `config.examples` that a phase may have of its own."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
     """A stretch of training with its own row length, batch and learning rate. Optimizer moments carry over from phase to
-    phase."""
+    phase. `length`, `max_predictions` and `packed_examples` are those of `config.examples` where they are left out."""
 
     steps: Count
     length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
@@ -88,7 +92,7 @@ class PretrainingExperiment:
     init_drop: str = ""
     """Parts of `init_from` that are left out."""
     corpus: CorpusConfig = CorpusConfig()
-    examples: PairConfig = dataclasses.field(default_factory=PairConfig)
+    examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     phases: tuple[PhaseConfig, ...] = ()
@@ -108,7 +112,9 @@ class PretrainingExperiment:
     def from_dict(cls, values: Mapping[str, Any]) -> PretrainingExperiment:
         """The experiment that nested plain values describe. Raises UserError for unknown keys, wrong types and impossible
         values."""
-        experiment = section(cls, values, "config")
+        if isinstance(values, Mapping):
+            section(ExampleConfig, values.get("examples", {}), "config.examples", cls)  # its own faults, before phases take it up
+        experiment = section(cls, _with_rows(values), "config")
         experiment.validate()
         return experiment
 
@@ -152,12 +158,7 @@ class PretrainingExperiment:
     def example_config(self, phase: int) -> ExampleConfig:
         """What the rows of one phase look like."""
         p = self.phases[phase]
-        return ExampleConfig(
-            length=p.length,
-            max_predictions=p.max_predictions,
-            packed_examples=p.packed_examples,
-            **dataclasses.asdict(self.examples),
-        )
+        return dataclasses.replace(self.examples, **{name: getattr(p, name) for name in OF_ROWS})
 
     def phase_starts(self) -> list[int]:
         """The first step of every phase, and last the number of steps of the whole run."""
@@ -190,3 +191,10 @@ class PretrainingExperiment:
         return result
 
 
+def _with_rows(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`values` of an experiment, in which phases that leave out how long their rows are have that of `config.examples`."""
+    examples, phases = values.get("examples"), values.get("phases")
+    if not isinstance(examples, Mapping) or not isinstance(phases, list | tuple):
+        return values
+    given = {name: examples[name] for name in OF_ROWS if name in examples}
+    return {**values, "phases": [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]}

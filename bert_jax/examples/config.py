@@ -18,9 +18,18 @@ LONGEST = 2**15 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairConfig:
-    """What examples are, whatever their length. Names and defaults follow the original's create_pretraining_data.py."""
+class ExampleConfig:
+    """How documents become rows. Names and defaults follow the original's create_pretraining_data.py.
 
+    In an experiment it is `config.examples`; a phase has `length`, `max_predictions` and `packed_examples` of its own.
+    """
+
+    length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
+    """L, with [CLS] and [SEP]."""
+    max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
+    """M, a row."""
+    packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
+    """P, examples a row at most."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
     """Of an example's tokens, special ones counted (as the original counts)."""
     mask_probability: Share = 0.8
@@ -36,18 +45,6 @@ class PairConfig:
     """Documents with a random shorter target length (short_seq_prob)."""
     duplicates: Annotated[int, Interval(ge=0, le=10_000)] = 0
     """0: new pairs and masks every epoch; k: k fixed versions in turn (dupe_factor)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExampleConfig(PairConfig):
-    """Everything that decides how documents become rows."""
-
-    length: Annotated[int, Interval(ge=3, le=LONGEST)]
-    """L, with [CLS] and [SEP]."""
-    max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)]
-    """M, a row."""
-    packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
-    """P, examples a row at most."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "examples")

@@ -28,7 +28,7 @@ BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
         ("batch_size", ["training.batch_size"], ["evaluation.batch_size", "phases.0.batch_size"]),
         ("optimizer.wd", ["optimizer.weight_decay"], ["optimizer.weight_decay"]),
         ("wd", ["optimizer.weight_decay"], ["optimizer.weight_decay"]),
-        ("max_seq_length", ["task.length"], ["phases.0.length"]),
+        ("max_seq_length", ["task.length"], ["examples.length", "phases.0.length"]),
         ("training.gradient_accumulation_steps", ["training.accumulation"], ["phases.0.accumulation"]),
         ("save_every", ["checkpoints.every"], ["checkpoints.every"]),
         ("model.dropout", BOTH_DROPOUTS, BOTH_DROPOUTS),

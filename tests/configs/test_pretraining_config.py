@@ -28,6 +28,13 @@ def test_an_experiment_survives_the_trip_through_json():
     assert PretrainingExperiment.from_dict(json.loads(json.dumps(experiment.to_dict()))) == experiment
 
 
+def test_a_phase_that_leaves_out_how_long_its_rows_are_has_that_of_the_examples():
+    examples = {"length": 64, "max_predictions": 10, "packed_examples": 1}
+    experiment = PretrainingExperiment.from_dict({"examples": examples, "phases": [{"steps": 2}, {"steps": 2, "length": 128}]})
+    assert [phase.length for phase in experiment.phases] == [64, 128]
+    assert [experiment.example_config(i).max_predictions for i in range(2)] == [10, 10]
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [

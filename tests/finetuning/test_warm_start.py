@@ -12,7 +12,7 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.examples.config import PairConfig
+from bert_jax.examples.config import ExampleConfig
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_own_head
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.config import HeadConfig
@@ -61,7 +61,7 @@ def test_parts_that_are_missing_begin_anew_only_where_that_is_declared(model, tm
 
 def test_a_run_without_pairs_begins_without_pooler_and_next_sentence_head_and_says_so(model, tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    alone = PairConfig(pairs="none")
+    alone = ExampleConfig(pairs="none")
     wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), examples=alone)
     params = pretraining_start(wanted, model.tokenizer.vocabulary)
     assert params.keys() == {"embeddings", "encoder", "mlm_head"}
