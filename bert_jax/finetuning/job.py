@@ -110,7 +110,7 @@ class Job:
         return program.begin(with_own_head(self.start, program.config, program.head, self.experiment).params)
 
     def rows(self, step: int) -> Batch:
-        """This process's rows of the batch of `step`, their ids checked against the model's tables while they are on the host."""
+        """The rows of this process of the batch of `step`, their ids checked against the model's tables on the host."""
         batch = self.batches.at(step, self._shard)
         ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
         check_ids(self.start.config, **ids)

@@ -32,7 +32,7 @@ class Phase:
         self._shard = process_shard(program.mesh, BATCH)
 
     def rows(self, step: int) -> Batch:
-        """This process's rows of the batch of `step`, their ids checked against the model's tables while they are on the host."""
+        """The rows of this process of the batch of `step`, their ids checked against the model's tables on the host."""
         batch = self.source.at(step - self.start, self._shard)
         ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
         check_ids(self.experiment.model, **ids)
