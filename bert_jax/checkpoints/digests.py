@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from bert_jax.model.layers import mix
 
 Array = jax.Array
 
 
-def digests(state: Any) -> tuple[dict[str, int], list[str]]:
+def digests(state: PyTree[jax.Array]) -> tuple[dict[str, int], list[str]]:
     """(the digest of every array by its name, the names of those that hold NaN or infinity).
 
     A digest is the sum, modulo 2**32, of a mixture of each element's bits with the element's place in the whole array. So it is
@@ -30,15 +30,15 @@ def digests(state: Any) -> tuple[dict[str, int], list[str]]:
         whole = NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
         groups.setdefault(whole, {})[name] = array
     found, nonfinite = {}, []
-    for whole, arrays in groups.items():  # one, but for scalars that are on no mesh
-        for name, (total, bad) in jax.device_get(_compiled(whole)(arrays)).items():
+    for whole, members in groups.items():  # one, but for scalars that are on no mesh
+        for name, (total, bad) in jax.device_get(_compiled(whole)(members)).items():
             found[name] = int(total)
             if bad:
                 nonfinite.append(name)
     return found, nonfinite
 
 
-def by_name(tree: Any) -> dict[str, Any]:
+def by_name(tree: PyTree[Array]) -> dict[str, Array]:
     """The leaves of a tree by the keys that lead to them: `params.pooler.dense.bias`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

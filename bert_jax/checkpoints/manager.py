@@ -9,18 +9,22 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
+from jaxtyping import PyTree
 
 from bert_jax.checkpoints.digests import by_name, differing, digests
 from bert_jax.errors import UserError
 from bert_jax.sharding.out_of_memory import shortage_of
 
 log = logging.getLogger(__name__)
+
+State: TypeAlias = PyTree[jax.Array]
+AbstractState: TypeAlias = PyTree[jax.ShapeDtypeStruct]
 
 QUARANTINE = "unreadable"
 ITEM = "state"  # named in every call: left to itself, Orbax guesses from the newest state, and a damaged one misleads it
@@ -78,7 +82,9 @@ class Checkpoints:
         self._settle()
         self._manager.close()
 
-    def restore_latest(self, abstract_state: Any, until: int | None = None, former: Any | None = None) -> Any | None:
+    def restore_latest(
+        self, abstract_state: AbstractState, until: int | None = None, former: AbstractState | None = None
+    ) -> State | None:
         """The newest state that can be read, laid out as `abstract_state` (ShapeDtypeStructs with shardings) asks; None if
         there is none yet. One that an earlier version saved in the layout `former`, which holds more, is read without the rest.
 
@@ -114,7 +120,9 @@ class Checkpoints:
             )
         return None
 
-    def _try_restore(self, step: int, abstract_state: Any, former: Any) -> tuple[Any | None, BaseException | None]:
+    def _try_restore(
+        self, step: int, abstract_state: AbstractState, former: AbstractState | None
+    ) -> tuple[State | None, BaseException | None]:
         """One state, or why not. All processes decide alike: what one of them cannot read, none of them uses."""
         found: Any = None
         error: BaseException | None = None
@@ -165,7 +173,7 @@ class Checkpoints:
         self._manager = self._open()
         self._saved = max(self._manager.all_steps(), default=None)
 
-    def save(self, step: int, state: Any) -> None:
+    def save(self, step: int, state: State) -> None:
         """Begins saving `state` as of `step`; waits for the save before it, whose failure is reported here."""
         self._settle()
         self._saving = step
@@ -228,7 +236,7 @@ class Checkpoints:
             raise error
 
 
-def _only(state: Any, wanted: Any, step: int) -> Any:
+def _only(state: State, wanted: AbstractState, step: int) -> State:
     """The arrays of `state` that `wanted` has, in its structure; says what is left out."""
     arrays, names = by_name(state), by_name(wanted)
     if left := sorted(arrays.keys() - names):
@@ -241,7 +249,7 @@ def _everywhere(here: bool) -> bool:
     return here if jax.process_count() == 1 else bool(np.all(multihost_utils.process_allgather(np.asarray(here))))
 
 
-def _fault(state: Any, written: Mapping[str, int] | None) -> ValueError | None:
+def _fault(state: State, written: Mapping[str, int] | None) -> ValueError | None:
     """Why a state that was read is of no use; `written` are its digests as they were saved, if they were."""
     found, nonfinite = digests(state)
     changed = [] if written is None else differing(found, written)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.corpus import files, heldout, report, shard, sources, store, survey
+from bert_jax.corpus.files import Json, JsonObject
 from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, ShardWork, TextConfig, shard_name
 from bert_jax.corpus.sources import Item, Source
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
@@ -50,7 +51,7 @@ def build_corpus(
     workers: int,
     host: tuple[int, int] = (0, 1),
     command: str = "",
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     """Builds the shards k of host i of n with k % n == i. Returns the report, or None while shards of other hosts are missing."""
     with files.disk_errors(directory):
         items = sources.find_items(config.sources, config.text.options)
@@ -108,7 +109,7 @@ def settle_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
         )
 
 
-def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer) -> dict[str, Any]:
+def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer) -> JsonObject:
     """Everything the shards depend on, as JSON."""
     text = dataclasses.asdict(config.text)
     text["cleaning"]["keep"] = sorted(config.text.cleaning.keep)
@@ -133,7 +134,7 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
     return config.enough_heldout or fraction == config.text.heldout_fraction
 
 
-def settle_settings(directory: pathlib.Path, settings: dict[str, Any], command: str, resplit: bool = False) -> None:
+def settle_settings(directory: pathlib.Path, settings: JsonObject, command: str, resplit: bool = False) -> None:
     """Writes the settings of a new store; of one that is begun, insists that they are the same. With `resplit`, a finished one
     may be given another fraction to hold out."""
     path = directory / store.SETTINGS
@@ -163,7 +164,7 @@ def settle_settings(directory: pathlib.Path, settings: dict[str, Any], command: 
         )
 
 
-def _difference(key: str, before: Any, now: Any) -> str:
+def _difference(key: str, before: Json, now: Json) -> str:
     """In a few words; of long lists, such as the files of a source, the first entry that differs."""
     if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
         place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
@@ -319,7 +320,7 @@ def _finish(
                 surveys[k] = new
             contents = [files.read_json(path / "shard.json") for path in paths]
     progress.close()
-    manifest = {
+    manifest: JsonObject = {
         "format": store.FORMAT,
         "vocabulary": tokenizer.vocabulary.to_json(),
         "splits": {split: _sum(content["splits"][split] for content in contents) for split in SPLITS},

@@ -10,12 +10,17 @@ import math
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from bert_jax.errors import UserError
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object as it was read: its values may be anything until they are checked."""
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+"""A value that can be written as JSON."""
 
 
 class ArrayWriter:
@@ -71,7 +76,7 @@ def checksum(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_json(path: pathlib.Path, content: Any) -> None:
+def write_json(path: pathlib.Path, content: Json) -> None:
     """`write_text` of a value as JSON."""
     write_text(path, json.dumps(content, indent=1) + "\n")
 
@@ -123,7 +128,7 @@ def read_json(path: pathlib.Path, remedy: str = "remove it and run the same comm
         raise UserError(f"{path} cannot be read as JSON ({error}); {remedy}") from error
 
 
-def read_object(path: pathlib.Path, remedy: str = "remove it and run the same command again") -> dict[str, Any]:
+def read_object(path: pathlib.Path, remedy: str = "remove it and run the same command again") -> JsonObject:
     """The object in a JSON file. Raises UserError as `read_json`, and where it holds another kind of value."""
     content = read_json(path, remedy)
     if not isinstance(content, dict):

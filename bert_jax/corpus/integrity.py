@@ -10,11 +10,12 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from bert_jax.corpus import files
+from bert_jax.corpus.files import Json, JsonObject
 from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
 from bert_jax.errors import UserError
@@ -33,7 +34,7 @@ class CorruptedCorpus(UserError):
     """A file of a corpus does not hold what was written."""
 
 
-def check_manifest(directory: pathlib.Path, manifest: Mapping[str, Any]) -> None:
+def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
     """Raises UserError unless `manifest` lists all the shards of one corpus with their files, and counts that add up."""
     path = directory / MANIFEST
     shards = manifest.get("shards")
@@ -50,7 +51,7 @@ def check_manifest(directory: pathlib.Path, manifest: Mapping[str, Any]) -> None
                 _refuse_manifest(path, f"the {split} split has {found[name]:,} {name}", f"{total[name]:,}, the sum of its shards")
 
 
-def _check_name(path: pathlib.Path, name: Any, index: int, shards: int) -> None:
+def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None:
     match = _SHARD.fullmatch(name) if isinstance(name, str) else None
     if match is None:  # "../../../home": whoever wrote it wants to be read from, or deleted, elsewhere
         raise UserError(
@@ -63,7 +64,7 @@ def _check_name(path: pathlib.Path, name: Any, index: int, shards: int) -> None:
         _refuse_manifest(path, found, f"{counted(total, 'shard')}, {shard_name(index, total)} in that place")
 
 
-def _check_files(path: pathlib.Path, shard: Mapping[str, Any]) -> None:
+def _check_files(path: pathlib.Path, shard: JsonObject) -> None:
     listed = shard.get("files")
     if not isinstance(listed, dict) or not listed.keys() >= REQUIRED or not listed.keys() <= KNOWN:
         names = sorted(listed) if isinstance(listed, dict) else listed
@@ -74,7 +75,7 @@ def _check_files(path: pathlib.Path, shard: Mapping[str, Any]) -> None:
             _refuse_manifest(path, f"{shard['name']}/{name} has {str(facts)[:60]}", "a number of bytes and a sha256")
 
 
-def _counts(path: pathlib.Path, holder: Mapping[str, Any], where: str, split: str) -> dict[str, int]:
+def _counts(path: pathlib.Path, holder: JsonObject, where: str, split: str) -> dict[str, int]:
     splits = holder.get("splits")
     counts = splits.get(split) if isinstance(splits, dict) else None
     if not isinstance(counts, dict) or not all(_is_count(counts.get(name)) for name in _COUNTS):
@@ -82,7 +83,7 @@ def _counts(path: pathlib.Path, holder: Mapping[str, Any], where: str, split: st
     return counts
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Json) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -93,7 +94,7 @@ def _refuse_manifest(path: pathlib.Path, found: str, expected: str) -> NoReturn:
     )
 
 
-def read_arrays(path: pathlib.Path, shard: Mapping[str, Any], split: str, vocabulary_size: int) -> list[np.ndarray]:
+def read_arrays(path: pathlib.Path, shard: JsonObject, split: str, vocabulary_size: int) -> list[np.ndarray]:
     """The memory-mapped `ARRAYS` of a split of the shard in `path`, in their order; `shard` is its part of the manifest.
 
     Raises CorruptedCorpus unless they have their types and lengths, and offsets ascend from 0 to the number of what they cut.
@@ -111,7 +112,7 @@ def read_arrays(path: pathlib.Path, shard: Mapping[str, Any], split: str, vocabu
     return arrays
 
 
-def read_token_counts(path: pathlib.Path, shard: Mapping[str, Any], vocabulary_size: int) -> np.ndarray:
+def read_token_counts(path: pathlib.Path, shard: JsonObject, vocabulary_size: int) -> np.ndarray:
     """int64 [V], how often each token occurs in the train split of the shard in `path`. Raises CorruptedCorpus unless the counts
     are from 0 and sum to the number of tokens."""
     counts = _array(path / TOKEN_COUNTS, np.dtype(np.int64), vocabulary_size)
@@ -132,7 +133,7 @@ def _array(file: pathlib.Path, dtype: np.dtype, length: int) -> np.ndarray:
     return array
 
 
-def check_sizes(path: pathlib.Path, listed: Mapping[str, Mapping[str, Any]]) -> None:
+def check_sizes(path: pathlib.Path, listed: Mapping[str, JsonObject]) -> None:
     """Raises CorruptedCorpus unless every file of the shard in `path` is there with as many bytes as were written."""
     for name, facts in listed.items():
         file = path / name
@@ -154,12 +155,12 @@ def _refuse(file: pathlib.Path, found: str, expected: str) -> NoReturn:
     raise CorruptedCorpus(f"corrupted corpus: {file} holds {found}; expected {expected}; {remedy(file)}")
 
 
-def corpus_tokenizer(directory: pathlib.Path, recorded: Any) -> Tokenizer:
+def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> Tokenizer:
     """The tokenizer in `directory`, a corpus's, whose manifest has `recorded` as its vocabulary. Raises CorruptedCorpus where
     the vocabulary there is another: its ids would mean other words."""
     names = {field.name for field in dataclasses.fields(VocabularyInfo)}
     try:
-        expected = VocabularyInfo(**recorded)
+        expected = VocabularyInfo(**(recorded or {}))
     except TypeError:
         _refuse_manifest(directory.parent / MANIFEST, f'"vocabulary" is {str(recorded)[:80]}', ", ".join(sorted(names)))
     advice = (

@@ -11,11 +11,15 @@ import re
 import struct
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from bert_jax.corpus import catalogue, files
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
+
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
 
 EMBEDDED = "embedded"
 _TFRECORD_HEADER = struct.Struct("<QI")  # bytes of the record, checksum of that number; the record's own checksum follows it
@@ -25,7 +29,7 @@ _TFRECORD_HEADER = struct.Struct("<QI")  # bytes of the record, checksum of that
 class TextSet:
     """The texts of one split of a data set, by record number."""
 
-    builder: Any  # tfds.core.DatasetBuilder
+    builder: tfds.core.DatasetBuilder
     split: str
     feature: str
 
@@ -111,7 +115,7 @@ def quietly() -> Iterator[None]:
 
 
 @functools.cache
-def _tfds() -> Any:
+def _tfds() -> ModuleType:
     os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits for a metadata server that only Google's machines have
     with quietly():
         import tensorflow_datasets as tfds  # 0.3-2 s, paid only by who reads a data set
@@ -119,14 +123,14 @@ def _tfds() -> Any:
     return tfds
 
 
-def _embedded_builder(directory: str | None) -> Any:
+def _embedded_builder(directory: str | None) -> tfds.core.DatasetBuilder:
     _tfds()
     from bert_jax.corpus.embedded.embedded_dataset_builder import prepared
 
     return prepared(pathlib.Path(directory) if directory else files.cache_directory() / "tfds")
 
 
-def catalogue_builder(name: str, root: pathlib.Path) -> Any:
+def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:
     """A builder that reads what lies prepared on disk; else in the public bucket; else what its own code can prepare here."""
     tfds = _tfds()
     path = catalogue.find_prepared(name, root)
@@ -165,7 +169,7 @@ def _perhaps(name: str) -> str:
     return f"; {hint}" if hint.startswith("did") else ""
 
 
-def _text_feature(builder: Any, feature: str) -> str:
+def _text_feature(builder: tfds.core.DatasetBuilder, feature: str) -> str:
     features = builder.info.features
     texts = [name for name in features if isinstance(features[name], _tfds().features.Text)]
     if feature and feature not in texts:

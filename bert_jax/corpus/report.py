@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bert_jax.corpus.cleaning import ALWAYS, RULES
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.heldout import wanted_documents
 from bert_jax.corpus.survey import ShardSurvey, duplicate_lines
 from bert_jax.corpus.tokenizer import Tokenizer
@@ -21,8 +20,8 @@ _PASSED_OVER = {
 
 
 def corpus_report(
-    manifest: dict[str, Any], surveys: list[ShardSurvey], tokenizer: Tokenizer, sampled: int, fractions: dict[str, float]
-) -> dict[str, Any]:
+    manifest: JsonObject, surveys: list[ShardSurvey], tokenizer: Tokenizer, sampled: int, fractions: dict[str, float]
+) -> JsonObject:
     """The numbers of report.json. `sampled`: duplicate lines were counted on one hash class in so many; `fractions` of documents
     to hold out: "asked" for, "used", and the "least" that holds out enough to evaluate on."""
     rate, repeated = duplicate_lines(surveys)
@@ -30,7 +29,7 @@ def corpus_report(
     for split, counts in manifest["splits"].items():
         unknown = sum(survey.unknown[split] for survey in surveys)
         splits[split] = counts | {"unknown_tokens": unknown, "unknown_rate": unknown / max(1, counts["tokens"])}
-    report: dict[str, Any] = {
+    report: JsonObject = {
         "splits": splits,
         "duplicate_line_rate": rate,
         "duplicate_lines_sampled": sampled,
@@ -53,7 +52,7 @@ def _histogram(bins: np.ndarray) -> list[list[int]]:
     return [[1 << k, (2 << k) - 1, int(bins[k])] for k in range(used[0], used[-1] + 1)] if len(used) else []
 
 
-def _warnings(report: dict[str, Any]) -> list[str]:
+def _warnings(report: JsonObject) -> list[str]:
     """What a person should know before training on this."""
     train, heldout = report["splits"]["train"], report["splits"]["heldout"]
     documents = train["documents"] + heldout["documents"]
@@ -90,7 +89,7 @@ def _warnings(report: dict[str, Any]) -> list[str]:
     return found
 
 
-def format_report(report: dict[str, Any]) -> str:
+def format_report(report: JsonObject) -> str:
     """report.txt."""
     vocabulary = report["vocabulary"]
     casing = "uncased" if vocabulary["lowercase"] else "cased"

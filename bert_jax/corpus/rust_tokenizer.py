@@ -11,17 +11,20 @@ from __future__ import annotations
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bert_jax.corpus.unigram import SentencePiece
 from bert_jax.corpus.wordpiece import WordPiece
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer, normalizers
 
 _NEVER = -1000.0  # log probability of a piece that other spellings are to be preferred to
 _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5  # what a SentencePiece piece may be; else user-defined, or a byte
 _UNIGRAM = 1
 
 
-def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str], added: Sequence[str]) -> Any:
+def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str], added: Sequence[str]) -> Tokenizer | None:
     """The `tokenizers.Tokenizer` nearest to ours, or None for a SentencePiece model that the library cannot run.
 
     specials: part ("pad", "unk", "cls", "sep", "mask") -> piece; added: the further special tokens.
@@ -39,7 +42,7 @@ def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str]
     return rust
 
 
-def _rust_wordpiece(model: WordPiece, unknown: str) -> Any:
+def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     ids = {piece: i for i, piece in enumerate(model.pieces)}
@@ -51,7 +54,7 @@ def _rust_wordpiece(model: WordPiece, unknown: str) -> Any:
     return rust
 
 
-def _rust_unigram(model: SentencePiece) -> Any:
+def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
     """The model with its own normalisation. The library reads the character map by whole graphemes, so what the map would compose
     is composed (NFC) beforehand.
     """
@@ -63,7 +66,7 @@ def _rust_unigram(model: SentencePiece) -> Any:
         return None
     scores = [(p.piece, _NEVER if p.type in (_CONTROL, _UNUSED) else p.score) for p in spec.pieces]  # never of text
     rust = Tokenizer(models.Unigram(scores, spec.trainer_spec.unk_id, False))
-    steps: list[Any] = []
+    steps: list[normalizers.Normalizer] = []
     if model.lowercase and not model.folds:
         steps.append(normalizers.Lowercase())
     if model.strips:

@@ -13,12 +13,12 @@ import pathlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from bert_jax.corpus import files
 from bert_jax.corpus.cleaning import CleaningConfig, clean_document
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.reading import read_span
 from bert_jax.corpus.sources import ReadOptions, Span
 from bert_jax.corpus.tokenizer import Tokenizer
@@ -134,7 +134,7 @@ def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float
 
 def _write_splits(
     part: pathlib.Path, spans: Sequence[Span], config: TextConfig, tokenizer: Tokenizer, progress: Callable[[float, int], None]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Reads the spans and writes the arrays of both splits into `part`. Returns the counts for shard.json."""
     counts: Counter[str] = Counter()
     read: Counter[str] = Counter()
@@ -168,7 +168,7 @@ def _write_splits(
     }
 
 
-def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: dict[str, Any]) -> None:
+def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: JsonObject) -> None:
     """Adds the token counts and shard.json to the arrays in `part` and renames it; gives way to a shard that is there already."""
     tokens = files.map_array(part / "train.tokens.npy")
     counts = np.zeros(vocabulary_size, np.int64)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from bert_jax.corpus import files
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import MANIFEST, check_manifest, check_sizes, corpus_tokenizer, read_arrays, read_token_counts
 from bert_jax.corpus.shard import SPLITS, shard_name
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
@@ -137,7 +137,7 @@ def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
     return [i for i in range(shards) if (directory / shard_name(i, shards) / "shard.json").is_file()]
 
 
-def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
+def read_manifest(directory: pathlib.Path) -> JsonObject:
     """The manifest of a finished corpus, checked. Raises UserError saying what is in its place."""
     if directory.is_file():
         raise UserError(f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has made")

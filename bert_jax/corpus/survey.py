@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from bert_jax.corpus import files
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.heldout import heldout_limit
 from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, finish_shard, shard_name, temporary_name
 
@@ -123,7 +123,7 @@ def rewrite_shard(
     shards: int,
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
     hashes: np.ndarray | None,
-    content: dict[str, Any],
+    content: JsonObject,
     vocabulary_size: int,
 ) -> None:
     """Puts other `arrays` (split -> `ARRAYS`) in a shard's place, with `content` but for their counts as its shard.json."""

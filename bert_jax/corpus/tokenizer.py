@@ -11,10 +11,10 @@ import pathlib
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.rust_tokenizer import rust_tokenizer
 from bert_jax.corpus.tokenizer_files import (
     ANOTHER,
@@ -60,7 +60,7 @@ class VocabularyInfo:
         """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK]."""
         return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields as a manifest holds them; the newer ones only where they say something else than was always done, so that
         an older manifest of the same vocabulary is equal.
         """

@@ -12,9 +12,9 @@ import itertools
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from bert_jax.corpus import files
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.wordpiece import CONTINUATION
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -106,8 +106,8 @@ def _described(
     path: pathlib.Path,
     lines: list[str] | None,
     json: _Json | None,
-    config: dict[str, Any],
-    names: dict[str, Any],
+    config: JsonObject,
+    names: JsonObject,
     later: dict[str, int],
 ) -> Description:
     """WordPiece: `lines` of vocab.txt and `json`, one of which may be None; then what tokenizer_config.json,
@@ -144,7 +144,7 @@ def _described(
     )
 
 
-def _described_sentencepiece(path: pathlib.Path, config: dict[str, Any], names: dict[str, Any]) -> Description:
+def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: JsonObject) -> Description:
     keep = config.get("keep_accents")
     return Description(
         path=path,
@@ -156,7 +156,7 @@ def _described_sentencepiece(path: pathlib.Path, config: dict[str, Any], names: 
     )
 
 
-def _check_same_rules(directory: pathlib.Path, json: _Json, config: Mapping[str, Any]) -> None:
+def _check_same_rules(directory: pathlib.Path, json: _Json, config: JsonObject) -> None:
     """What tokenizer_config.json says of casing, accents and ideographs, the normalizer of tokenizer.json must say too."""
     lowercase, strip = config.get("do_lower_case"), config.get("strip_accents")
     if strip is None and "strip_accents" in config:
@@ -188,7 +188,7 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
     _check_same_pieces(path, pieces, ids)
 
 
-def _object(path: pathlib.Path) -> dict[str, Any]:
+def _object(path: pathlib.Path) -> JsonObject:
     return files.read_object(path, "copy the file again")
 
 
@@ -208,7 +208,7 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def _check_config(path: pathlib.Path, config: Mapping[str, Any]) -> None:
+def _check_config(path: pathlib.Path, config: JsonObject) -> None:
     """Refuses settings of transformers' tokenizers that ours do not have."""
     if config.get("do_basic_tokenize") is False:
         raise UserError(f"{path}: do_basic_tokenize=false (text split beforehand) is not supported; remove it if text is plain")
@@ -220,7 +220,7 @@ def _check_config(path: pathlib.Path, config: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: never_split={split} is not supported, nor does transformers 5 heed it; remove it")
 
 
-def _special_names(*sources: Mapping[str, Any]) -> dict[str, str]:
+def _special_names(*sources: JsonObject) -> dict[str, str]:
     """Part -> piece, from the first of the sources that names it, by a string or {"content": string}."""
     names: dict[str, str] = {}
     for source, part in itertools.product(sources, SPECIAL_NAMES):
@@ -231,26 +231,26 @@ def _special_names(*sources: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def _further_specials(config: Mapping[str, Any]) -> list[str]:
+def _further_specials(config: JsonObject) -> list[str]:
     """Special tokens of no part of ours, under the key of transformers 4 or of 5; there they may be named, as a dictionary."""
     further = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     tokens = further.values() if isinstance(further, dict) else further
     return [token["content"] if isinstance(token, dict) else token for token in tokens]
 
 
-def _max_length(config: Mapping[str, Any]) -> int | None:
+def _max_length(config: JsonObject) -> int | None:
     length = config.get("model_max_length") or config.get("max_len")
     return int(length) if length and length < _NO_LIMIT else None
 
 
-def _added_tokens(directory: pathlib.Path, config: Mapping[str, Any], later: Mapping[str, int]) -> dict[int, str]:
+def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[str, int]) -> dict[int, str]:
     """id -> token, as the Python tokenizers keep what was added to a vocab.txt: in two places, according to their age."""
-    tokens: list[dict[str, Any]] = [{"id": i, "content": token} for token, i in later.items()]
+    tokens: list[JsonObject] = [{"id": i, "content": token} for token, i in later.items()]
     tokens += [token | {"id": int(i)} for i, token in (config.get("added_tokens_decoder") or {}).items()]
     return _checked_added(directory, tokens)
 
 
-def _checked_added(path: pathlib.Path, tokens: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int, str]:
     """id -> content. A token that transformers would look for in plain text, inside words too, is refused."""
     for token in tokens:
         if not token.get("special") and not _BRACKETED.fullmatch(token["content"]):
@@ -296,7 +296,7 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
             )
 
 
-def _model_type(content: Mapping[str, Any]) -> str:
+def _model_type(content: JsonObject) -> str:
     """Older files do not name it."""
     model = content.get("model") or {}
     guess = "BPE" if "merges" in model else "WordPiece" if isinstance(model.get("vocab"), dict) else "Unigram"
@@ -330,7 +330,7 @@ def _read_json(path: pathlib.Path) -> _Json:
     )
 
 
-def _parts(part: Mapping[str, Any] | None, inside: str) -> list[Mapping[str, Any]]:
+def _parts(part: JsonObject | None, inside: str) -> list[JsonObject]:
     """The steps of a normalizer or pre-tokenizer, sequences laid flat."""
     if part is None:
         return []
@@ -341,7 +341,7 @@ def _named(types: Sequence[str | None]) -> str:
     return " + ".join(map(str, types)) or "null"
 
 
-def _normalizer(path: pathlib.Path, part: Mapping[str, Any] | None) -> dict[str, bool]:
+def _normalizer(path: pathlib.Path, part: JsonObject | None) -> dict[str, bool]:
     """The fields of `_Json` that a normalizer decides: BertNormalizer, and what it consists of: Lowercase, NFD + StripAccents."""
     steps = _parts(part, "normalizers")
     types = [step.get("type") for step in steps]

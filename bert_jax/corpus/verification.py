@@ -24,9 +24,9 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from bert_jax.corpus import files
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import CorruptedCorpus, check_sizes, remedy
 from bert_jax.corpus.store import read_manifest
 from bert_jax.corpus.workers import available_cores
@@ -42,7 +42,7 @@ _TICK = 0.5  # seconds
 
 log = logging.getLogger(__name__)
 
-_Seen = list[Any]  # [bytes, modification time in ns, sha256] of a file that was verified
+_Seen = list[int | str]  # [bytes, modification time in ns, sha256] of a file that was verified
 
 
 class Verification:
@@ -53,7 +53,7 @@ class Verification:
 
     def __init__(self, directory: pathlib.Path | str, *, again: bool = False):
         self._directory = pathlib.Path(directory)
-        self._expected: dict[str, dict[str, Any]] = {}
+        self._expected: dict[str, JsonObject] = {}
         for shard in read_manifest(self._directory)["shards"]:
             check_sizes(self._directory / shard["name"], shard["files"])
             self._expected |= {f"{shard['name']}/{name}": facts for name, facts in shard["files"].items()}
@@ -160,7 +160,7 @@ class Verification:
         """What is verified so far, so that a start that is killed leaves less to the next."""
         with self._lock:
             self._saved = time.monotonic()
-            content = {"corpus": str(self._directory.resolve()), "files": dict(self._seen)}
+            content: JsonObject = {"corpus": str(self._directory.resolve()), "files": dict(self._seen)}
         with contextlib.suppress(OSError):  # no home directory, or a full one: the next start verifies again
             self._memory.parent.mkdir(parents=True, exist_ok=True)
             files.write_json(self._memory, content)

@@ -9,11 +9,14 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import TypeVar
 
 from bert_jax.errors import UserError
 
 _TICK = 0.2  # seconds
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 Report = Callable[[float, int], None]  # (fraction of the job done, tokens so far)
 Tick = Callable[[Sequence[float], int, int], None]  # (fraction of each job, tokens of all, jobs finished)
@@ -48,7 +51,7 @@ def _start(board: _Board) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks us to stop
 
 
-def _run(function: Callable[[Any, Report], Any], number: int, job: Any) -> Any:
+def _run(function: Callable[[Job, Report], Result], number: int, job: Job) -> Result:
     board = _board
     assert board is not None
 
@@ -62,7 +65,7 @@ def _run(function: Callable[[Any, Report], Any], number: int, job: Any) -> Any:
     return function(job, report)
 
 
-def run_jobs(function: Callable[[Any, Report], Any], jobs: Sequence[Any], workers: int, tick: Tick) -> list[Any]:
+def run_jobs(function: Callable[[Job, Report], Result], jobs: Sequence[Job], workers: int, tick: Tick) -> list[Result]:
     """`[function(job, report) for job in jobs]` on `workers` processes; with one worker, or one job, in this process.
 
     `tick(fractions, tokens, finished)` is called now and then. `function` and `jobs` must pickle: processes are spawned,
@@ -93,8 +96,8 @@ def run_jobs(function: Callable[[Any, Report], Any], jobs: Sequence[Any], worker
         pool.shutdown(cancel_futures=True)
 
 
-def _run_here(function: Callable[[Any, Report], Any], jobs: Sequence[Any], board: _Board, tick: Tick) -> list[Any]:
-    results: list[Any] = []
+def _run_here(function: Callable[[Job, Report], Result], jobs: Sequence[Job], board: _Board, tick: Tick) -> list[Result]:
+    results: list[Result] = []
     shown = time.monotonic()
 
     def reporter(number: int) -> Report:

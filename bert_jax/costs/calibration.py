@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from bert_jax.corpus.files import cache_directory, parse_json
 from bert_jax.costs.compiling import Compiler
@@ -49,7 +50,7 @@ def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibrat
     return found
 
 
-def _seconds(compiler: Compiler, function: Any, *arrays: tuple[tuple[int, ...], Any]) -> float:
+def _seconds(compiler: Compiler, function: Callable[..., jax.Array], *arrays: tuple[tuple[int, ...], DTypeLike]) -> float:
     """The estimate for `function` on one device."""
     one = NamedSharding(Mesh(np.array(compiler.devices[:1]), ("x",)), PartitionSpec())
     arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=one) for shape, dtype in arrays]

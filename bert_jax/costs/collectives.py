@@ -19,8 +19,8 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
+import jax
 import numpy as np
 
 from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
@@ -69,7 +69,9 @@ def _integers(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split(",") if n)
 
 
-def transfer(kind: str, instruction: Instruction, operand_bytes: float, topology: Topology, devices: Sequence[Any]) -> Transfer:
+def transfer(
+    kind: str, instruction: Instruction, operand_bytes: float, topology: Topology, devices: Sequence[jax.Device]
+) -> Transfer:
     """The cost of `instruction`, whose operands have `operand_bytes` in all, on the mesh's `devices` in their flat order."""
     group = group_of(instruction.attribute("replica_groups")) or list(range(len(devices)))
     if kind == "collective-permute":
@@ -130,13 +132,13 @@ def _permute(size: float, topology: Topology) -> Transfer:
     return Transfer("collective-permute", size, size, 0.0, seconds, 2)
 
 
-def _extents(members: Sequence[Any]) -> list[int]:
+def _extents(members: Sequence[jax.Device]) -> list[int]:
     """How many different places the members take along each dimension of the slice."""
     coordinates = np.array([device.coords for device in members])
     return [len(set(column)) for column in coordinates.T]
 
 
-def _links(members: Sequence[Any], topology: Topology) -> tuple[float, int]:
+def _links(members: Sequence[jax.Device], topology: Topology) -> tuple[float, int]:
     """(bytes a second that a chip can send along the dimensions which the members span, hops to the farthest)."""
     width, hops = 0, 0
     for extent, size, ring in zip(_extents(members), topology.shape, topology.rings, strict=False):
@@ -149,7 +151,7 @@ def _links(members: Sequence[Any], topology: Topology) -> tuple[float, int]:
     return width * topology.chip.link_bandwidth * ICI_EFFICIENCY, hops
 
 
-def _cut(members: Sequence[Any], topology: Topology) -> float:
+def _cut(members: Sequence[jax.Device], topology: Topology) -> float:
     """For an all-to-all: the part of a chip's bytes that each link of the longest dimension's middle has to carry."""
     spans = zip(_extents(members), topology.shape, topology.rings, strict=False)
     return max((extent / (8 if ring and extent == size else 4) for extent, size, ring in spans if extent > 1), default=0.0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import cast
 
 import jax
 
 from bert_jax.costs.estimate import Estimate, Estimator
 from bert_jax.costs.hlo import Module, parse
 from bert_jax.costs.kernels import Schedule, schedules_of
+from bert_jax.costs.memory import Statistics
 from bert_jax.costs.topologies import Topology, devices_of, prepare_compiler, require_compiler, silence
 from bert_jax.sharding.out_of_memory import DoesNotFit
 
@@ -20,7 +21,7 @@ from bert_jax.sharding.out_of_memory import DoesNotFit
 class Compiled:
     """A program for every chip of a topology."""
 
-    executable: Any
+    executable: jax.stages.Compiled
     module: Module
     """Its optimized form."""
     seconds: float
@@ -34,9 +35,9 @@ class Compiled:
         return str(self.executable.as_text())
 
     @property
-    def memory(self) -> Any:
+    def memory(self) -> Statistics:
         """`jax.stages.Compiled.memory_analysis()`: bytes per device of arguments, results, temporaries and code."""
-        return self.executable.memory_analysis()
+        return cast(Statistics, self.executable.memory_analysis())
 
 
 class Compiler:
@@ -49,10 +50,10 @@ class Compiler:
         self.version = require_compiler()
         prepare_compiler()
         self.topology = topology
-        self.devices: Sequence[Any] = devices_of(topology)
+        self.devices: Sequence[jax.Device] = devices_of(topology)
 
-    def compile(self, lowered: Any) -> Compiled:
-        """The program that `lowered` (`jax.stages.Lowered`) describes. Raises `DoesNotFit`."""
+    def compile(self, lowered: jax.stages.Lowered) -> Compiled:
+        """The program that `lowered` describes. Raises `DoesNotFit`."""
         start = time.monotonic()
         try:
             with silence():
@@ -62,9 +63,9 @@ class Compiler:
                 raise
             raise DoesNotFit.from_message(str(error)) from error
         seconds = time.monotonic() - start
-        module = parse(executable.as_text())
+        module = parse(executable.as_text() or "")
         return Compiled(executable, module, seconds, schedules_of(module, self.topology, self.version))
 
-    def estimate(self, compiled: Compiled, devices: Sequence[Any] | None = None) -> Estimate:
+    def estimate(self, compiled: Compiled, devices: Sequence[jax.Device] | None = None) -> Estimate:
         """What one execution takes; `devices` in the flat order of the mesh."""
         return Estimator(compiled.module, compiled.schedules, self.topology, devices or self.devices).estimate()

@@ -20,7 +20,8 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import jax
 
 from bert_jax.costs.collectives import KINDS, Transfer, between_slices, transfer
 from bert_jax.costs.hlo import Computation, Instruction, Module, trips
@@ -97,7 +98,7 @@ class Estimate:
 class Estimator:
     """Walks a module in the order in which it runs."""
 
-    def __init__(self, module: Module, kernels: Mapping[str, Schedule], topology: Topology, devices: Sequence[Any]):
+    def __init__(self, module: Module, kernels: Mapping[str, Schedule], topology: Topology, devices: Sequence[jax.Device]):
         self._module, self._kernels, self._topology, self._devices = module, kernels, topology, devices
         chip = topology.chip
         self._clock, self._bandwidth = chip.clock, chip.bandwidth / chip.devices

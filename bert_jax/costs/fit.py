@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 
@@ -22,7 +21,7 @@ class Trial:
 
     flags: str
     """As one gives it on the command line."""
-    lower: Callable[[], Any]
+    lower: Callable[[], jax.stages.Lowered]
     """The lowered program with it."""
 
 
@@ -40,7 +39,7 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, jax.errors.JaxRuntimeError) or isinstance(error.__cause__, jax.errors.JaxRuntimeError)
 
 
-def attempt(compiler: Compiler, lower: Callable[[], Any]) -> tuple[bool, int]:
+def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tuple[bool, int]:
     """(whether the program that `lower()` gives can run, bytes per device that it takes or would take; 0 where nobody knows).
     What is no valid experiment cannot, nor what the compiler refuses for a reason other than memory."""
     try:
@@ -91,6 +90,8 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
     return low
 
 
-def largest_batch(compiler: Compiler, lower: Callable[[int], Any], kept: float, does_not: Size, limit: float) -> Size:
+def largest_batch(
+    compiler: Compiler, lower: Callable[[int], jax.stages.Lowered], kept: float, does_not: Size, limit: float
+) -> Size:
     """The most rows a device for which the program that `lower(rows)` gives fits; `kept` bytes are there without any row."""
     return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

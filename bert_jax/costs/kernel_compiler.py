@@ -13,21 +13,20 @@ import os
 import pathlib
 import sys
 import tempfile
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.corpus.files import parse_json
+from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.costs.topologies import devices_of, parse_topology, prepare_compiler, silence
 
 DTYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s16": "int16",
           "u16": "uint16", "s32": "int32", "u32": "uint32"}  # fmt: skip
 
 
-def schedule_text(call: dict[str, Any], devices: list[Any], dumps: pathlib.Path) -> str | None:
+def schedule_text(call: JsonObject, devices: list[jax.Device], dumps: pathlib.Path) -> str | None:
     """The text of the schedule of one kernel."""
     for path in dumps.glob("*"):
         path.unlink()

@@ -18,9 +18,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from bert_jax.corpus.files import cache_directory, parse_json
+from bert_jax.corpus.files import Json, JsonObject, cache_directory, parse_json
 from bert_jax.costs.hlo import Instruction, Module
 from bert_jax.costs.topologies import Topology
 
@@ -113,9 +112,9 @@ def _cycles(loop: _Loop, trips: int) -> int:
     return trips * (loop.bundles + sum(_cycles(inner, inner.trips() or 1) for inner in loop.inner))
 
 
-def kernel_calls(module: Module) -> dict[str, dict[str, Any]]:
+def kernel_calls(module: Module) -> dict[str, JsonObject]:
     """The different kernels of a program by their bodies: what `kernel_compiler` needs to compile each alone."""
-    calls: dict[str, dict[str, Any]] = {}
+    calls: dict[str, JsonObject] = {}
     for computation in module.computations.values():
         for i in computation.instructions:
             if i.target == KERNEL and i.kernel_body not in calls:
@@ -128,14 +127,14 @@ def kernel_calls(module: Module) -> dict[str, dict[str, Any]]:
     return calls
 
 
-def _config(call: Instruction) -> dict[str, Any]:
+def _config(call: Instruction) -> JsonObject:
     """The part of a custom call's configuration that is Mosaic's."""
     start = call.text.index('"custom_call_config":') + len('"custom_call_config":')
-    config: dict[str, Any] = json.JSONDecoder().raw_decode(call.text, start)[0]
+    config: JsonObject = json.JSONDecoder().raw_decode(call.text, start)[0]
     return {name: _number(value) for name, value in config.items() if value != []}
 
 
-def _number(value: Any) -> Any:
+def _number(value: Json) -> Json:
     return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
@@ -144,7 +143,7 @@ def schedules_of(module: Module, topology: Topology, version: str, cache: pathli
     chip. A kernel that cannot be compiled alone is missing."""
     cache = cache or cache_directory() / "kernels"
     found: dict[str, Schedule] = {}
-    missing: dict[str, tuple[pathlib.Path, dict[str, Any]]] = {}
+    missing: dict[str, tuple[pathlib.Path, JsonObject]] = {}
     for body, call in kernel_calls(module).items():
         key = hashlib.sha256(repr((version, READER, topology.chip.name, call)).encode()).hexdigest()[:20]
         kept = cache / f"{key}.json"
@@ -163,7 +162,7 @@ def schedules_of(module: Module, topology: Topology, version: str, cache: pathli
     return found
 
 
-def _compile(calls: Sequence[dict[str, Any]], topology: Topology) -> list[Schedule | None]:
+def _compile(calls: Sequence[JsonObject], topology: Topology) -> list[Schedule | None]:
     """Each kernel compiled alone, in a process of its own; None for those that would not."""
     one = f"{topology.chip.name}:{'x'.join(map(str, (2, 2, 1)[: topology.chip.dimensions]))}"
     command = [sys.executable, "-m", "bert_jax.costs.kernel_compiler", one]

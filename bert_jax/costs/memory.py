@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Protocol
 
 import jax
+from jaxtyping import PyTree
 
 from bert_jax.costs.hlo import Computation, Instruction, Module
 from bert_jax.costs.places import UNNAMED, place
@@ -15,6 +16,16 @@ from bert_jax.costs.places import UNNAMED, place
 ALIASES = {"bitcast", "tuple", "get-tuple-element", "while", "copy-done", "optimization-barrier", "opt-barrier"}
 
 OTHER = "other"
+
+
+class Statistics(Protocol):
+    """What `jax.stages.Compiled.memory_analysis()` says, in bytes of a device."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,17 +42,17 @@ class Memory:
     code: int
 
 
-def local_bytes(tree: Any) -> int:
+def local_bytes(tree: PyTree[jax.ShapeDtypeStruct]) -> int:
     """Bytes of the abstract arrays of a tree on one device, by their shardings."""
 
-    def size(leaf: Any) -> int:
+    def size(leaf: jax.ShapeDtypeStruct) -> int:
         shape = leaf.sharding.shard_shape(leaf.shape) if leaf.sharding is not None else leaf.shape
         return math.prod(shape) * leaf.dtype.itemsize
 
     return sum(size(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def memory_of(statistics: Any, module: Module, arguments: Mapping[str, Any], has: int) -> Memory:
+def memory_of(statistics: Statistics, module: Module, arguments: Mapping[str, PyTree[jax.ShapeDtypeStruct]], has: int) -> Memory:
     """The memory of a program from `jax.stages.Compiled.memory_analysis()` and its text; `arguments` names the trees of abstract
     arrays that go in. What layouts add to an argument by padding is `padding`."""
     named = {name: local_bytes(tree) for name, tree in arguments.items()}
@@ -54,7 +65,7 @@ def memory_of(statistics: Any, module: Module, arguments: Mapping[str, Any], has
     return Memory(total, has, named, temporaries, code)
 
 
-def used_bytes(statistics: Any) -> int:
+def used_bytes(statistics: Statistics) -> int:
     """Bytes of a device that a program takes: the compiler's peak, arguments included, and the program itself. The sum of its
     parts is too much, for results take the place of donated arguments and temporaries that of parameters no longer needed."""
     s = statistics

@@ -8,8 +8,8 @@ import itertools
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.costs.calibration import SIDE, Calibration
 from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.costs.compiling import Compiled, DoesNotFit
@@ -73,7 +73,7 @@ class Step:
         return -(-self.devices // topology.chip.devices)
 
 
-def header(step: Step, topology: Topology) -> dict[str, Any]:
+def header(step: Step, topology: Topology) -> JsonObject:
     """What is known before a step is compiled."""
     chips = step.chips(topology)
     return {
@@ -93,7 +93,7 @@ def header(step: Step, topology: Topology) -> dict[str, Any]:
 
 def refused(
     step: Step, topology: Topology, error: DoesNotFit, arguments: Mapping[str, int], remedies: Sequence[str]
-) -> dict[str, Any]:
+) -> JsonObject:
     """The record of a step that does not fit; `arguments` in bytes per device, as of one that fits."""
     return header(step, topology) | {
         "fits": False,
@@ -107,7 +107,7 @@ def refused(
 
 def record(
     step: Step, topology: Topology, compiled: Compiled, estimate: Estimate, memory: Memory, calibration: Calibration
-) -> dict[str, Any]:
+) -> JsonObject:
     """Everything, as plain values; times in seconds, sizes in bytes per device, rates per chip."""
     flops, chips = step.flops / step.devices, step.chips(topology)
     least, seconds = interval(estimate, flops, topology)
@@ -147,7 +147,7 @@ def _place(operation: Operation, kind: str) -> str:
     return "loss" if kind == "eval" and operation.place == "update" else operation.place
 
 
-def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[dict[str, Any]]:
+def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[JsonObject]:
     """The places of the model that take the most time in a step of that kind, with their shares."""
     seconds: collections.Counter[tuple[str, str]] = collections.Counter()
     executions: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -161,7 +161,7 @@ def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[dic
     ]
 
 
-def text(found: Mapping[str, Any]) -> str:
+def text(found: JsonObject) -> str:
     """One step's record as a person reads it."""
     mesh = " x ".join(f"{axis}={size}" for axis, size in found["mesh"].items() if size > 1) or "one device"
     lines = [
@@ -187,7 +187,7 @@ def _wrapped(title: str, words: str) -> list[str]:
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def _places(places: Sequence[Mapping[str, Any]]) -> str:
+def _places(places: Sequence[JsonObject]) -> str:
     """The costliest ones, with all their kinds of operations together."""
     shares: collections.Counter[str] = collections.Counter()
     for one in places:
@@ -200,7 +200,7 @@ def _listed(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {size / GIB:.2f}" for name, size in sizes.items() if size >= GIB / 200)
 
 
-def _memory(memory: Mapping[str, Any]) -> list[str]:
+def _memory(memory: JsonObject) -> list[str]:
     kept = _listed(memory["arguments"])
     share = memory["total"] / memory["has"]
     return [
@@ -210,7 +210,7 @@ def _memory(memory: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _time(found: Mapping[str, Any]) -> list[str]:
+def _time(found: JsonObject) -> list[str]:
     kinds = sorted(found["seconds_by_kind"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{kind} {1e3 * value:.1f}" for kind, value in kinds if value > 5e-5)
     calibration = found["calibration"]
@@ -249,7 +249,7 @@ def _collectives(collectives: Mapping[str, Mapping[str, float]]) -> list[str]:
     return lines
 
 
-def refusal(found: Mapping[str, Any]) -> str:
+def refusal(found: JsonObject) -> str:
     """The sentences for a step that does not fit."""
     lines = [
         f"{found['config']}, {found['step']}, on {found['topology']}: does not fit. It {found['message']} a device, "
@@ -265,7 +265,7 @@ def refusal(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def totals(found: Sequence[Mapping[str, Any]], price: float | None) -> dict[str, Any]:
+def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
     """All steps together: hours, chip-hours and, at `price` a chip-hour, what they cost; None where the number of steps is not
     known."""
     known = all(one["steps"] is not None for one in found)
@@ -274,7 +274,7 @@ def totals(found: Sequence[Mapping[str, Any]], price: float | None) -> dict[str,
     return whole | ({} if price is None else {"price": price, "cost": None if chip_hours is None else price * chip_hours})
 
 
-def totals_text(found: Sequence[Mapping[str, Any]], price: float | None) -> str:
+def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
     """The table of steps with their sums; where their number is not known, what would tell it."""
     if any(one["steps"] is None for one in found):
         what = "held-out rows" if found[0]["kind"] == "eval" else "training examples"
@@ -282,7 +282,7 @@ def totals_text(found: Sequence[Mapping[str, Any]], price: float | None) -> str:
     cost = "" if price is None else f"        cost at {price:g}"
     lines = [f"{found[0]['covers']:30}      steps   ms a step      time    chip-hours{cost}"]
 
-    def line(name: str, steps: int, each: str, spent: Mapping[str, Any]) -> str:
+    def line(name: str, steps: int, each: str, spent: JsonObject) -> str:
         money = "" if price is None else f"  {price * spent['chip_hours']:16,.2f}"
         time = duration(3600 * spent["hours"])
         return f"  {name:28.28}  {steps:9,}  {each:>10}  {time:>8}  {spent['chip_hours']:12,.1f}{money}"
@@ -293,7 +293,7 @@ def totals_text(found: Sequence[Mapping[str, Any]], price: float | None) -> str:
     return "\n".join(lines)
 
 
-def comparisons(experiments: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
     """The steps of the experiments side by side, the first experiment's as the measure, and what is left out, with the reason."""
     for row in itertools.zip_longest(*experiments):
         there = [one for one in row if one]
@@ -305,7 +305,7 @@ def comparisons(experiments: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[
             yield comparison(there) if fits else f"not compared: the {step} of {first}, which would be the measure, does not fit"
 
 
-def comparison(records: Sequence[Mapping[str, Any]]) -> str:
+def comparison(records: Sequence[JsonObject]) -> str:
     """Several steps side by side, the first as the measure."""
     names = [f"[{n}] {one['config'].rpartition('/')[2]}"[:26] for n, one in enumerate(records, 1)]
     rows: list[tuple[str, list[str]]] = [("", names)]

@@ -13,11 +13,11 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 from jax.experimental import topologies
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.costs.chips import CHIPS, Chip
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -175,10 +175,10 @@ def prepare_compiler(dumps: str = "") -> None:
         os.environ.setdefault(name, value)
 
 
-def devices_of(topology: Topology) -> list[Any]:
+def devices_of(topology: Topology) -> list[jax.Device]:
     """The devices of the topology, for a mesh. Raises UserError where this compiler does not know it."""
     chip = topology.chip
-    options: dict[str, Any] = {"num_slices": topology.slices} if topology.slices > 1 else {}
+    options: JsonObject = {"num_slices": topology.slices} if topology.slices > 1 else {}
     if topology.slice_chips == 1:
         options["chips_per_host_bounds"] = [1, 1, 1]
     if chip.config:

@@ -14,7 +14,6 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,9 +21,10 @@ import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
+from jaxtyping import PyTree
 
 from bert_jax import __version__
-from bert_jax.corpus.files import read_object
+from bert_jax.corpus.files import Json, JsonObject, read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from bert_jax.corpus.tokenizer import MODEL_FILES, VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
@@ -64,7 +64,7 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 class Model:
     """A model as it stands between two formats."""
 
-    params: dict[str, Any]
+    params: dict[str, PyTree[np.ndarray]]
     """Our tree, unboxed, float32 numpy arrays, with the parts that the model has."""
     config: ModelConfig
     tokenizer: Tokenizer
@@ -74,7 +74,7 @@ class Model:
     """Whether a sequence head was trained on pairs of texts; None where that is not known, or it was on both."""
     untrained: frozenset[str] = frozenset()
     """Parts that hold their initial values and have never been trained; nothing is predicted with them."""
-    other_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    other_fields: JsonObject = dataclasses.field(default_factory=dict)
     """Fields of config.json that have no meaning here and are carried along."""
     source: str = ""
     """Where it came from, for messages."""
@@ -88,7 +88,7 @@ class Model:
 
 
 def export_model(
-    directory: str | os.PathLike, model: Model, extra: Mapping[str, Any] | None = None, dtype: str = "float32"
+    directory: str | os.PathLike, model: Model, extra: Mapping[str, Json] | None = None, dtype: str = "float32"
 ) -> None:
     """Writes a model directory; one that exists already is replaced once the new one is complete.
 
@@ -219,10 +219,12 @@ def with_new_parts(model: Model, new: Collection[str], head: HeadConfig | None, 
 
 
 @functools.cache
-def _drawing(config: ModelConfig, head: HeadConfig | None, parts: tuple[str, ...]) -> Callable[[jax.Array], dict[str, Any]]:
+def _drawing(
+    config: ModelConfig, head: HeadConfig | None, parts: tuple[str, ...]
+) -> Callable[[jax.Array], dict[str, PyTree[jax.Array]]]:
     """A function from a key to fresh `parts`, compiled: those nobody asked for are never drawn."""
 
-    def draw(key: jax.Array) -> dict[str, Any]:
+    def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = initial_parameters(config, key)
         if head is not None:
             parameters |= initial_label_parameters(config, head, key)
@@ -248,7 +250,7 @@ def check_parts(new: Collection[str], drop: Collection[str]) -> None:
         raise UserError(f"a model has one labelled head, but {' and '.join(labelled)} are asked for; choose one")
 
 
-def read_model_config(directory: pathlib.Path) -> dict[str, Any]:
+def read_model_config(directory: pathlib.Path) -> JsonObject:
     """The fields of the directory's `config.json`. Raises UserError where there is none, or it is not one JSON object."""
     return read_object(directory / CONFIG, "copy the model again")
 
@@ -263,7 +265,7 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
         )
 
 
-def check_same_vocabulary(ours: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> None:
+def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) -> None:
     """Raises UserError where `ours`, what our export recorded, has the hash of another vocabulary: its ids mean other words."""
     found = tokenizer.vocabulary.sha256
     written = ours.get("vocabulary_sha256", found)
@@ -274,7 +276,7 @@ def check_same_vocabulary(ours: Mapping[str, Any], tokenizer: Tokenizer, where: 
         )
 
 
-def _check_recorded(fields: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> None:
+def _check_recorded(fields: JsonObject, tokenizer: Tokenizer, where: str) -> None:
     check_same_vocabulary(recorded(fields), tokenizer, where)
     pad = fields.get("pad_token_id")
     if pad is not None and pad != tokenizer.pad_id:
@@ -297,7 +299,7 @@ def _read_by(head: HeadConfig | None) -> tuple[str, ...]:
     return ("pooler", head.part) if head.reads_pooler else (head.part,)
 
 
-def _other_fields(fields: Mapping[str, Any], head: HeadConfig | None) -> dict[str, Any]:
+def _other_fields(fields: JsonObject, head: HeadConfig | None) -> JsonObject:
     """What config.json says that has no meaning here, and `hidden_act`, whose several names of one function are kept apart.
 
     Fields about labels have no meaning where no head reads them.

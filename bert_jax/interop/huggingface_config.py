@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Collection, Mapping
-from typing import Any
 
+from bert_jax.corpus.files import Json, JsonObject
 from bert_jax.errors import UserError
 from bert_jax.model.config import HEADS, NAMED, HeadConfig, ModelConfig
 
@@ -37,7 +37,7 @@ ACTIVATIONS = {
 }
 """Their `hidden_act` -> our `activation`; the first name of each is the one we write."""
 
-FIXED: dict[str, Any] = {
+FIXED: JsonObject = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -108,10 +108,10 @@ def config_to_json(
     architecture: str,
     pad_token_id: int,
     head: HeadConfig | None = None,
-    other_fields: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    other_fields: Mapping[str, Json] | None = None,
+) -> JsonObject:
     """The `config.json` of a model saved as `architecture` (a transformers class name); `other_fields` are carried along."""
-    carried = dict(other_fields or {})
+    carried: JsonObject = dict(other_fields or {})
     hidden_act = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation)
     if ACTIVATIONS.get(carried.get("hidden_act", "")) == config.activation:
         hidden_act = carried["hidden_act"]  # another name of the same function
@@ -128,14 +128,14 @@ def config_to_json(
     return fields | (head_to_json(head) if head else {})
 
 
-def own_fields(head: HeadConfig) -> dict[str, Any]:
+def own_fields(head: HeadConfig) -> JsonObject:
     """What `config.json` says under "bert_jax" of a labelled head that transformers has no class for."""
     return {} if head.is_plain else {"head": {name: getattr(head, name) for name in OWN_FIELDS}}
 
 
-def head_to_json(head: HeadConfig) -> dict[str, Any]:
+def head_to_json(head: HeadConfig) -> JsonObject:
     """The fields of a `config.json` that describe a labelled head in transformers' words."""
-    fields: dict[str, Any] = {"classifier_dropout": head.dropout}
+    fields: JsonObject = {"classifier_dropout": head.dropout}
     if head.labels:
         fields["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
         fields["label2id"] = {label: i for i, label in enumerate(head.labels)}
@@ -144,7 +144,7 @@ def head_to_json(head: HeadConfig) -> dict[str, Any]:
     return fields
 
 
-def config_from_json(fields: Mapping[str, Any], source: str) -> ModelConfig:
+def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
     """The model that a `config.json` describes; how it is compiled (dtype, vocabulary padding, ...) stays at our defaults.
 
     Raises UserError naming `source` and the field, for a field that is missing, of the wrong type or not representable.
@@ -158,7 +158,7 @@ def config_from_json(fields: Mapping[str, Any], source: str) -> ModelConfig:
     tied = fields.get("tie_word_embeddings", True)
     if not isinstance(tied, bool):
         raise UserError(f"{source}: tie_word_embeddings={tied!r} must be true or false")
-    values: dict[str, Any] = {"tied_decoder": tied}
+    values: JsonObject = {"tied_decoder": tied}
     for ours, theirs in FIELDS.items():
         if theirs not in fields:
             if ours in SHAPE_FIELDS:
@@ -175,7 +175,7 @@ def config_from_json(fields: Mapping[str, Any], source: str) -> ModelConfig:
         raise UserError(f"{source}: {error}") from None
 
 
-def architecture_from_json(fields: Mapping[str, Any], tensor_names: Collection[str], source: str) -> str:
+def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], source: str) -> str:
     """The class that `config.json` names; where it names none, the one that the tensors leave no doubt about.
 
     Raises UserError for a class that is no BERT, and for a classifier that a file without "architectures" does not explain.
@@ -199,7 +199,7 @@ def architecture_from_json(fields: Mapping[str, Any], tensor_names: Collection[s
     return architecture_of([part for part, prefix in prefixes.items() if any(name.startswith(prefix) for name in tensor_names)])
 
 
-def head_from_json(fields: Mapping[str, Any], architecture: str, source: str) -> HeadConfig | None:
+def head_from_json(fields: JsonObject, architecture: str, source: str) -> HeadConfig | None:
     """The labelled head of a `config.json`: of its class, or one of ours; None without either. Labels default to transformers':
     LABEL_0 and LABEL_1.
 
@@ -228,13 +228,13 @@ def head_from_json(fields: Mapping[str, Any], architecture: str, source: str) ->
         raise UserError(f"{source}: {error}") from None
 
 
-def recorded(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def recorded(fields: JsonObject) -> JsonObject:
     """What a `config.json` says under "bert_jax"; nothing where others wrote it."""
     ours = fields.get(OURS, {})
     return ours if isinstance(ours, dict) else {}
 
 
-def untrained_parts(fields: Mapping[str, Any], source: str) -> frozenset[str]:
+def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
     """The parts that a `config.json` says were never trained. Raises UserError where it says that of no list of names."""
     names = recorded(fields).get("untrained", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -242,7 +242,7 @@ def untrained_parts(fields: Mapping[str, Any], source: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def _own_head(fields: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _own_head(fields: JsonObject, source: str) -> JsonObject:
     """The fields of OWN_FIELDS, {} where there is no such head."""
     own = recorded(fields).get("head") or {}
     if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS):
@@ -252,7 +252,7 @@ def _own_head(fields: Mapping[str, Any], source: str) -> dict[str, Any]:
     return dict(own)
 
 
-def _labels(fields: Mapping[str, Any], source: str) -> tuple[str, ...]:
+def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     by_id = fields.get("id2label")
     if by_id is None:
         number = fields.get("num_labels", 2)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import PyTree
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -175,7 +175,9 @@ def their_shape(row: Row, config: ModelConfig, head: HeadConfig | None = None) -
     return tuple(int(np.prod([sizes[a] for a in group])) for group in _groups(row.their_axes))
 
 
-def tensors_from_params(params: Mapping[str, Any], config: ModelConfig, head: HeadConfig | None = None) -> dict[str, np.ndarray]:
+def tensors_from_params(
+    params: Mapping[str, PyTree[np.ndarray]], config: ModelConfig, head: HeadConfig | None = None
+) -> dict[str, np.ndarray]:
     """Our parameter tree -> foreign name -> float32 tensor, without the padding rows of the vocabulary.
 
     `params` may lack whole parts (a model without the NSP head), never single parameters; also right for a tree of gradients.
@@ -211,7 +213,7 @@ def params_from_tensors(
     head: HeadConfig | None = None,
     required: Collection[str] = (),
     drop: Collection[str] = (),
-) -> dict[str, Any]:
+) -> dict[str, PyTree[np.ndarray]]:
     """Foreign name -> tensor, to our parameter tree in float32 with zeros in the vocabulary's padding rows.
 
     The pooler and the heads may be absent as a whole, unless they are among the `required` parts; parts to `drop` are left out,

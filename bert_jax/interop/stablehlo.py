@@ -24,7 +24,7 @@ import numpy as np
 from jax import export
 
 from bert_jax import __version__
-from bert_jax.corpus.files import read_object
+from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.errors import UserError, nearest
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import FILES as MODEL_DIRECTORY
@@ -85,7 +85,7 @@ def export_stablehlo(
     function: str | None = None,
     length: int | None = None,
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
-) -> dict[str, Any]:
+) -> JsonObject:
     """Writes `model`'s forward pass and returns what `signature.json` says; an older export is replaced once this is complete.
 
     `function` is one of FUNCTIONS, by default `natural_function`. It can be called with any batch size, and with any length up to
@@ -127,7 +127,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
     config = dataclasses.replace(model.config, vocab_multiple=1, dtype="float32", scan_unroll=1)
     shapes = our_shapes(config, model.head)
 
-    def unpadded(path: Sequence[Any], x: np.ndarray) -> np.ndarray:
+    def unpadded(path: jax.tree_util.KeyPath, x: np.ndarray) -> np.ndarray:
         return np.asarray(x[tuple(map(slice, shapes["/".join(key.key for key in path)]))], np.float32)
 
     kept = {part: tree for part, tree in model.params.items() if part in ("embeddings", "encoder", *used)}
@@ -161,12 +161,12 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
     return lambda *inputs: apply({"params": params}, *inputs)
 
 
-def _signature(model: Model, exported: export.Exported, function: str) -> dict[str, Any]:
-    def described(array: Any) -> dict[str, Any]:
+def _signature(model: Model, exported: export.Exported, function: str) -> JsonObject:
+    def described(array: jax.core.ShapedArray) -> JsonObject:
         return {"shape": [dim if isinstance(dim, int) else str(dim) for dim in array.shape], "dtype": str(array.dtype)}
 
     args, _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
-    outputs: Mapping[str, Any] = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    outputs: Mapping[str, jax.core.ShapedArray] = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     return {
         "inputs": [{"name": name, **described(x), "meaning": INPUTS[name]} for name, x in zip(INPUTS, args, strict=True)],
         "outputs": {name: described(x) for name, x in outputs.items()},

@@ -10,11 +10,11 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import PyTree
 
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.corpus.tokenizer_files import SPECIAL_NAMES
@@ -201,7 +201,7 @@ def average(models: Iterable[Model]) -> Model:
 
 
 def _differences(a: Model, b: Model) -> list[str]:
-    pairs: list[tuple[str, Any, Any]] = []
+    pairs: list[tuple[str, object, object]] = []
     for mine, other in ((a.config, b.config), (a.tokenizer.vocabulary, b.tokenizer.vocabulary)):
         names = [field.name for field in dataclasses.fields(mine)]
         pairs += [(name, getattr(mine, name), getattr(other, name)) for name in names]
@@ -213,7 +213,9 @@ def _leads(row: Row, axis: str) -> bool:
     return not row.stacked and row.our_axes.startswith(axis)
 
 
-def _changed(model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]) -> dict[str, Any]:
+def _changed(
+    model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]
+) -> dict[str, PyTree[np.ndarray]]:
     """The parameter tree with `change` applied to the arrays whose rows of the table `which` chooses."""
     chosen = {row.ours for row in rows(model.config, model.head) if which(row)}
     flat = flatten_dict(model.params, sep="/")

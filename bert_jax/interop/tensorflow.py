@@ -22,11 +22,12 @@ import os
 import pathlib
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import PyTree
 
-from bert_jax.corpus.files import read_object
+from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.interop.directory import replaced_when_complete
@@ -84,13 +85,13 @@ class Notes:
     """One sentence each on what was assumed, left out or carried along, for a person."""
     head: HeadConfig | None
     """The labelled head in the parameters; its labels are LABEL_0, ... unless we wrote the file."""
-    other_fields: Mapping[str, Any]
+    other_fields: JsonObject
     """Fields of bert_config.json that have no meaning here."""
     step: int | None
     """The checkpoint's global_step."""
-    first_moments: dict[str, Any] | None = None
+    first_moments: dict[str, PyTree[np.ndarray]] | None = None
     """With `read_slots`: a tree like the parameters' (zero in the vocabulary's padding), for the `mu` of our optimizers."""
-    second_moments: dict[str, Any] | None = None
+    second_moments: dict[str, PyTree[np.ndarray]] | None = None
     """The same for `nu`."""
 
 
@@ -121,7 +122,7 @@ def import_tf1(
     activation: str | None = None,
     lowercase: bool | None = None,
     read_slots: bool = False,
-) -> tuple[dict[str, Any], ModelConfig, Tokenizer, Notes]:
+) -> tuple[dict[str, PyTree[np.ndarray]], ModelConfig, Tokenizer, Notes]:
     """Reads a checkpoint of the original as (parameters, configuration, tokenizer, notes).
 
     `path` is the checkpoint's directory or the common beginning of its files. Parameters are float32 numpy arrays, the vocabulary
@@ -181,12 +182,12 @@ def import_tf1(
 
 def export_tf1(
     directory: str | os.PathLike,
-    params: Mapping[str, Any],
+    params: Mapping[str, PyTree[np.ndarray]],
     config: ModelConfig,
     tokenizer: Tokenizer,
     *,
     head: HeadConfig | None = None,
-    other_fields: Mapping[str, Any] | None = None,
+    other_fields: JsonObject | None = None,
 ) -> None:
     """Writes a directory that the original's programs read; one that exists already is replaced once the new one is complete.
 
@@ -196,7 +197,7 @@ def export_tf1(
     """
     directory = pathlib.Path(directory)
     _check_representable(config, tokenizer, head, str(directory))
-    ours: dict[str, Any] = {
+    ours: JsonObject = {
         "activation": config.activation,
         "do_lower_case": tokenizer.vocabulary.lowercase,
         "max_input_chars_per_word": tokenizer.max_word_characters,
@@ -232,21 +233,21 @@ def _layout(name: str, tensor: np.ndarray) -> np.ndarray:
     return tensor.T if name.endswith("/kernel") else tensor
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
+def _read_json(path: pathlib.Path) -> JsonObject:
     if not path.exists():
         raise UserError(f"{path} is missing; copy there the one that the model was trained with")
     return read_object(path, "copy the model again")
 
 
-def _config(fields: Mapping[str, Any], source: str, activation: str | None, vocab_multiple: int) -> ModelConfig:
+def _config(fields: JsonObject, source: str, activation: str | None, vocab_multiple: int) -> ModelConfig:
     config = config_from_json({FIELDS["type_vocab_size"]: TYPES_BY_DEFAULT, **fields}, source)
     if not config.tied_decoder:
         raise UserError(f"{source}: tie_word_embeddings=false is nothing that the original knows; remove it")
-    changes: dict[str, Any] = {"vocab_multiple": vocab_multiple} | ({"activation": activation} if activation else {})
+    changes: JsonObject = {"vocab_multiple": vocab_multiple} | ({"activation": activation} if activation else {})
     return dataclasses.replace(config, **changes)
 
 
-def _head(bundle: Bundle, ours: Mapping[str, Any], source: str) -> HeadConfig | None:
+def _head(bundle: Bundle, ours: JsonObject, source: str) -> HeadConfig | None:
     """The labelled head that the names show: as we recorded it, or with as many labels as it has outputs."""
     if "cls/squad/output_weights" not in bundle and "output_weights" not in bundle:
         return None
@@ -324,7 +325,7 @@ def _slot_tensors(
 
 
 def _messages(
-    *, assumed_gelu: bool, slots: Collection[str], dropped: Collection[str], step: int | None, other: Mapping[str, Any]
+    *, assumed_gelu: bool, slots: Collection[str], dropped: Collection[str], step: int | None, other: JsonObject
 ) -> tuple[str, ...]:
     messages = []
     if assumed_gelu:

@@ -15,15 +15,16 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.metrics.writer import read_metrics
 
 log = logging.getLogger(__name__)
 
 TRAIN, HELDOUT, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
-DOTTED: dict[str, Any] = {"color": HELDOUT, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
+DOTTED: JsonObject = {"color": HELDOUT, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
 """A line through dots, which are whole at the edge too."""
 
-Records = Sequence[Mapping[str, Any]]
+Records = Sequence[JsonObject]
 Panel = Callable[[Axes, Records], None]
 
 SMOOTHED = 1 / 20  # share of the training points averaged for the line drawn over the raw ones: single batches scatter

@@ -13,13 +13,12 @@ import math
 import pathlib
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
-from bert_jax.corpus.files import parse_json, write_text
+from bert_jax.corpus.files import Json, JsonObject, parse_json, write_text
 from bert_jax.interface.words import counted
 
 log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class MetricsWriter:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """One line. Names are `GROUP/NAME` (`train/loss`, `heldout/mlm_accuracy`); a value that is not finite becomes null."""
         numbers = {name: float(value) for name, value in values.items()}
-        record: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
+        record: JsonObject = {"step": int(step), "time": round(time.time(), 3)}
         record |= {name: number if math.isfinite(number) else None for name, number in numbers.items()}
         self._unwritten += json.dumps(record, allow_nan=False).encode() + b"\n"
         if self._write_lines():
@@ -96,7 +95,7 @@ class MetricsWriter:
         self._failed = False
         return True
 
-    def _write_events(self, record: Mapping[str, Any] | None) -> None:
+    def _write_events(self, record: JsonObject | None) -> None:
         """Adds one record to the event file; where there is none (at the start, after a failure) all to a new one."""
         try:
             if self._events is None:
@@ -119,20 +118,20 @@ class MetricsWriter:
         self._events = None
 
 
-def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_metrics(path: pathlib.Path) -> list[JsonObject]:
     """The records of a `metrics.jsonl` in order; lines that are not whole (a kill in mid-write) are left out."""
     if not path.exists():
         return []
     return [record for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if (record := _parse(line))]
 
 
-def write_json(path: pathlib.Path, value: Any) -> None:
+def write_json(path: pathlib.Path, value: Json) -> None:
     """Writes `value` so that a reader sees the old file or the new one, whole, whenever the machine stops."""
     text = json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
     write_text(path, text)
 
 
-def _event(record: Mapping[str, Any]) -> Event:
+def _event(record: JsonObject) -> Event:
     values = [
         Summary.Value(tag=name, simple_value=math.nan if value is None else value)
         for name, value in record.items()
@@ -151,7 +150,7 @@ def _forget_after(path: pathlib.Path, step: int) -> None:
         write_text(path, wanted)
 
 
-def _parse(line: str) -> dict[str, Any] | None:
+def _parse(line: str) -> JsonObject | None:
     try:
         record = parse_json(line)
     except ValueError:
@@ -159,7 +158,7 @@ def _parse(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: Json) -> Json:
     """`value` with null for every float that JSON cannot say (NaN, infinities)."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import numpy as np
@@ -104,7 +104,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     return Mesh(device_grid(config, jax.devices() if devices is None else devices), AXES)
 
 
-def device_grid(config: MeshConfig, devices: Sequence[Any]) -> np.ndarray:
+def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray:
     """The devices as an array [data, fsdp, tensor].
 
     On TPU an axis takes whole sides of the torus where sizes allow, else parts of sides, and `tensor`, the most talkative, gets
@@ -112,7 +112,7 @@ def device_grid(config: MeshConfig, devices: Sequence[Any]) -> np.ndarray:
     devices cannot be laid out so.
     """
     shape = mesh_shape(config, len(devices))
-    slices: dict[int, list[Any]] = {}
+    slices: dict[int, list[jax.Device]] = {}
     for device in devices:
         slices.setdefault(getattr(device, "slice_index", 0) or 0, []).append(device)
     sizes = [len(slices[i]) for i in sorted(slices)]
@@ -126,7 +126,7 @@ def device_grid(config: MeshConfig, devices: Sequence[Any]) -> np.ndarray:
     return grids.reshape(*across, *within).transpose(0, 3, 1, 4, 2, 5).reshape(shape)
 
 
-def _slice_grid(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
+def _slice_grid(shape: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
     """The devices of one slice as an array of `shape`."""
     if devices[0].platform != "tpu":
         return np.asarray(devices).reshape(shape)
@@ -149,7 +149,7 @@ def _slice_grid(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
     ) from reason
 
 
-def _box(devices: Sequence[Any]) -> tuple[int, ...]:
+def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     """How many TPU devices stand along each dimension, the cores of a chip among them; () where they do not fill the box."""
     places = {(*device.coords, device.core_on_chip) for device in devices}
     sides = tuple(max(along) - min(along) + 1 for along in zip(*places, strict=True))
@@ -157,7 +157,7 @@ def _box(devices: Sequence[Any]) -> tuple[int, ...]:
     return sides if math.prod(sides) == len(places) == len(devices) else ()
 
 
-def sides_along(devices: Sequence[Any]) -> tuple[int, ...]:
+def sides_along(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     """The sides of the box of chips that `devices`, in their order, run through like the digits of a number, slowest first; where
     they do not, or are of several slices or no TPUs, the one number of them."""
     whole = (len(devices),)

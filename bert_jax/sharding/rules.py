@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypeAlias
 
 import flax.linen as nn
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
+
+Shardings: TypeAlias = PyTree[NamedSharding]
+AbstractArrays: TypeAlias = PyTree[jax.ShapeDtypeStruct]
 
 RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("batch", ("data", "fsdp")),
@@ -39,14 +43,14 @@ BATCH = PartitionSpec(("data", "fsdp"))
 """Every array of a batch is split along its rows."""
 
 
-def parameter_shardings(boxed: Any, mesh: Mesh) -> Any:
+def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
     """NamedShardings for a tree of boxed (abstract) parameters, as `abstract_parameters` gives them.
 
     Raises UserError naming the parameter, the dimension and the axis where a dimension does not divide over its mesh axis.
     """
     specs = nn.logical_to_mesh(nn.get_partition_spec(boxed), RULES)
 
-    def check(path: Any, shape: Any, spec: PartitionSpec) -> NamedSharding:
+    def check(path: jax.tree_util.KeyPath, shape: jax.ShapeDtypeStruct, spec: PartitionSpec) -> NamedSharding:
         for size, axis in zip(shape.shape, spec, strict=False):
             parts = mesh.shape[axis] if axis is not None else 1
             if size % parts:
@@ -61,20 +65,21 @@ def parameter_shardings(boxed: Any, mesh: Mesh) -> Any:
                 )
         return NamedSharding(mesh, spec)
 
-    def shape(box: Any) -> Any:  # not nn.unbox, which would constrain these shapes as if they were arrays where a mesh is set
+    # not nn.unbox, which would constrain these shapes as if they were arrays where a mesh is set
+    def shape(box: nn.Partitioned | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return box.unbox(apply_constraint=False) if isinstance(box, nn.Partitioned) else box
 
     shapes = jax.tree.map(shape, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return jax.tree_util.tree_map_with_path(check, shapes, specs, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
 
-def state_shardings(state: Any, params_shardings: Any, mesh: Mesh) -> Any:
+def state_shardings(state: AbstractArrays, params_shardings: Shardings, mesh: Mesh) -> Shardings:
     """Shardings of a whole `TrainState` (abstract): every subtree shaped like the parameters is laid out as they are, the
     rest repeated."""
-    structure: Any = jax.tree.structure(params_shardings)
+    structure: object = jax.tree.structure(params_shardings)
     replicated = NamedSharding(mesh, PartitionSpec())
 
-    def is_params(tree: Any) -> bool:
+    def is_params(tree: PyTree) -> bool:
         return jax.tree.structure(tree) == structure
 
     return jax.tree.map(lambda tree: params_shardings if is_params(tree) else replicated, state, is_leaf=is_params)
@@ -86,7 +91,7 @@ def can_spread(mesh: Mesh) -> bool:
     return mesh.shape["data"] > 1 and 1 in (mesh.shape["fsdp"], mesh.shape["tensor"])
 
 
-def spread_over_data(shardings: Any, abstract: Any, mesh: Mesh) -> Any:
+def spread_over_data(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -> Shardings:
     """The `shardings` of parameters (`abstract` says their shapes) split over "data" as well, so that every device keeps and
     updates a part of each (ZeRO, arXiv:1910.02054).
 
@@ -97,7 +102,7 @@ def spread_over_data(shardings: Any, abstract: Any, mesh: Mesh) -> Any:
     if not can_spread(mesh):
         return shardings
 
-    def spread(path: Any, sharding: NamedSharding, array: Any) -> NamedSharding:
+    def spread(path: jax.tree_util.KeyPath, sharding: NamedSharding, array: jax.ShapeDtypeStruct) -> NamedSharding:
         stacked = any(key.key == "layers" for key in path)
         spec = [axis if axis and mesh.shape[axis] > 1 else None for axis in sharding.spec]
         spec += [None] * (array.ndim - len(spec))
@@ -144,7 +149,7 @@ def automatic_axes() -> set[str]:
     return {axis for axis, kind in axes if kind != AxisType.Manual} if mesh.size > 1 else set()
 
 
-def axes_of(entry: Any) -> tuple[str, ...]:
+def axes_of(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """The mesh axes that an entry of a PartitionSpec names."""
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
@@ -183,6 +188,6 @@ def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> Non
         )
 
 
-def with_shardings(abstract: Any, shardings: Any) -> Any:
+def with_shardings(abstract: AbstractArrays, shardings: Shardings) -> AbstractArrays:
     """Shapes that also say where the arrays are to live."""
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
