@@ -41,3 +41,10 @@ def test_the_predictions_asked_for_packing_are_the_fewest_that_always_do(length,
     ExampleConfig(max_predictions=int(needed), **shape)
     with pytest.raises(UserError, match=f"set max_predictions={needed} "):
         ExampleConfig(max_predictions=int(needed) - 1, **shape)
+
+
+def test_an_example_has_as_many_predictions_as_the_original_draws_and_never_more_than_its_tokens():
+    config = ExampleConfig(length=128, max_predictions=20, masked_fraction=0.5)
+    lengths = np.arange(129)
+    expected = [min(20, max(1, round(0.5 * n)), max(n - 3, 0)) for n in lengths]  # round is half to even, as the original's is
+    np.testing.assert_array_equal(config.predictions(lengths), expected)

@@ -142,6 +142,9 @@ def _reasonable(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[ast.AST
                 )
                 yield from _reasonable(holder, inner)
             continue
+        if isinstance(child, ast.ClassDef):  # without its decorators: that a dataclass is frozen changes nothing that it does
+            yield from _reasonable(ast.Module(body=child.body, type_ignores=[]), names)
+            continue
         if isinstance(child, ast.AnnAssign):
             if child.value is not None:
                 yield child.value, names

@@ -62,6 +62,8 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
             beside.append(name)
         elif imports:
             far.append(name)
+    if len(path.parts) == 2 and (root / "tests/end_to_end").is_dir():  # a command, which only a run tests whole
+        far.append("tests/end_to_end")
     return [*own, *near, *beside, *far] or ["tests/end_to_end"]
 
 

@@ -43,6 +43,19 @@ def wnut(directory: pathlib.Path, train: Sentences, dev: Sentences, say=print, *
     return load(TaskConfig(name="wnut17", data_dir=str(directory), **settings), say)
 
 
+def test_words_that_no_row_reads_whole_are_said_once(tokenizer: Tokenizer, tmp_path: pathlib.Path):
+    said: list[str] = []
+    sentences = [[("a", "O"), ("\u200b", "O"), ("abcdefghij" * 2, "O")]]
+    task = wnut(tmp_path, sentences, [[("b", "O")]], said.append, length=12)
+    for _ in range(2):
+        task.units("train", tokenizer)
+    task.units("dev", tokenizer)
+    assert [line.partition(", train: ")[2] for line in said] == [
+        "1 word without a character that the tokenizer reads: [UNK]",
+        "1 word longer than 10 pieces, of which the rest is not read",
+    ]
+
+
 def said_by(task: TokenTask, units: list[Unit], predictions: list[list[str]]) -> list[np.ndarray]:
     """Logits that say the predictions at the labelled columns of the units, and anything elsewhere."""
     draw = np.random.default_rng(0)
