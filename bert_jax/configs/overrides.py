@@ -1,4 +1,8 @@
-"""`--config.a.b=1` on a command line: the key of an experiment that it sets, and its value, read as the key's annotation says."""
+"""`--config.a.b=1` on a command line: the key of an experiment that it sets, and its value, read as the key's annotation says.
+
+`ml_collections.config_flags` knows only the keys that the experiment file holds, by the types of their values there: a key at its
+default cannot be set, nor one that is None; `null` is a text, 2e3 is no whole number, and an unknown key has no hint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Nested plain values to frozen dataclasses: unknown keys, wrong types and values outside their ranges are UserErrors."""
+"""Nested plain values to frozen dataclasses: unknown keys, wrong types and values outside their ranges are UserErrors.
+
+dacite does not make this shorter: with the same messages it takes 81 lines. It gives no path for an unknown key, from which the
+nearest key is sought, takes True for 1, and builds a group, whose own checks then fail first, before its ranges can be checked.
+"""
 
 from __future__ import annotations
 
