@@ -24,6 +24,9 @@ from annotated_types import Interval
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.outputs import PROBLEMS
+from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, named
 from bert_jax.interface.ranges import COUNT, SEED, InRange
@@ -39,7 +42,7 @@ from bert_jax.interop.huggingface import (
     with_new_parts,
     without_parts,
 )
-from bert_jax.interop.huggingface_config import FIXED, LABELLED
+from bert_jax.interop.huggingface_config import FIXED
 from bert_jax.interop.stablehlo import FUNCTIONS, PLATFORMS, export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
     NEW_POSITIONS,
@@ -54,7 +57,7 @@ from bert_jax.interop.surgery import (
 )
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
-from bert_jax.model.config import ACTIVATIONS, NAMED, PROBLEMS, HeadConfig
+from bert_jax.model.config import ACTIVATIONS
 
 FORMATS = ("huggingface", "tf1", "stablehlo")
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
@@ -264,12 +267,12 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
     return dataclasses.replace(model, head=head)
 
 
-def _new_head(flags: argparse.Namespace) -> HeadConfig | None:
+def _new_head(flags: argparse.Namespace) -> TaskHead | None:
     """The head that --new asks for; None also where it has no labels, as the one that the model has may lend its own."""
-    kinds = [part.removesuffix("_head") for part in flags.new if part in LABELLED]
-    if not kinds or (kinds[0] in NAMED and not flags.labels):
+    kinds = [HEADS[part.removesuffix("_head")] for part in flags.new if part in HEAD_PARTS]
+    if not kinds or (kinds[0].has_labels and not flags.labels):
         return None
-    return HeadConfig(kind=kinds[0], labels=tuple(flags.labels or ()), problem=flags.problem or "classification")
+    return kinds[0](labels=tuple(flags.labels or ()), problem=flags.problem or "classification")
 
 
 def _check(flags: argparse.Namespace) -> None:

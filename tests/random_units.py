@@ -8,23 +8,25 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from bert_jax.examples.labelled import KINDS, Unit
-from bert_jax.model.config import HeadConfig, ModelConfig
-from bert_jax.model.labelling import initial_label_parameters
+from bert_jax.examples.labelled import Unit
+from bert_jax.heads import registry
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.labelling import initial_label_parameters
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.model.config import ModelConfig
 from tests.random_rows import TINY
 
 LABELS = ("a", "b", "c")
 CLS = 2
 CANDIDATES = 3
-HEADS = {
-    kind: HeadConfig(kind=kind, labels=() if kind in ("span", "choice") else LABELS)
-    for kind in KINDS
-    if kind not in ("regression", "multi_label")
-} | {
-    "regression": HeadConfig(kind="sequence", labels=("value",), problem="regression"),
-    "multi_label": HeadConfig(kind="sequence", labels=LABELS, problem="multi_label"),
+HEADS: dict[str, TaskHead] = {kind: head(labels=LABELS if head.has_labels else ()) for kind, head in registry.HEADS.items()} | {
+    "regression": SequenceHead(labels=("value",), problem="regression"),
+    "multi_label": SequenceHead(labels=LABELS, problem="multi_label"),
 }
 """By the kind of their labels."""
+KINDS = tuple(HEADS)
+LAYOUTS = {kind: head.layout for kind, head in HEADS.items()}
+KIND_OF = {layout: kind for kind, layout in LAYOUTS.items()}
 
 
 def random_units(kind: str, count: int, seed: int = 0, *, shortest: int = 4, longest: int = 10) -> list[Unit]:
@@ -54,11 +56,11 @@ def _unit(kind: str, number: int, rng: np.random.Generator, shortest: int, longe
         "choice": np.int32(rng.integers(sequences)),
         "mention": np.int32(rng.integers(len(LABELS))),
     }
-    marks = rng.choice(np.arange(1, length), 3, replace=False).astype(np.int32) if kind == "mention" else None
-    return Unit(number, tuple(ids), tuple(types), np.asarray(targets[kind]), marks)
+    read_positions = rng.choice(np.arange(1, length), 3, replace=False).astype(np.int32) if kind == "mention" else None
+    return Unit(number, tuple(ids), tuple(types), np.asarray(targets[kind]), read_positions)
 
 
-def random_label_parameters(head: HeadConfig, config: ModelConfig = TINY, seed: int = 0) -> Any:
+def random_label_parameters(head: TaskHead, config: ModelConfig = TINY, seed: int = 0) -> Any:
     """Parameters whose every array is random, far from where training begins."""
     shapes = nn.unbox(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
     rng = np.random.default_rng(seed)

@@ -21,6 +21,7 @@ FOLDERS = (
     "sharding",
     "batches",
     "model",
+    "heads",
     "training",
     "checkpoints",
     "tasks",

@@ -17,10 +17,10 @@ from flax.traverse_util import flatten_dict
 from bert_jax.convert import main
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.heads.registry import make_head
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.tensor_bundle import read_bundle, write_bundle
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
-from bert_jax.model.config import HeadConfig
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 from tests.small_disk import files_of_at_most
 
@@ -48,7 +48,7 @@ def original(vocabulary, tmp_path_factory) -> pathlib.Path:
 
 
 def labelled(vocabulary: pathlib.Path, directory: pathlib.Path, **head: Any) -> pathlib.Path:
-    export_model(directory, make_labelled_model(vocabulary, HeadConfig(**head), layer_norm_epsilon=1e-12))
+    export_model(directory, make_labelled_model(vocabulary, make_head(**head), layer_norm_epsilon=1e-12))
     return directory
 
 
@@ -236,7 +236,7 @@ def test_a_function_that_leaves_parts_out_has_to_be_named(model, tmp_path):
 def test_a_new_head_takes_the_place_of_those_dropped_and_says_it_is_untrained(model, tmp_path, capsys):
     convert(model, tmp_path / "m", "--drop=mlm_head,nsp_head", "--new=sequence_head", "--labels=a,b,c", "--problem=multi_label")
     read = import_model(tmp_path / "m")
-    assert read.head == HeadConfig(kind="sequence", labels=("a", "b", "c"), problem="multi_label")
+    assert read.head == make_head("sequence", labels=("a", "b", "c"), problem="multi_label")
     assert read.parts == ("pooler", "sequence_head")
     assert read.untrained == {"sequence_head"}
     lines = capsys.readouterr().out.splitlines()
@@ -248,7 +248,7 @@ def test_a_new_head_takes_the_place_of_those_dropped_and_says_it_is_untrained(mo
 def test_labels_name_the_outputs_of_a_head_that_has_none_of_its_own(vocabulary, tmp_path):
     source = labelled(vocabulary, tmp_path / "s", kind="sequence", labels=("LABEL_0", "LABEL_1"))
     convert(source, tmp_path / "m", "--labels=no,yes")
-    assert import_model(tmp_path / "m").head == HeadConfig(kind="sequence", labels=("no", "yes"))
+    assert import_model(tmp_path / "m").head == make_head("sequence", labels=("no", "yes"))
     with pytest.raises(UserError, match="3 labels for the 2 outputs of the sequence_head"):
         convert(source, tmp_path / "m", "--labels=no,yes,perhaps")
 

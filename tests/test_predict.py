@@ -17,8 +17,12 @@ import pytest
 
 from bert_jax import predict
 from bert_jax.errors import UserError
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.mention import MentionHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import export_model, import_model
-from bert_jax.model.config import HeadConfig
 from bert_jax.predict import AS_A_PAIR, VERBS, main
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor
@@ -26,11 +30,11 @@ from tests.interop.tiny import as_model, make_labelled_model, make_model, make_v
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 HEADS = {
-    "classify": HeadConfig(kind="sequence", labels=("bad", "good")),
-    "tag": HeadConfig(kind="token", labels=("I-PER", "O")),
-    "answer": HeadConfig(kind="span"),
-    "choose": HeadConfig(kind="choice"),
-    "resolve": HeadConfig(kind="mention", labels=("A", "B", "neither")),
+    "classify": SequenceHead(labels=("bad", "good")),
+    "tag": TokenHead(labels=("I-PER", "O")),
+    "answer": SpanHead(),
+    "choose": ChoiceHead(),
+    "resolve": MentionHead(labels=("A", "B", "neither")),
 }
 Models = Callable[[str], pathlib.Path]
 

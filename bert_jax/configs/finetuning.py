@@ -12,15 +12,13 @@ from annotated_types import Interval
 from bert_jax.configs.pretraining import CheckpointConfig
 from bert_jax.configs.sections import section
 from bert_jax.errors import UserError
+from bert_jax.heads.head import LAYERS, POOLINGS, TaskHead
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, OneOf, Seed, Share
 from bert_jax.model.config import (
     DTYPES,
     KERNELS,
-    LAYERS,
     MOST_WIDE,
-    POOLINGS,
     REMATERIALISATIONS,
-    HeadConfig,
     ModelConfig,
 )
 from bert_jax.sharding.mesh import MeshConfig
@@ -52,7 +50,7 @@ class ModelChanges:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadChanges:
-    """What the task's head reads, and how; the defaults are the paper's. See `HeadConfig`."""
+    """What the task's head reads, and how; the defaults are the paper's. See `TaskHead`."""
 
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     layers: Annotated[str, OneOf(LAYERS)] = "last"
@@ -214,11 +212,11 @@ class FinetuningExperiment:
         t = self.training
         return f"batch-{t.batch_size}_rate-{t.learning_rate:g}_epochs-{t.epochs}_seed-{self.seed}"
 
-    def head_config(self, own: HeadConfig) -> HeadConfig:
+    def head_config(self, own: TaskHead) -> TaskHead:
         """The task's `own` head with what `config.head` asks for."""
         c = self.head
         dropout = c.dropout
-        if dropout is None and self.training.freeze_encoder and own.kind != "span":
+        if dropout is None and self.training.freeze_encoder and own.has_dropout:
             dropout = self.model.hidden_dropout  # which `model_config` takes from the encoder
         return dataclasses.replace(own, pooling=c.pooling, layers=c.layers, lstm=c.lstm, dropout=dropout)
 

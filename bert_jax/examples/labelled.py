@@ -18,7 +18,28 @@ from bert_jax.examples.packing import best_fit
 
 ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)
 """Lengths of a packed row; beyond, multiples of 128."""
-KINDS = ("sequence", "regression", "multi_label", "token", "span", "choice", "mention")
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelLayout:
+    """Which arrays the labels of packed rows are, and where in a row's logits those of a unit lie.
+
+    The defaults are one label int32 and one row of logits for each unit: labels [R, U], logits [R, U, C].
+    """
+
+    shape: tuple[int, ...] = ()
+    """Of one label: () or, of several numbers, [...]; labels are [R, U, ...]."""
+    dtype: type[np.generic] = np.int32
+    per_token: bool = False
+    """A label for each token, labels [R, L]; a negative one is left out of the loss."""
+    are_columns: bool = False
+    """Labels are positions of tokens: in a row they count from its beginning."""
+    logits_per_token: bool = False
+    """Logits are [R, L, C]."""
+    logits_per_candidate: bool = False
+    """Logits are [R, P, 1], one for each sequence of a unit."""
+    read_positions: int = 0
+    """How many tokens of a unit the model reads instead of its [CLS]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +47,11 @@ class Unit:
     """What the model reads at once of one example, and what it is to say.
 
     One sequence, or for a choice one for each candidate; a question about a long context is several units. `target` is None where
-    nobody knows (a test set), else by the kind of head:
+    nobody knows (a test set), else by the `LabelLayout` of the head an array of its shape and dtype:
 
-        sequence   int [] the label, float [] (regression), float [C] (multi-label)     choice   int [] the right candidate
-        token      int [n], -1 where a token has no label                               mention  int [] the label
-        span       int [2], the first and last token of the answer; (0, 0), the [CLS], where there is none
+        one label     int [] the label, or the right candidate; float [] of a regression; float [C] of several labels
+        per token     int [n], -1 where a token has no label
+        columns       int [2], the first and last token of an answer; (0, 0), the [CLS], where there is none
     """
 
     example: int
@@ -40,8 +61,8 @@ class Unit:
     types: tuple[np.ndarray, ...]
     """int32 [n] each, the token types."""
     target: np.ndarray | None = None
-    marks: np.ndarray | None = None
-    """Mentions only: int32 [3], the first tokens of the pronoun and of both names."""
+    read_positions: np.ndarray | None = None
+    """int32 [n], the tokens that the head reads instead of the [CLS], such as the first of a pronoun and of two names."""
 
     @functools.cached_property
     def size(self) -> int:
@@ -53,16 +74,14 @@ class Unit:
 class RowShape:
     """The shape that rows of one data set have."""
 
-    kind: str
-    """One of KINDS: which arrays the labels are."""
+    layout: LabelLayout
+    """Which arrays the labels are."""
     length: int
     """L, tokens of a row."""
     units: int
     """U, the most units in a row."""
     candidates: int = 1
     """Sequences of a unit; a row has P = U x candidates slots."""
-    labels: int = 0
-    """C, for multi-label targets."""
 
     @property
     def slots(self) -> int:
@@ -70,15 +89,13 @@ class RowShape:
         return self.units * self.candidates
 
 
-def row_shape(units: Sequence[Unit], kind: str, labels: int = 0) -> RowShape:
+def row_shape(units: Sequence[Unit], layout: LabelLayout) -> RowShape:
     """The shape for packing `units`: the shortest row that holds the longest, and room for twice as many as go into a row on the
     average (more would be slots that are hardly ever used)."""
-    if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} is none of {', '.join(KINDS)}")
     longest = max(unit.size for unit in units)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
     mean = sum(unit.size for unit in units) / len(units)
-    return RowShape(kind, length, max(1, round(2 * length / mean)), max(len(unit.ids) for unit in units), labels)
+    return RowShape(layout, length, max(1, round(2 * length / mean)), max(len(unit.ids) for unit in units))
 
 
 def pack_units(units: Sequence[Unit], shape: RowShape) -> list[list[int]]:
@@ -90,22 +107,20 @@ def pack_units(units: Sequence[Unit], shape: RowShape) -> list[list[int]]:
 def assemble_units(units: Sequence[Unit], rows: Sequence[Sequence[int]], count: int, shape: RowShape, pad_id: int) -> Batch:
     """The batch of `count` rows, of which the first hold the units that `rows` say and the others nothing.
 
-    input_ids, token_type_ids, position_ids, sequence_ids int32 [R, L]; cls_positions int32 [R, P]; marks int32 [R, P, 3] of
-    mentions; labels and label_weights (float32, 1 where there is something to learn):
-
-        sequence int32 [R, P]    regression float32 [R, P]    multi_label float32 [R, P, C] (weights [R, P])
-        token int32 [R, L]       span int32 [R, P, 2] (weights [R, P])      choice int32 [R, U]      mention int32 [R, P]
-
-    Slot p of a row has sequence_ids p + 1.
+    input_ids, token_type_ids, position_ids, sequence_ids int32 [R, L]; cls_positions int32 [R, P]; read_positions int32 [R, U, n]
+    where the layout has them; labels [R, U, ...] or [R, L] and label_weights float32 [R, U] or [R, L], 1 where there is something
+    to learn. Slot p of a row has sequence_ids p + 1.
     """
-    L, P = shape.length, shape.slots
+    L, P, layout = shape.length, shape.slots, shape.layout
     names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
     batch: Batch = {name: np.zeros((count, L), np.int32) for name in names}
     batch["input_ids"][:] = pad_id
     batch["cls_positions"] = np.zeros((count, P), np.int32)
-    labels, weights = _empty_labels(shape, count)
-    if shape.kind == "mention":
-        batch["marks"] = np.zeros((count, P, 3), np.int32)
+    width = L if layout.per_token else shape.units
+    labels: np.ndarray = np.zeros((count, width, *layout.shape), layout.dtype)
+    weights = np.zeros((count, width), np.float32)
+    if layout.read_positions:
+        batch["read_positions"] = np.zeros((count, shape.units, layout.read_positions), np.int32)
     for r, members in enumerate(rows):
         column = 0
         for u, i in enumerate(members):
@@ -118,43 +133,36 @@ def assemble_units(units: Sequence[Unit], rows: Sequence[Sequence[int]], count: 
                 batch["sequence_ids"][r, column:end] = slot + 1
                 batch["cls_positions"][r, slot] = column
                 column = end
-            if unit.marks is not None:
-                batch["marks"][r, u] = start + unit.marks
+            if unit.read_positions is not None:
+                batch["read_positions"][r, u] = start + unit.read_positions
             if unit.target is None:
                 continue
-            if shape.kind == "token":
+            if layout.per_token:
                 learnt = unit.target >= 0
                 labels[r, start:column] = np.where(learnt, unit.target, 0)
                 weights[r, start:column] = learnt
             else:
-                labels[r, u] = unit.target + (start if shape.kind == "span" else 0)
+                labels[r, u] = unit.target + (start if layout.are_columns else 0)
                 weights[r, u] = 1
     return batch | {"labels": labels, "label_weights": weights}
-
-
-def _empty_labels(shape: RowShape, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels of zero and weights of zero, in the shapes of the kind."""
-    width = shape.length if shape.kind == "token" else shape.units
-    last = {"span": (2,), "multi_label": (shape.labels,)}.get(shape.kind, ())
-    dtype = np.float32 if shape.kind in ("regression", "multi_label") else np.int32
-    return np.zeros((count, width, *last), dtype), np.zeros((count, width), np.float32)
 
 
 def unit_logits(
     logits: np.ndarray, units: Sequence[Unit], rows: Sequence[Sequence[int]], shape: RowShape
 ) -> list[np.ndarray]:
-    """What a batch's logits say of each of its `units`, in their order.
+    """The logits of each of a batch's `units`, in their order.
 
-    `logits` float32 [R, P, C] (sequence, mention), [R, P, 1] (choice) or [R, L, C] (token, span); of a unit [C], [candidates],
-    or [n, C].
+    `logits` are float32 as the layout says: [R, U, C], [R, L, C] per token, or [R, P, 1] per candidate; those of a unit are [C],
+    [n, C] or [candidates].
     """
+    layout = shape.layout
     found: list[np.ndarray] = [logits[:0]] * len(units)
     for r, members in enumerate(rows):
         column = 0
         for u, i in enumerate(members):
-            if shape.kind in ("token", "span"):
+            if layout.logits_per_token:
                 found[i] = logits[r, column : column + units[i].size]
-            elif shape.kind == "choice":
+            elif layout.logits_per_candidate:
                 first = u * shape.candidates
                 found[i] = logits[r, first : first + len(units[i].ids), 0]
             else:

@@ -43,8 +43,7 @@ def read_units(task: Task, start: Model) -> Data:
         if not baseline.scores:
             raise UserError(f"no example of {task.name}, {split}, has a label to score it by; give the file with labels")
     everything = [unit for split in units.values() for unit in split]
-    kind = task.head.problem if task.head.problem != "classification" else task.head.kind
-    return Data(task, units, row_shape(everything, kind, len(task.head.labels)), start.tokenizer.pad_id, baselines)
+    return Data(task, units, row_shape(everything, task.head.layout), start.tokenizer.pad_id, baselines)
 
 
 def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:

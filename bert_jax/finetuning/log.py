@@ -86,7 +86,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         rates = self.pace.report(flops_left=flops / since * (self._job.last_step - step))
         self._done = step
         scores = {"loss": values["loss"] / max(values["weight"], 1e-6)}
-        if self._task.head.problem != "regression":
+        if self._task.head.outputs.has_accuracy:
             scores["accuracy"] = values["correct"] / max(values["labels"], 1.0)
         kind = self._job.mesh.devices.flat[0].device_kind
         self.note(training_line(step, self._job.last_step, scores, rates, kind, self._job.mesh.size))
@@ -137,7 +137,7 @@ def log_start(experiment: FinetuningExperiment, task: Task, model: ModelConfig, 
     log.info("model: %s, %d wide, from %s", counted(model.num_layers, "layer"), model.hidden_size, origin)
     log.info("task: %s, %s", task.name, ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items()))
     labels = task.head.labels
-    if labels and task.head.problem != "regression":
+    if labels and task.head.outputs.has_accuracy:
         log.info("labels: %s", ", ".join(labels) if len(labels) <= 20 else f"{len(labels)}")
     for split, baseline in baselines.items():
         answers = ", ".join(f"{value:.4g} ({name})" for name, value in baseline.named.items())

@@ -14,17 +14,18 @@ import numpy as np
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.labelling import initial_label_parameters
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model, part_names, with_new_parts, without_parts
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
-from bert_jax.model.config import HeadConfig, ModelConfig
-from bert_jax.model.labelling import initial_label_parameters
+from bert_jax.model.config import ModelConfig
 
 log = logging.getLogger(__name__)
 
 
-def labelled_start(experiment: FinetuningExperiment, own: HeadConfig) -> Model:
+def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     """The model that a fine-tuning run begins with, without the head that `with_own_head` adds for each seed.
 
     `own` is the task's head. What the task does not read (the pretraining heads, another task's head) is left out, and said.
@@ -33,7 +34,7 @@ def labelled_start(experiment: FinetuningExperiment, own: HeadConfig) -> Model:
     head = experiment.head_config(own)
     new, multiple = part_names(experiment.init_new), experiment.model.vocab_multiple
     model = import_model(experiment.init_from, vocab_multiple=multiple, new=new, seed=experiment.seed)
-    if experiment.keep_head and (model.head is None or not _same_answers(model.head, head)):
+    if experiment.keep_head and (model.head is None or not model.head.has_same_answers(head)):
         has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(
             f"config.keep_head goes on with the head of {experiment.init_from}, but that has {has}, and the task needs a "
@@ -70,7 +71,7 @@ def weights_fingerprint(name: str) -> str:
     return digest.hexdigest()
 
 
-def with_own_head(start: Model, config: ModelConfig, head: HeadConfig, experiment: FinetuningExperiment) -> Model:
+def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment: FinetuningExperiment) -> Model:
     """`start` with the task's head in random weights that follow from the seed (all weights, with `init_random`)."""
     if experiment.init_random:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
@@ -79,14 +80,14 @@ def with_own_head(start: Model, config: ModelConfig, head: HeadConfig, experimen
     return start if experiment.keep_head else with_new_parts(start, (head.part,), head, experiment.seed)
 
 
-def teacher_of(experiment: FinetuningExperiment, student: Model, head: HeadConfig) -> Model | None:
+def teacher_of(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:
     """The model to distil from. Raises UserError where it answers another question, reads other tokens, or is not as wide as the
     student although hidden states are to be compared."""
     name = experiment.distillation.teacher
     if not name:
         return None
     teacher = import_model(name)
-    if teacher.head is None or not _same_answers(teacher.head, head):
+    if teacher.head is None or not teacher.head.has_same_answers(head):
         raise UserError(f"config.distillation.teacher={name} does not answer this task; fine-tune it on the same task first")
     theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
     if (theirs.sha256, theirs.lowercase) != (own.sha256, own.lowercase):
@@ -105,9 +106,5 @@ def teacher_of(experiment: FinetuningExperiment, student: Model, head: HeadConfi
             f"{widths[1]}; set it to 0"
         )
     return teacher
-
-
-def _same_answers(one: HeadConfig, other: HeadConfig) -> bool:
-    return (one.kind, one.labels, one.problem) == (other.kind, other.labels, other.problem)
 
 

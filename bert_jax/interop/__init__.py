@@ -3,7 +3,7 @@
 In: a model directory, a checkpoint, a hub name. Out: a Model in memory, and the same formats written.
 
     locate.py               what MODEL means: a directory, a workdir, a name on the hub
-    huggingface_config.py   config.json <-> ModelConfig and HeadConfig
+    huggingface_config.py   config.json <-> ModelConfig and TaskHead
     names.py                parameter tree <-> tensor names of Hugging Face's BERT
     weights.py              the tensors of a directory: safetensors or PyTorch's format
     directory.py            a model directory appears whole or not at all

@@ -28,12 +28,14 @@ from bert_jax.corpus.files import Json, JsonObject, read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from bert_jax.corpus.tokenizer import MODEL_FILES, VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.labelling import initial_label_parameters
+from bert_jax.heads.registry import HEAD_PARTS
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
     HEAD_FIELDS,
-    LABELLED,
     OURS,
     WRITTEN,
     architecture_from_json,
@@ -49,13 +51,12 @@ from bert_jax.interop.huggingface_config import (
 from bert_jax.interop.locate import CONFIG, find_model_directory
 from bert_jax.interop.names import params_from_tensors, reading_notes, tensors_from_params
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
-from bert_jax.model.config import HeadConfig, ModelConfig
-from bert_jax.model.labelling import initial_label_parameters
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import initial_parameters
 
 FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILES[0], TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
 METADATA = {"format": "pt"}  # transformers 4 refuses a file that does not say which framework laid it out
-PARTS = ("pooler", "mlm_head", "nsp_head", *LABELLED)
+PARTS = ("pooler", "mlm_head", "nsp_head", *HEAD_PARTS)
 """What a model may have or lack, and an import may drop or start anew."""
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
@@ -68,7 +69,7 @@ class Model:
     """Our tree, unboxed, float32 numpy arrays, with the parts that the model has."""
     config: ModelConfig
     tokenizer: Tokenizer
-    head: HeadConfig | None = None
+    head: TaskHead | None = None
     """The labelled task's head, if there is one in `params`."""
     of_pairs: bool | None = None
     """Whether a sequence head was trained on pairs of texts; None where that is not known, or it was on both."""
@@ -116,7 +117,7 @@ def export_model(
         fields[OURS]["untrained"] = sorted(model.untrained)
     if model.head:
         fields[OURS] |= own_fields(model.head)
-        if model.of_pairs is not None and model.head.kind == "sequence":
+        if model.of_pairs is not None and model.head.reads_pairs:
             fields[OURS]["of_pairs"] = model.of_pairs
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; such a model answers nothing")
@@ -150,7 +151,7 @@ def import_model(
     vocab_multiple: int = 1,
     new: Collection[str] = (),
     drop: Collection[str] = (),
-    head: HeadConfig | None = None,
+    head: TaskHead | None = None,
     vocabulary: str | os.PathLike | None = None,
     lowercase: bool | None = None,
     seed: int = 0,
@@ -196,9 +197,9 @@ def import_model(
     return with_new_parts(model, new, head or (own if own and own.part in new else None), seed) if new else model
 
 
-def with_new_parts(model: Model, new: Collection[str], head: HeadConfig | None, seed: int = 0) -> Model:
+def with_new_parts(model: Model, new: Collection[str], head: TaskHead | None, seed: int = 0) -> Model:
     """`model` with fresh weights for the parts in `new`, drawn as at the start of training; they count as untrained."""
-    labelled = [part for part in new if part in LABELLED]
+    labelled = [part for part in new if part in HEAD_PARTS]
     if labelled:
         if head is None or head.part != labelled[0]:
             raise UserError(f"a new {labelled[0]} needs its labels; name them")
@@ -220,7 +221,7 @@ def with_new_parts(model: Model, new: Collection[str], head: HeadConfig | None, 
 
 @functools.cache
 def _drawing(
-    config: ModelConfig, head: HeadConfig | None, parts: tuple[str, ...]
+    config: ModelConfig, head: TaskHead | None, parts: tuple[str, ...]
 ) -> Callable[[jax.Array], dict[str, PyTree[jax.Array]]]:
     """A function from a key to fresh `parts`, compiled: those nobody asked for are never drawn."""
 
@@ -245,7 +246,7 @@ def check_parts(new: Collection[str], drop: Collection[str]) -> None:
     for part in (*new, *drop):
         if part not in PARTS:
             raise UserError(f"a model has no part {part!r}: {nearest(part, PARTS)}; parts are {', '.join(PARTS)}")
-    labelled = [part for part in new if part in LABELLED]
+    labelled = [part for part in new if part in HEAD_PARTS]
     if len(labelled) > 1:
         raise UserError(f"a model has one labelled head, but {' and '.join(labelled)} are asked for; choose one")
 
@@ -292,14 +293,14 @@ def _files_left(directory: pathlib.Path) -> tuple[str, ...]:
     return (f"the files {', '.join(names)} are not read, and not copied",) if names else ()
 
 
-def _read_by(head: HeadConfig | None) -> tuple[str, ...]:
+def _read_by(head: TaskHead | None) -> tuple[str, ...]:
     """The parts that a labelled head cannot do without."""
     if head is None:
         return ()
     return ("pooler", head.part) if head.reads_pooler else (head.part,)
 
 
-def _other_fields(fields: JsonObject, head: HeadConfig | None) -> JsonObject:
+def _other_fields(fields: JsonObject, head: TaskHead | None) -> JsonObject:
     """What config.json says that has no meaning here, and `hidden_act`, whose several names of one function are kept apart.
 
     Fields about labels have no meaning where no head reads them.

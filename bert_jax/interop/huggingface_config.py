@@ -7,7 +7,10 @@ from collections.abc import Collection, Mapping
 
 from bert_jax.corpus.files import Json, JsonObject
 from bert_jax.errors import UserError
-from bert_jax.model.config import HEADS, NAMED, HeadConfig, ModelConfig
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.outputs import OUTPUTS
+from bert_jax.heads.registry import HEAD_PARTS, HEADS, head_class
+from bert_jax.model.config import ModelConfig
 
 FIELDS = {
     "vocab_size": "vocab_size",
@@ -65,14 +68,13 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {
     "BertForPreTraining": ("pooler", "mlm_head", "nsp_head"),
     "BertForMaskedLM": ("mlm_head",),
     "BertForNextSentencePrediction": ("pooler", "nsp_head"),
-    "BertForSequenceClassification": ("pooler", "sequence_head"),
-    "BertForTokenClassification": ("token_head",),
-    "BertForQuestionAnswering": ("span_head",),
-    "BertForMultipleChoice": ("pooler", "choice_head"),
+    **{
+        head.architecture: ("pooler", f"{kind}_head") if head.typical().reads_pooler else (f"{kind}_head",)
+        for kind, head in HEADS.items()
+        if head.architecture
+    },
 }
 """transformers' classes -> the parts their files must hold beside embeddings and encoder."""
-
-LABELLED = tuple(f"{kind}_head" for kind in HEADS)
 
 OURS = "bert_jax"
 """The key of config.json that holds what only we write; transformers keeps and ignores it."""
@@ -81,20 +83,18 @@ OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm
 """What it says under "head" of a labelled head that transformers has no class for; the rest stands where transformers has it."""
 
 PROBLEM_TYPES = {
-    "classification": "single_label_classification",
-    "multi_label": "multi_label_classification",
-    "regression": "regression",
+    OUTPUTS[problem].problem_type: problem for problem in ("classification", "multi_label", "regression")
 }
-"""Our `HeadConfig.problem` -> their `problem_type`."""
+"""Their `problem_type` -> our `TaskHead.problem`."""
 
 
-def architecture_of(parts: Collection[str], head: HeadConfig | None = None) -> str:
+def architecture_of(parts: Collection[str], head: TaskHead | None = None) -> str:
     """The class that has these parts and none that it does not know; a labelled head counts before those of pretraining, and not
     at all where it is one that no class has."""
     if head is not None and not head.is_plain:
         parts = set(parts) - {head.part}
     for name, needed in ARCHITECTURES.items():
-        if needed and needed[-1] in parts and needed[-1] in LABELLED:
+        if needed and needed[-1] in parts and needed[-1] in HEAD_PARTS:
             return name
     for name in ("BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction"):
         if set(ARCHITECTURES[name]) <= set(parts):
@@ -107,7 +107,7 @@ def config_to_json(
     *,
     architecture: str,
     pad_token_id: int,
-    head: HeadConfig | None = None,
+    head: TaskHead | None = None,
     other_fields: Mapping[str, Json] | None = None,
 ) -> JsonObject:
     """The `config.json` of a model saved as `architecture` (a transformers class name); `other_fields` are carried along."""
@@ -128,19 +128,19 @@ def config_to_json(
     return fields | (head_to_json(head) if head else {})
 
 
-def own_fields(head: HeadConfig) -> JsonObject:
+def own_fields(head: TaskHead) -> JsonObject:
     """What `config.json` says under "bert_jax" of a labelled head that transformers has no class for."""
     return {} if head.is_plain else {"head": {name: getattr(head, name) for name in OWN_FIELDS}}
 
 
-def head_to_json(head: HeadConfig) -> JsonObject:
+def head_to_json(head: TaskHead) -> JsonObject:
     """The fields of a `config.json` that describe a labelled head in transformers' words."""
     fields: JsonObject = {"classifier_dropout": head.dropout}
     if head.labels:
         fields["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
         fields["label2id"] = {label: i for i, label in enumerate(head.labels)}
-    if head.kind == "sequence":
-        fields["problem_type"] = PROBLEM_TYPES[head.problem]
+    if "problem" in head.settings:
+        fields["problem_type"] = head.outputs.problem_type
     return fields
 
 
@@ -188,44 +188,59 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
             known = ", ".join(ARCHITECTURES)
             raise UserError(f"{source}: architectures={named!r} is not among the BERTs known here ({known})")
         return named[0]
-    if any(name.startswith("qa_outputs.") for name in tensor_names):
-        return "BertForQuestionAnswering"
-    if any(name.startswith("classifier.") for name in tensor_names):
+    for module, heads in sorted(_heads_by_module().items(), key=lambda item: len(item[1])):
+        if not any(name.startswith(f"{module}.") for name in tensor_names):
+            continue
+        if len(heads) == 1:
+            return heads[0].architecture
+        *kinds, last = (f"{head.kind}s" for head in heads)
         raise UserError(
-            f'{source} names no "architectures", and a classifier may be one of sequences, tokens or choices; '
-            'add for example "architectures": ["BertForSequenceClassification"]'
+            f'{source} names no "architectures", and a {module} may be one of {", ".join(kinds)} or {last}; '
+            f'add for example "architectures": ["{heads[0].architecture}"]'
         )
     prefixes = {"mlm_head": "cls.predictions.", "nsp_head": "cls.seq_relationship.", "pooler": "bert.pooler."}
     return architecture_of([part for part, prefix in prefixes.items() if any(name.startswith(prefix) for name in tensor_names)])
 
 
-def head_from_json(fields: JsonObject, architecture: str, source: str) -> HeadConfig | None:
+def head_from_json(fields: JsonObject, architecture: str, source: str) -> TaskHead | None:
     """The labelled head of a `config.json`: of its class, or one of ours; None without either. Labels default to transformers':
     LABEL_0 and LABEL_1.
 
     Raises UserError where the labels contradict each other or the problem is unknown.
     """
     own = _own_head(fields, source)
-    part = next((part for part in ARCHITECTURES[architecture] if part in LABELLED), "")
-    kind = own.pop("kind", part.removesuffix("_head"))
-    if not kind:
+    part = next((part for part in ARCHITECTURES[architecture] if part in HEAD_PARTS), "")
+    name = own.pop("kind", part.removesuffix("_head"))
+    if not name:
         return None
-    labels = _labels(fields, source) if kind in NAMED else ()
+    try:
+        head = head_class(name)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    labels = _labels(fields, source) if head.has_labels else ()
     problem = "classification"
-    if kind == "sequence":
+    if "problem" in head.settings:
         stated = fields.get("problem_type")
         unstated = "regression" if len(labels) == 1 else "classification"
-        problems = {theirs: ours for ours, theirs in PROBLEM_TYPES.items()} | {None: unstated}
-        if not isinstance(stated, str | None) or stated not in problems:
-            raise UserError(f"{source}: problem_type={stated!r} is unknown; known: {', '.join(PROBLEM_TYPES.values())}")
-        problem = problems[stated]
+        if stated is not None and (not isinstance(stated, str) or stated not in PROBLEM_TYPES):
+            raise UserError(f"{source}: problem_type={stated!r} is unknown; known: {', '.join(PROBLEM_TYPES)}")
+        problem = unstated if stated is None else PROBLEM_TYPES[stated]
     dropout = fields.get("classifier_dropout")
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float, type(None))):
         raise UserError(f"{source}: classifier_dropout={dropout!r} must be a number or null")
     try:
-        return HeadConfig(kind=kind, labels=labels, problem=problem, dropout=dropout, **own)
+        return head(labels=labels, problem=problem, dropout=dropout, **own)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
+
+
+def _heads_by_module() -> dict[str, list[type[TaskHead]]]:
+    """The kinds of heads by the module that is their layer in transformers; several share one."""
+    found: dict[str, list[type[TaskHead]]] = {}
+    for head in HEADS.values():
+        if head.architecture:
+            found.setdefault(head.module, []).append(head)
+    return found
 
 
 def recorded(fields: JsonObject) -> JsonObject:

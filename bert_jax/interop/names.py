@@ -19,10 +19,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from bert_jax.errors import UserError
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface_config import LABELLED
 from bert_jax.interop.weights import check_finite
-from bert_jax.model.config import HeadConfig, ModelConfig
+from bert_jax.model.config import ModelConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,26 +90,22 @@ REQUIRED_PARTS = ("embeddings", "encoder")
 DECODER = Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D")
 """Only where the decoder is not the word-embedding table (`ModelConfig.tied_decoder`)."""
 
-HEAD_MODULES = {"sequence": "classifier", "token": "classifier", "span": "qa_outputs", "choice": "classifier"}
-"""A plain head -> its name in transformers; three of them share one, so a file must say what its head is."""
 
-
-def rows(config: ModelConfig, head: HeadConfig | None = None) -> tuple[Row, ...]:
+def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
     """The table of one model: `TABLE`, the decoder where it is not tied, and the labelled head."""
     result = TABLE if config.tied_decoder else (*TABLE, DECODER)
     if head is None:
         return result
     if not head.is_plain:
         return (*result, *_own_rows(head))
-    module = HEAD_MODULES[head.kind]
     return (
         *result,
-        Row(f"{head.part}/dense/kernel", "D Y", f"{module}.weight", "Y D"),
-        Row(f"{head.part}/dense/bias", "Y", f"{module}.bias", "Y"),
+        Row(f"{head.part}/dense/kernel", "D Y", f"{head.module}.weight", "Y D"),
+        Row(f"{head.part}/dense/bias", "Y", f"{head.module}.bias", "Y"),
     )
 
 
-def _own_rows(head: HeadConfig) -> Iterator[Row]:
+def _own_rows(head: TaskHead) -> Iterator[Row]:
     """The arrays of a head that is not plain."""
     axes = {"dense/kernel": "J Y", "dense/bias": "Y"}
     if head.mixed_layers(0):
@@ -134,7 +131,7 @@ TIED = {
 OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def axis_sizes(config: ModelConfig, head: HeadConfig | None = None) -> dict[str, int]:
+def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
     """The size of every axis letter in the foreign layout; ours differs in V only, which may be padded."""
     sizes = {
         "V": config.vocab_size,
@@ -162,21 +159,21 @@ def axis_sizes(config: ModelConfig, head: HeadConfig | None = None) -> dict[str,
     }
 
 
-def our_shapes(config: ModelConfig, head: HeadConfig | None = None) -> dict[str, tuple[int, ...]]:
+def our_shapes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, tuple[int, ...]]:
     """Path -> shape of every parameter of our tree, layers stacked and the vocabulary padded."""
     sizes = axis_sizes(config, head) | {"V": config.padded_vocab_size}
     layers = {True: (config.num_layers,), False: ()}
     return {row.ours: layers[row.stacked] + tuple(sizes[axis] for axis in row.our_axes.split()) for row in rows(config, head)}
 
 
-def their_shape(row: Row, config: ModelConfig, head: HeadConfig | None = None) -> tuple[int, ...]:
+def their_shape(row: Row, config: ModelConfig, head: TaskHead | None = None) -> tuple[int, ...]:
     """The shape that `row`'s foreign tensor has in a model of this `config` and `head`."""
     sizes = axis_sizes(config, head)
     return tuple(int(np.prod([sizes[a] for a in group])) for group in _groups(row.their_axes))
 
 
 def tensors_from_params(
-    params: Mapping[str, PyTree[np.ndarray]], config: ModelConfig, head: HeadConfig | None = None
+    params: Mapping[str, PyTree[np.ndarray]], config: ModelConfig, head: TaskHead | None = None
 ) -> dict[str, np.ndarray]:
     """Our parameter tree -> foreign name -> float32 tensor, without the padding rows of the vocabulary.
 
@@ -210,7 +207,7 @@ def params_from_tensors(
     config: ModelConfig,
     source: str,
     *,
-    head: HeadConfig | None = None,
+    head: TaskHead | None = None,
     required: Collection[str] = (),
     drop: Collection[str] = (),
 ) -> dict[str, PyTree[np.ndarray]]:
@@ -254,9 +251,9 @@ def part_of(name: str, expected: Mapping[str, Row]) -> str:
     if name in expected:
         return expected[name].part
     module = name.split(".")[0]
-    if module in LABELLED:
+    if module in HEAD_PARTS:
         return module
-    return next((f"{kind}_head" for kind, theirs in HEAD_MODULES.items() if theirs == module), "")
+    return next((f"{kind}_head" for kind, head in HEADS.items() if head.module == module), "")
 
 
 def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool = True) -> dict[str, np.ndarray]:
@@ -266,7 +263,8 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool = Tr
     decoder's weight is a tensor of its own.
     """
     bare = not any(name.startswith("bert.") for name in tensors)
-    heads = ("cls.", *(f"{module}." for module in {*HEAD_MODULES.values(), *LABELLED}))
+    modules = {*(head.module for head in HEADS.values() if head.module), *HEAD_PARTS}
+    heads = ("cls.", *(f"{module}." for module in modules))
     renamed: dict[str, np.ndarray] = {}
     for name, value in tensors.items():
         for old, new in OLD_ENDINGS.items():
@@ -294,7 +292,7 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool = Tr
 
 
 def reading_notes(
-    tensors: Mapping[str, np.ndarray], config: ModelConfig, head: HeadConfig | None, drop: Collection[str]
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, head: TaskHead | None, drop: Collection[str]
 ) -> tuple[str, ...]:
     """What `params_from_tensors` made of those tensors beside taking them as they are, a clause each, for a person."""
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
@@ -324,7 +322,7 @@ def _groups(axes: str) -> list[list[str]]:
     return [(group or axis).split() for group, axis in re.findall(r"\(([^)]*)\)|(\S+)", axes)]
 
 
-def _to_theirs(value: np.ndarray, row: Row, config: ModelConfig, head: HeadConfig | None) -> np.ndarray:
+def _to_theirs(value: np.ndarray, row: Row, config: ModelConfig, head: TaskHead | None) -> np.ndarray:
     ours = row.our_axes.split()
     order = [ours.index(axis) for group in _groups(row.their_axes) for axis in group]
     if ours[:1] == ["V"]:
@@ -332,7 +330,7 @@ def _to_theirs(value: np.ndarray, row: Row, config: ModelConfig, head: HeadConfi
     return np.asarray(value.transpose(order).reshape(their_shape(row, config, head)), order="C")
 
 
-def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: HeadConfig | None) -> np.ndarray:
+def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead | None) -> np.ndarray:
     sizes = axis_sizes(config, head)
     theirs = [axis for group in _groups(row.their_axes) for axis in group]
     order = [theirs.index(axis) for axis in row.our_axes.split()]

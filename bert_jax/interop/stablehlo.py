@@ -26,6 +26,8 @@ from jax import export
 from bert_jax import __version__
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.errors import UserError, nearest
+from bert_jax.heads.labelling import INPUTS as ROW
+from bert_jax.heads.labelling import BertForLabels
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import FILES as MODEL_DIRECTORY
 from bert_jax.interop.huggingface import OURS, Model
@@ -33,8 +35,6 @@ from bert_jax.interop.locate import CONFIG
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.weights import WEIGHTS
 from bert_jax.model.bert import Bert
-from bert_jax.model.labelling import INPUTS as ROW
-from bert_jax.model.labelling import BertForLabels
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
 
@@ -67,8 +67,10 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
     if function == "labels":
         if model.head is None:
             raise UserError("this model has no labelled head, so it gives no labels; choose the function pretraining or encode")
-        if model.head.kind == "mention":
-            raise UserError("a mention head reads where names stand, which such a file cannot take; choose the function encode")
+        if model.head.layout.read_positions:
+            raise UserError(
+                f"a {model.head.kind} head reads where names stand, which such a file cannot take; choose the function encode"
+            )
         return ("pooler", model.head.part) if model.head.reads_pooler else (model.head.part,)
     if function == "encode":
         return tuple(part for part in model.parts if part == "pooler")

@@ -30,6 +30,8 @@ from jaxtyping import PyTree
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.registry import HEADS, make_head
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json
@@ -44,7 +46,7 @@ from bert_jax.interop.names import (
 )
 from bert_jax.interop.tensor_bundle import Bundle, find_bundle, read_bundle, write_bundle
 from bert_jax.interop.weights import check_finite
-from bert_jax.model.config import HeadConfig, ModelConfig
+from bert_jax.model.config import ModelConfig
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
@@ -83,7 +85,7 @@ class Notes:
 
     messages: tuple[str, ...]
     """One sentence each on what was assumed, left out or carried along, for a person."""
-    head: HeadConfig | None
+    head: TaskHead | None
     """The labelled head in the parameters; its labels are LABEL_0, ... unless we wrote the file."""
     other_fields: JsonObject
     """Fields of bert_config.json that have no meaning here."""
@@ -186,7 +188,7 @@ def export_tf1(
     config: ModelConfig,
     tokenizer: Tokenizer,
     *,
-    head: HeadConfig | None = None,
+    head: TaskHead | None = None,
     other_fields: JsonObject | None = None,
 ) -> None:
     """Writes a directory that the original's programs read; one that exists already is replaced once the new one is complete.
@@ -204,7 +206,7 @@ def export_tf1(
         "vocabulary_sha256": tokenizer.vocabulary.sha256,
     }
     if head is not None:
-        ours["head"] = dataclasses.asdict(head)
+        ours["head"] = {"kind": head.kind, **dataclasses.asdict(head)}
     fields = dict(other_fields or {}) | {theirs: getattr(config, name) for name, theirs in FIELDS.items()}
     del fields[FIELDS["layer_norm_epsilon"]]  # a constant in the original
     fields |= {"hidden_act": "gelu" if config.activation == "gelu_tanh" else config.activation, OURS: ours}
@@ -217,7 +219,7 @@ def export_tf1(
         write_bundle(incomplete / CHECKPOINT, tensors)
 
 
-def _places(config: ModelConfig, head: HeadConfig | None) -> dict[str, _Place]:
+def _places(config: ModelConfig, head: TaskHead | None) -> dict[str, _Place]:
     """The original's name of every tensor that a model can have -> its place."""
     places = {}
     for row in rows(config, head):
@@ -247,21 +249,22 @@ def _config(fields: JsonObject, source: str, activation: str | None, vocab_multi
     return dataclasses.replace(config, **changes)
 
 
-def _head(bundle: Bundle, ours: JsonObject, source: str) -> HeadConfig | None:
+def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
     """The labelled head that the names show: as we recorded it, or with as many labels as it has outputs."""
-    if "cls/squad/output_weights" not in bundle and "output_weights" not in bundle:
+    kind = next((kind for kind in HEADS.values() if kind.original_variable and kind.original_variable in bundle), None)
+    if kind is None:
         return None
     if isinstance(ours.get("head"), dict):
         try:
-            return HeadConfig(**ours["head"] | {"labels": tuple(ours["head"].get("labels", ()))})
+            return make_head(**ours["head"] | {"labels": tuple(ours["head"].get("labels", ()))})
         except TypeError as error:
             raise UserError(f'{source}: "head" under "{OURS}" is not what we write ({error}); remove it') from error
-    if "output_weights" not in bundle:
-        return HeadConfig(kind="span")
-    shape = bundle.entries["output_weights"].shape
+    if not kind.has_labels:
+        return kind()
+    shape = bundle.entries[kind.original_variable].shape
     outputs = shape[0] if len(shape) == 2 and 0 < shape[0] <= MOST_LABELS else 1  # any other shape is told with the rest
     labels = tuple(f"LABEL_{n}" for n in range(outputs))
-    return HeadConfig(kind="sequence", labels=labels, problem="classification" if len(labels) > 1 else "regression")
+    return kind(labels=labels, problem="classification" if len(labels) > 1 else "regression")
 
 
 def _slots(bundle: Bundle) -> tuple[str, ...]:
@@ -349,7 +352,7 @@ def _listed(names: Collection[str], most: int = 12) -> str:
     return ", ".join(list(names)[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: HeadConfig | None, where: str) -> None:
+def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHead | None, where: str) -> None:
     """Refuses what would be another model under the original's code."""
     if not config.tied_decoder:
         raise UserError(f"{where}: the original has no decoder but the word-embedding table; choose another format")
@@ -358,7 +361,7 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: HeadCo
             f"{where}: layer_norm_epsilon={config.layer_norm_epsilon} cannot be represented: the original's is {EPSILON} always; "
             "choose another format"
         )
-    if head is not None and head.kind not in ("sequence", "span"):
+    if head is not None and not head.original_variable:
         raise UserError(f"{where}: the original has no {head.kind} head; drop it, or choose another format")
     if head is not None and not head.is_plain:
         raise UserError(f"{where}: the original's heads read the last layer's [CLS] or tokens only; choose another format")

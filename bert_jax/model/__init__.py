@@ -2,7 +2,7 @@
 
 In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden states and logits.
 
-    config.py          ModelConfig and HeadConfig; the published sizes
+    config.py          ModelConfig; the published sizes
     products.py        matrix products and their gradients
     layers.py          Dense, LayerNorm, GELU, dropout; the glossary of axis letters
     embeddings.py      token ids -> vectors
@@ -12,7 +12,6 @@ In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden st
     encoder.py         the stack of layers
     bert.py            embeddings, encoder, pooler
     features.py        which hidden states a labelled head reads
-    heads.py           the pretraining heads, and the head of a labelled task
+    heads.py           the pooler and the pretraining heads
     pretraining.py     BERT with the two pretraining heads
-    labelling.py       BERT with the head of a labelled task
 """

@@ -14,7 +14,7 @@ from bert_jax.model.products import precision
 
 
 def chosen_layers(last: Array, hidden_states: Array, layers: str) -> Array:
-    """last [B, L, D] and hidden_states [N+1, B, L, D] as `HeadConfig.layers` without weights says -> [B, L, I].
+    """last [B, L, D] and hidden_states [N+1, B, L, D] as `TaskHead.layers` without weights says -> [B, L, I].
 
     The rows of the paper's Table 7; "all" are the N layers without the embeddings. Sums are float32.
     """

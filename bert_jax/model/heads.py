@@ -1,4 +1,4 @@
-"""What is asked of the encoder: the masked words and whether B follows A (paper section 3.1), or a task's labels (section 4)."""
+"""The heads of pretraining: the masked words, and whether B follows A (paper section 3.1)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.errors import UserError
-from bert_jax.model.config import HeadConfig, ModelConfig
-from bert_jax.model.features import LayerMix, Lstm, chosen_layers
-from bert_jax.model.layers import Array, Dense, LayerNorm, activation, dropout, named, spread, truncated_normal
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.layers import Array, Dense, LayerNorm, activation, named, spread, truncated_normal
 from bert_jax.model.products import multiply, over_rows, sum_rows
 
 PADDED_LOGIT = -1e9
@@ -90,39 +88,3 @@ class NextSentenceHead(nn.Module):
         return Dense((c.hidden_size,), (2,), ("embed", None), c.initializer_range, jnp.dtype(jnp.float32), name="dense")(
             pooled.astype(jnp.float32)
         )
-
-
-class LabelHead(nn.Module):
-    """The one layer of a labelled task, [..., J] -> float32 logits [..., C], and what `HeadConfig` sets before it.
-
-    Raises UserError for four layers to be read where there are fewer.
-    """
-
-    config: ModelConfig
-    head: HeadConfig
-
-    def setup(self) -> None:
-        """Declares the layer, and the mix of layers and the LSTM where `head` asks for them."""
-        c, head = self.config, self.head
-        if head.layers.startswith("last_four") and c.num_layers < 4:
-            raise UserError(f"head.layers={head.layers!r} needs 4 layers, and the model has {c.num_layers}; choose another")
-        if mixed := head.mixed_layers(c.num_layers):
-            self.mix = LayerMix(mixed)
-        if head.lstm:
-            self.lstm = Lstm(head.lstm)
-        width, axis = head.input_width(c.hidden_size), None if head.lstm else "embed"
-        self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32))
-
-    def features(self, last: Array, hidden_states: Array, sequence_ids: Array) -> Array:
-        """What it reads of a token: last [B, L, D], hidden_states [N+1, B, L, D], sequence_ids [B, L] -> [B, L, I or 2 W]."""
-        if mixed := self.head.mixed_layers(self.config.num_layers):
-            x = self.mix(hidden_states[-mixed:])
-        else:
-            x = chosen_layers(last, hidden_states, self.head.layers)
-        return self.lstm(x, sequence_ids) if self.head.lstm else x
-
-    def __call__(self, x: Array, dropout_seed: Array | None) -> Array:
-        """Logits of `x` after dropout, [..., J] -> float32 [..., C]."""
-        usual = 0.0 if self.head.kind == "span" else self.config.hidden_dropout  # run_squad.py, and transformers, have none
-        x = dropout(x.astype(jnp.float32), usual if self.head.dropout is None else self.head.dropout, dropout_seed)
-        return self.dense(x)

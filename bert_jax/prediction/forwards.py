@@ -12,9 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.labelling import INPUTS, BertForLabels
 from bert_jax.model.bert import Bert
-from bert_jax.model.config import HeadConfig, ModelConfig
-from bert_jax.model.labelling import INPUTS, BertForLabels
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.prediction.engine import compiled
@@ -94,17 +95,18 @@ def token_vectors(params: Params, batch: Batch, *, config: ModelConfig, layers: 
 
 
 @compiled
-def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: HeadConfig) -> Array:
-    """float32 [T, C] of a sequence or choice head, [B, L, C] of a token or span head; of a mention head [K, C], for each place
-    what it says of that one and the two after it: the first of an item's three is its answer (pronoun and names)."""
+def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Array:
+    """float32 [T, C] for each text, or [B, L, C] of a head that answers for every token; of one that reads n positions of each
+    text [K, C], for each place the logits of that one and those after it: the first of an item's n places has its answer."""
 
     def read(model: BertForLabels, batch: Batch) -> Array:
         ids = batch["sequence_ids"]
         tokens = model.features(*model.encode(*(batch[name] for name in INPUTS)), ids)
         if head.per_token:
             return model.answer(tokens, batch)
-        marks = jnp.stack([jnp.roll(batch["places"], -n) for n in range(3)], axis=-1)
-        where = {"sequence_ids": ids.reshape(1, -1), "cls_positions": batch["starts"][None], "marks": marks[None]}
+        where = {"sequence_ids": ids.reshape(1, -1), "cls_positions": batch["starts"][None]}
+        if count := head.layout.read_positions:
+            where["read_positions"] = jnp.stack([jnp.roll(batch["places"], -n) for n in range(count)], axis=-1)[None]
         return model.answer(_flat(tokens), where)[0]
 
     logits: Any = BertForLabels(config, head).apply({"params": params}, batch, method=read)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.model.config import HeadConfig
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.outputs import softmax
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
@@ -18,25 +23,24 @@ from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
 from bert_jax.tasks.entity_scores import entities, is_tag
 from bert_jax.tasks.spans import Answer, best_spans
-from bert_jax.tasks.task import softmax
 from bert_jax.tasks.windows import Window, most_context, window_starts, windows
 
-
-def head_of(engine: Engine, kind: str, what: str) -> HeadConfig:
-    """The model's labelled head, which has to be of this `kind`, and trained."""
-    engine.require(f"{kind}_head", what)
-    assert engine.model.head is not None
-    if engine.model.head.reads_pooler:
-        engine.require("pooler", what)
-    return engine.model.head
+Kind = TypeVar("Kind", bound=TaskHead)
 
 
-def best_label(labels: Sequence[str], logits: np.ndarray) -> dict[str, Any]:
-    """The likeliest of `labels` by `logits` [C], its probability, and that of each."""
-    p = softmax(logits)
-    best = int(p.argmax())
-    probabilities = {label: float(x) for label, x in zip(labels, p, strict=True)}
-    return {"label": labels[best], "probability": float(p[best]), "probabilities": probabilities}
+def head_of(engine: Engine, kind: type[Kind]) -> Kind:
+    """The model's task head, which has to be of this `kind`, and trained."""
+    engine.require(f"{kind.kind}_head", kind.question)
+    head = engine.model.head
+    assert isinstance(head, kind)
+    if head.reads_pooler:
+        engine.require("pooler", kind.question)
+    return head
+
+
+def logits_of(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[np.ndarray]:
+    """The logits of the model's `head` for each of `items`: [C], for every token [n, C], or for every place [places, C]."""
+    return engine.run(forwards.label_logits, items, head.results_per, head=head)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Classify:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError where the model has no trained head for sequences."""
-        head_of(engine, "sequence", "classify")
+        head_of(engine, SequenceHead)
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[dict[str, Any], Item]:
         """The texts of a record, and their tokens."""
@@ -57,19 +61,9 @@ class Classify:
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[dict[str, Any], Item]]) -> list[dict[str, Any]]:
         """The label of each record and its probability, or the value of a regression."""
-        head = head_of(engine, "sequence", "classify")
-        found = engine.run(forwards.label_logits, [item for _, item in prepared], "text", head=head)
-        return [shown | self._verdict(head, logits) for (shown, _), logits in zip(prepared, found, strict=True)]
-
-    def _verdict(self, head: HeadConfig, logits: np.ndarray) -> dict[str, Any]:
-        if head.problem == "regression":
-            values = [float(x) for x in logits]
-            return {"value": values[0]} if len(values) == 1 else {"values": dict(zip(head.labels, values, strict=True))}
-        if head.problem == "multi_label":
-            p = 1 / (1 + np.exp(-np.float64(logits)))
-            probabilities = {label: float(x) for label, x in zip(head.labels, p, strict=True)}
-            return {"labels": [label for label, x in probabilities.items() if x >= 0.5], "probabilities": probabilities}
-        return best_label(head.labels, logits)
+        head = head_of(engine, SequenceHead)
+        found = logits_of(engine, head, [item for _, item in prepared])
+        return [shown | head.outputs.answer(logits, head.labels) for (shown, _), logits in zip(prepared, found, strict=True)]
 
     def for_people(self, answer: dict[str, Any]) -> str:
         """The answer first, then the text, on a line."""
@@ -117,7 +111,7 @@ class Tag:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError where the model has no trained head for tokens."""
-        head_of(engine, "token", "tag words")
+        head_of(engine, TokenHead)
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> _Tagged:
         """The words of a record, and the windows that hold their pieces."""
@@ -137,8 +131,8 @@ class Tag:
 
     def answer(self, engine: Engine, prepared: Sequence[_Tagged]) -> list[dict[str, Any]]:
         """The tag of each word with its probability, and the entities that the tags make."""
-        head = head_of(engine, "token", "tag words")
-        results = iter(engine.run(forwards.label_logits, [item for p in prepared for item in p.items], "token", head=head))
+        head = head_of(engine, TokenHead)
+        results = iter(logits_of(engine, head, [item for p in prepared for item in p.items]))
         answers = []
         for p in prepared:
             logits = np.zeros((len(p.words), head.num_outputs))
@@ -148,7 +142,7 @@ class Tag:
             answers.append(self._answer(p, head, softmax(logits)))
         return answers
 
-    def _answer(self, p: _Tagged, head: HeadConfig, probabilities: np.ndarray) -> dict[str, Any]:
+    def _answer(self, p: _Tagged, head: TokenHead, probabilities: np.ndarray) -> dict[str, Any]:
         best = probabilities.argmax(-1)
         words = []
         for i, word in enumerate(p.words):
@@ -209,7 +203,7 @@ class AnswerQuestion:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError where the model has no trained head for spans, or an option is out of range."""
-        head_of(engine, "span", "answer questions")
+        head_of(engine, SpanHead)
         for name in ("n_best", "length", "doc_stride", "max_answer"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')}={getattr(self, name)} must be at least 1")
@@ -233,10 +227,10 @@ class AnswerQuestion:
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[dict[str, Any]]:
         """The best spans of each record's context, or "" where no answer is likelier."""
-        head = head_of(engine, "span", "answer questions")
+        head = head_of(engine, SpanHead)
         has_types = engine.config.type_vocab_size > 1
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
-        results = iter(engine.run(forwards.label_logits, items, "token", head=head))
+        results = iter(logits_of(engine, head, items))
         answers = []
         for values, own, offsets, continuation in prepared:
             logits = [next(results) for _ in own]
@@ -288,7 +282,7 @@ class Choose:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError where the model has no trained head for choices."""
-        head_of(engine, "choice", "choose")
+        head_of(engine, ChoiceHead)
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Item]]:
         """A record, and the tokens of the prompt with each choice. Raises UserError for fewer than two choices."""
@@ -298,8 +292,8 @@ class Choose:
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[Mapping[str, Any], list[Item]]]) -> list[dict[str, Any]]:
         """The likeliest choice of each record, and the probability of every one."""
-        head = head_of(engine, "choice", "choose")
-        results = iter(engine.run(forwards.label_logits, [item for _, items in prepared for item in items], "text", head=head))
+        head = head_of(engine, ChoiceHead)
+        results = iter(logits_of(engine, head, [item for _, items in prepared for item in items]))
         answers = []
         for values, items in prepared:
             p = softmax(np.array([next(results)[0] for _ in items]))

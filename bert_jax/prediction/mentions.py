@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.heads.mention import MentionHead
 from bert_jax.interface.words import counted
-from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.labels import best_label, head_of
+from bert_jax.prediction.labels import head_of, logits_of
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import shortened
 from bert_jax.prediction.streams import Field
@@ -19,7 +19,6 @@ from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import read_mentions
 
 MENTIONS = ("pronoun", "a", "b")
-WHAT = "resolve pronouns"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Resolve:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError where the model has no trained head for mentions."""
-        head_of(engine, "mention", WHAT)
+        head_of(engine, MentionHead)
 
     def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[dict[str, Any], Item]:
         """The mentions of a record with their places, and its tokens. Raises UserError for a mention that is not there."""
@@ -55,15 +54,15 @@ class Resolve:
         example = PronounExample(id="", text=text, **said, label=None, gender=None)
         reading = read_mentions(tokenizer, example, engine.config.max_position - 2)
         ids = [tokenizer.cls_id, *reading.ids.tolist(), tokenizer.sep_id]
-        return {"text": text, **said}, Item(ids, places=tuple(1 + mark for mark in reading.marks))
+        return {"text": text, **said}, Item(ids, places=tuple(1 + start for start in reading.mention_starts))
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[dict[str, Any], Item]]) -> list[dict[str, Any]]:
         """The name that each pronoun means, with the probabilities."""
-        head = head_of(engine, "mention", WHAT)
-        found = engine.run(forwards.label_logits, [item for _, item in prepared], "place", head=head)
+        head = head_of(engine, MentionHead)
+        found = logits_of(engine, head, [item for _, item in prepared])
         answers = []
         for (said, _), logits in zip(prepared, found, strict=True):
-            verdict = best_label(head.labels, logits[0])  # the triple that begins with the pronoun
+            verdict = head.outputs.answer(logits[0], head.labels)  # the triple that begins with the pronoun
             answers.append({**said, "means": said.get(verdict["label"].lower()), **verdict})
         return answers
 

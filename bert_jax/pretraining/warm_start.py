@@ -9,8 +9,8 @@ from typing import Any
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
+from bert_jax.heads.registry import HEAD_PARTS
 from bert_jax.interop.huggingface import Model, import_model, part_names, without_parts
-from bert_jax.interop.huggingface_config import LABELLED
 from bert_jax.model.config import ModelConfig
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"config.init_from={experiment.init_from} has no {' and no '.join(absent)}; to start them from random weights, say "
             f"--config.init_new={','.join((*new, *absent))}"
         )
-    spare = [part for part in model.parts if part in LABELLED]
+    spare = [part for part in model.parts if part in HEAD_PARTS]
     if spare:
         raise UserError(
             f"config.init_from={experiment.init_from} has a {spare[0]}, which pretraining has no use for; to leave it out, say "

@@ -15,10 +15,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Unit
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.labelling import BertForLabels, initial_label_parameters
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
-from bert_jax.model.config import HeadConfig, ModelConfig
-from bert_jax.model.labelling import BertForLabels, initial_label_parameters
+from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings
 from bert_jax.tasks.task import Task
 from bert_jax.training.label_losses import LabelLoss, spread_layers
@@ -37,7 +38,7 @@ class Program:
     """The jitted functions of runs that differ in no more than scalars, seeds and data."""
 
     config: ModelConfig
-    head: HeadConfig
+    head: TaskHead
     abstract: Any
     """The shapes of the state."""
     shardings: Any
@@ -75,7 +76,7 @@ def program_of(
 @functools.cache  # few of them: a mesh for each run that goes at a time
 def training_program(
     config: ModelConfig,
-    head: HeadConfig,
+    head: TaskHead,
     loss: LabelLoss,
     optimizer_config: OptimizerConfig,
     training: TrainingConfig,
@@ -136,7 +137,7 @@ def label_loss(experiment: FinetuningExperiment, task: Task, units: Sequence[Uni
     """The loss that the experiment asks for on these training `units`. Raises UserError for class weights that are not one a
     label."""
     weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
-    takes = task.head.problem == "classification" and bool(labels)
+    takes = task.head.outputs.takes_class_weights and bool(labels)
     if takes and weights == (0.0,):
         targets = np.concatenate([np.ravel(u.target) for u in units if u.target is not None])
         counts = np.bincount(targets[targets >= 0].astype(np.int64), minlength=len(labels))
@@ -149,7 +150,7 @@ def label_loss(experiment: FinetuningExperiment, task: Task, units: Sequence[Uni
             f"{counted(len(labels), 'label')} "
             f"({', '.join(labels)}); give one for each, or a single 0 to balance them"
         )
-    if experiment.training.label_smoothing and task.head.problem == "regression":
+    if experiment.training.label_smoothing and not task.head.outputs.takes_smoothing:
         raise UserError(f"config.training.label_smoothing is for labels, and {task.name} asks for a number; set it to 0")
     taught = bool(d.teacher)
     return LabelLoss(

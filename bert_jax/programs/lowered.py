@@ -20,12 +20,12 @@ from bert_jax.errors import UserError
 from bert_jax.examples.labelled import RowShape, assemble_units
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.metrics.report import model_row_flops
-from bert_jax.model.config import HeadConfig, ModelConfig, published
+from bert_jax.model.config import ModelConfig, published
 from bert_jax.programs.finetuning import shared, training_program
 from bert_jax.programs.pretraining import jitted_eval_step, phase_row_flops, pretraining_program, trained_parameters
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
-from bert_jax.tasks.registry import head_kind
+from bert_jax.tasks.registry import head_class
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.steps import TrainState
 
@@ -104,14 +104,13 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     """
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
-    head, t, d = _head_of(run), run.training, run.distillation
+    head, t, d = run.head_config(head_class(run.task).typical()), run.training, run.distillation
     config = run.model_config(model, mesh.devices.flat[0].platform)
     taught = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
     loss = LabelLoss(label_smoothing=t.label_smoothing, **taught)
     program = training_program(config, head, loss, run.optimizer, shared(t), int(t.gradual_unfreezing), mesh)
-    kind = head.problem if head.problem != "classification" else head.kind
-    candidates = {"choice": 4}.get(head.kind, 1)
-    shape = RowShape(kind, candidates * run.task.length, 2, candidates, len(head.labels))
+    candidates = head.typical_candidates
+    shape = RowShape(head.layout, candidates * run.task.length, 2, candidates)
     multiple = row_multiple(mesh) * t.accumulation
     rows = -(-t.batch_size // multiple) * multiple
     batch: dict[str, Any] = dict(assemble_units([], [], rows, shape, 0))
@@ -131,14 +130,6 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
 def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
     """The run of its sweep with most rows a step, and of those the one with most epochs."""
     return max(experiment.runs(), key=lambda run: (run.training.batch_size, run.training.epochs))
-
-
-def _head_of(experiment: FinetuningExperiment) -> HeadConfig:
-    """The head of a task by its name: how many labels it has changes nothing that counts. Raises UserError for a name that is no
-    task's."""
-    kind = head_kind(experiment.task)
-    labels = {"sequence": 3, "token": 9, "mention": 3}.get(kind, 0)
-    return experiment.head_config(HeadConfig(kind=kind, labels=tuple(map(str, range(labels)))))
 
 
 def shape_to_finetune(name: str) -> ModelConfig:

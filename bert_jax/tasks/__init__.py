@@ -29,7 +29,7 @@ A task is one file. Those here are listed in `registry.py`; one of your own lies
 names it. Either holds
 
     NAMES    the names of its tasks, what `config.task.name` may be
-    KIND     of their head: "sequence", "token", "span", "choice" or "mention"
+    KIND     of their head, a name of `heads/registry.py`: "sequence", "token", "span", "choice" or "mention"
     load     load(config, say) -> Task: the task config.name with its examples, from config.data_dir; say("...") tells of oddities
 
 `task.Task` says what a task has to answer. Most of it is there already: `load` reads its own files into the classes of

@@ -9,11 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
-TRIED = 10
-"""So many of the most frequent answers of a split are tried: a metric such as F1 of one class may be highest for a rarer one."""
-
 Constant = tuple[str, Mapping[str, float]]
 """The name of an answer, and what it scores when it is given to everything."""
 
@@ -41,23 +36,3 @@ def constant_baseline(metric: str, split: str, usual: Constant, others: Iterable
     if other[metric] > scores[metric]:
         said, scores = f"{other_name} for all, best on {split}", other
     return Baseline(scores, {said: scores[metric]})
-
-
-def by_frequency(labels: np.ndarray) -> np.ndarray:
-    """The distinct integers [n] of [N], or rows [n, C] of [N, C], the most frequent first, of equals the least. ValueError where
-    there is none."""
-    if not len(labels):
-        raise ValueError("no labels: none is the most frequent")
-    values, counts = np.unique(labels, axis=0, return_counts=True)
-    return values[np.argsort(-counts, kind="stable")]
-
-
-def best_set(labels: np.ndarray) -> np.ndarray:
-    """bool [C]: the set of labels that has the highest micro F1 when it is said of every row of `labels`, bool [N, C]."""
-    counts = labels.sum(0)
-    order = np.argsort(-counts, kind="stable")
-    sizes = np.arange(1, len(order) + 1)
-    f1 = 2 * np.cumsum(counts[order]) / (sizes * len(labels) + counts.sum())
-    chosen = np.zeros(len(order), bool)
-    chosen[order[: sizes[f1.argmax()]]] = True
-    return chosen

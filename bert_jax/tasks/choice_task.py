@@ -15,9 +15,10 @@ import numpy as np
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.examples.labelled import Unit
-from bert_jax.model.config import HeadConfig
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.outputs import softmax
 from bert_jax.tasks import catalogue
-from bert_jax.tasks.baselines import TRIED, Baseline, Constant, by_frequency, constant_baseline
+from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import ChoiceExample
 from bert_jax.tasks.own_data import SPLITS, load_own_data
 from bert_jax.tasks.readers import read_codah, read_swag
@@ -28,7 +29,6 @@ from bert_jax.tasks.task import (
     all_equal,
     encode_pair,
     predictions_file,
-    softmax,
     table_text,
     usable_splits,
 )
@@ -38,7 +38,7 @@ _FILES: Mapping[str, tuple[Callable[[pathlib.Path], list[ChoiceExample]], Mappin
     "codah": (read_codah, {split: f"{split}.tsv" for split in SPLITS}),
 }
 NAMES = (*_FILES, "own/choice")
-KIND = "choice"
+KIND = ChoiceHead.kind
 """Of its head."""
 
 
@@ -55,9 +55,9 @@ class ChoiceTask:
     metric: str = "accuracy"
 
     @property
-    def head(self) -> HeadConfig:
+    def head(self) -> ChoiceHead:
         """A score for each candidate."""
-        return HeadConfig(kind=KIND)
+        return ChoiceHead()
 
     def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
         """One for each example, in order, with a sequence for each of its candidates."""
@@ -74,11 +74,11 @@ class ChoiceTask:
         if not known:
             return Baseline()
 
-        def constant(place: int) -> Constant:
-            return f"candidate {place + self.first_choice}", {"accuracy": accuracy(np.full_like(labels, place), labels)}
+        def constant(place: np.ndarray) -> Constant:
+            return f"candidate {int(place) + self.first_choice}", {"accuracy": accuracy(np.full_like(labels, place), labels)}
 
-        usual = by_frequency(self._labels("train")[1])[0]
-        return constant_baseline(self.metric, split, constant(usual), map(constant, by_frequency(labels)[:TRIED]))
+        usual, *_ = self.head.outputs.constants(self._labels("train")[1])
+        return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
         """Whether the candidate at one place is taken every time."""
@@ -121,7 +121,7 @@ def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
     Raises UserError for files that are missing or faulty.
     """
     if config.name == "own/choice":
-        data = load_own_data(config.own, "choice", say=say)
+        data = load_own_data(config.own, KIND, say=say)
         splits = {split: getattr(data, split) for split in SPLITS}
         return ChoiceTask(config.name, config.length, usable_splits(config, splits), config.own.first_choice)
     if config.name not in _FILES:

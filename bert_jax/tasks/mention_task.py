@@ -16,19 +16,20 @@ import numpy as np
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Unit
+from bert_jax.heads.mention import MentionHead
+from bert_jax.heads.outputs import softmax
 from bert_jax.interface.words import counted
-from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers import read_gap
 from bert_jax.tasks.scores import ALIKE, accuracy, gap_scores, log_loss
 from bert_jax.tasks.tables import Say, note
-from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, softmax, table_text, usable_splits
+from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, table_text, usable_splits
 
 LABELS = ("A", "B", "neither")
 NAMES = ("gap",)
-KIND = "mention"
+KIND = MentionHead.kind
 """Of its head."""
 _FILES = {"train": "gap-development.tsv", "dev": "gap-validation.tsv", "test": "gap-test.tsv"}
 _LEAST = 1e-15  # a probability, so that its logarithm is finite
@@ -39,7 +40,7 @@ class Reading:
     """How a text was read: `ids` int32 [n] without [CLS] and [SEP], and the first piece in `ids` of each mention."""
 
     ids: np.ndarray
-    marks: tuple[int, ...]
+    mention_starts: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
     """The characters of the text that each of `ids` stands for."""
     exact: bool
@@ -61,9 +62,9 @@ class MentionTask:
     _told: set[str] = dataclasses.field(default_factory=set, repr=False)
 
     @property
-    def head(self) -> HeadConfig:
+    def head(self) -> MentionHead:
         """A logit for A, B and neither."""
-        return HeadConfig(kind=KIND, labels=LABELS)
+        return MentionHead(labels=LABELS)
 
     def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
         """One for each example, in order. What could not be read as it stands is counted and said, once."""
@@ -74,7 +75,7 @@ class MentionTask:
             broken += [example.id] if reading.is_broken else []
             ids = np.array([tokenizer.cls_id, *reading.ids, tokenizer.sep_id], np.int32)
             target = None if example.label is None else np.asarray(LABELS.index(example.label), np.int32)
-            units.append(Unit(i, (ids,), (np.zeros_like(ids),), target, np.array(reading.marks, np.int32) + 1))
+            units.append(Unit(i, (ids,), (np.zeros_like(ids),), target, np.array(reading.mention_starts, np.int32) + 1))
         if split not in self._told:
             self._tell(split, inexact, broken)
             self._told.add(split)
@@ -146,7 +147,7 @@ class MentionTask:
 
 
 def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> Reading:
-    """At most `room` (at least 3) tokens of a text, with the first pieces of its pronoun, A and B (`marks`, in this order).
+    """At most `room` (at least 3) tokens of a text, with where the first pieces of its pronoun, A and B are.
 
     A mention without any piece, or one that begins inside a piece, as a name in the middle of an unknown word does, is marked by
     the piece nearest to its first character.
@@ -161,9 +162,10 @@ def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> R
     )
     spans = [_pieces(offsets, start, start + len(text)) for start, text in mentions]
     kept = nearest_tokens(len(ids), spans, room)
-    marks = tuple(int(np.searchsorted(kept, first)) for first, _ in spans)
+    mention_starts = tuple(int(np.searchsorted(kept, first)) for first, _ in spans)
     exact = all(offsets[first][0] == start for (first, _), (start, _) in zip(spans, mentions, strict=True))
-    return Reading(np.array(ids, np.int32)[kept], marks, tuple(offsets[i] for i in kept), exact, bool((np.diff(kept) > 1).any()))
+    is_broken = bool((np.diff(kept) > 1).any())
+    return Reading(np.array(ids, np.int32)[kept], mention_starts, tuple(offsets[i] for i in kept), exact, is_broken)
 
 
 def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
 
 from annotated_types import Interval
 
 from bert_jax.errors import UserError, nearest
+from bert_jax.heads.outputs import OUTPUTS, PROBLEMS, Label
 from bert_jax.interface.ranges import Name, OneOf, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
@@ -31,7 +31,6 @@ from bert_jax.tasks.tables import MEND, Say, note, number
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
 
-PROBLEMS = ("classification", "regression", "multi_label")
 SPLITS = ("train", "dev", "test")
 LARGEST = 1e6
 """Of the values of a regression: their squares have to add up in float32, and a head learns values near 1 best."""
@@ -89,12 +88,12 @@ class OwnData:
 
 
 def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnData:
-    """All files of `config` for a head of this kind ("sequence", "token", "span" or "choice"); a file not given has no examples.
+    """All files of `config` for a head of this kind, one of `FORMATS`; a file not given has no examples.
 
     Raises UserError that names file and line for a label outside `label_names`, or, without these, outside the training file,
     and for every other fault of a file.
     """
-    named = _has_labels(config, kind)
+    named = FORMATS[kind].has_labels(config)
     names = config.label_names if named else ()
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     for split in SPLITS:
@@ -114,23 +113,22 @@ def read_own_data(
     config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), say: Say = note
 ) -> list[Example]:
     """The examples of one file, in its order. labels: the names allowed, all if there are none."""
-    if kind not in KINDS:
-        raise UserError(f"kind={kind!r} is no kind of head; {nearest(kind, KINDS)}")
+    if kind not in FORMATS:
+        raise UserError(f"kind={kind!r} is no kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
         raise UserError(f"there is no split {split!r}; {nearest(split, SPLITS)}")
     if not getattr(config, split):
         raise UserError(f"the file of the {split} split is not given; set {split}=FILE")
-    path = pathlib.Path(getattr(config, split))
-    if kind == "span" and suffix(path) == ".json":
-        return list(read_squad(path, say=say))
-    known = frozenset(labels if _has_labels(config, kind) else ())
+    path, form = pathlib.Path(getattr(config, split)), FORMATS[kind]
+    if suffix(path) in form.whole_files:
+        return list(form.whole_files[suffix(path)](path, say=say))
+    known = frozenset(labels if form.has_labels(config) else ())
     examples: list[Example] = []
     documents: dict[str, int] = {}
     places = AnswerPlaces()
-    parse = partial(_question, places) if kind == "span" else _PARSERS[kind]
     rows = read_own_rows(path, config.delimiter, quotes=config.quotes, columns=config.columns, separator=config.separator)
     for row in rows:
-        example = parse(config, row, len(examples), split == "test")
+        example = form.parse(config, row, len(examples), split == "test", places)
         if isinstance(example, WordsExample) and config.document:
             at = documents.setdefault(row.text(config.document), len(documents))
             example = replace(example, document=at)
@@ -160,10 +158,6 @@ def _finite(text: str) -> float | None:
         return None
 
 
-def _has_labels(config: OwnDataConfig, kind: str) -> bool:
-    return kind == "token" or (kind == "sequence" and config.problem != "regression")
-
-
 def _names(example: Example) -> tuple[str, ...]:
     """The names of an example's labels; a number and the place of a choice are none."""
     if isinstance(example, WordsExample):
@@ -177,20 +171,35 @@ def _id(config: OwnDataConfig, row: Row, n: int) -> str:
     return str(n) if config.id is None else row.name(config.id, optional=False) or ""
 
 
-def _text(config: OwnDataConfig, row: Row, n: int, optional: bool) -> TextExample:
-    label: str | float | tuple[str, ...] | None
-    if config.problem == "multi_label":
-        # an empty cell says that none of the labels fits; only an absent column says nothing
-        label = None if optional and row.values.get(config.label) is None else row.texts(config.label)
-    else:
-        label = row.name(config.label, optional=optional)
-        if label is not None and config.problem == "regression":
-            label = number(row.place, config.label, label, -LARGEST, LARGEST)
+def _text(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> TextExample:
+    label = _LABELS[config.problem](config, row, optional)
     text_b = row.text(config.text_b) if config.text_b else None
     return TextExample(_id(config, row, n), row.text(config.text), text_b, label)
 
 
-def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool) -> WordsExample:
+def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:
+    return row.name(config.label, optional=optional)
+
+
+def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
+    text = row.name(config.label, optional=optional)
+    return None if text is None else number(row.place, config.label, text, -LARGEST, LARGEST)
+
+
+def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
+    # an empty cell says that none of the labels fits; only an absent column says nothing
+    return None if optional and row.values.get(config.label) is None else row.texts(config.label)
+
+
+_LABELS: Mapping[str, Callable[[OwnDataConfig, Row, bool], Label | None]] = {
+    "classification": _one_label,
+    "regression": _value,
+    "multi_label": _several_labels,
+}
+"""By `OwnDataConfig.problem`: how the label of a text is read."""
+
+
+def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> WordsExample:
     words, labels = row.texts(config.words) or (), row.texts(config.labels, optional=optional)
     if not words:
         raise row.place.error(f"{config.words} is empty; remove the row")
@@ -199,7 +208,7 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool) -> WordsEx
     return WordsExample(_id(config, row, n), words, labels, n)
 
 
-def _question(places: AnswerPlaces, config: OwnDataConfig, row: Row, n: int, optional: bool) -> QuestionExample:
+def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> QuestionExample:
     context, given = row.text(config.context), row.values.get(config.answers)
     name, question = _id(config, row, n), row.text(config.question)
     if config.answers not in row.values and optional:
@@ -228,7 +237,7 @@ def _answer(config: OwnDataConfig, row: Row, answer: Any, start: Any) -> tuple[s
     return answer, start
 
 
-def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool) -> ChoiceExample:
+def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> ChoiceExample:
     single = len(config.choices) == 1
     choices = row.texts(config.choices[0]) or () if single else tuple(row.text(name) for name in config.choices)
     if len(choices) < 2:
@@ -243,9 +252,22 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool) -> ChoiceEx
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 
 
-_PARSERS: dict[str, Callable[[OwnDataConfig, Row, int, bool], Example]] = {
-    "sequence": _text,
-    "token": _tagging,
-    "choice": _choice,
+@dataclass(frozen=True)
+class Format:
+    """How the rows of one kind of head are read."""
+
+    parse: Callable[[OwnDataConfig, Row, int, bool, AnswerPlaces], Example]
+    """(settings, row, its number, whether the label may be absent, where answers were found) -> example."""
+    has_labels: Callable[[OwnDataConfig], bool] = lambda config: False
+    """Whether its labels are names."""
+    whole_files: Mapping[str, Callable[..., Iterable[Example]]] = field(default_factory=dict)
+    """Readers of files that are no tables, by the ending of their name."""
+
+
+FORMATS: Mapping[str, Format] = {
+    "sequence": Format(_text, has_labels=lambda config: OUTPUTS[config.problem].has_accuracy),
+    "token": Format(_tagging, has_labels=lambda config: True),
+    "choice": Format(_choice),
+    "span": Format(_question, whole_files={".json": read_squad}),
 }
-KINDS = (*_PARSERS, "span")
+"""By the kind of head."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError, looked_for, nearest
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.registry import HEADS
 from bert_jax.interface.python_files import load_module
 from bert_jax.tasks import choice_task, mention_task, span_task, text_task, token_task
 from bert_jax.tasks.tables import Say, note
@@ -17,7 +19,6 @@ _MODULES = (text_task, choice_task, mention_task, token_task, span_task)
 _TASKS: Mapping[str, Any] = {name: module for module in _MODULES for name in module.NAMES}
 NAMES = tuple(_TASKS)
 """What `TaskConfig.name` may be without a module of one's own."""
-KINDS = tuple(module.KIND for module in _MODULES)
 _WANTED = "a file with tasks has NAMES, KIND and load (bert_jax/tasks/__init__.py says what they are)"
 _ANSWERS = ("name", "head", "metric", "splits", "units", "scores", "baseline", "degeneracy", "write_predictions")
 """Of a `Task`."""
@@ -44,10 +45,10 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     return task
 
 
-def head_kind(config: TaskConfig) -> str:
-    """The `HeadConfig.kind` of the task that `config.name` names; none of its data is read. Raises UserError for a name that is
-    none."""
-    return _module_of(config).KIND
+def head_class(config: TaskConfig) -> type[TaskHead]:
+    """The kind of head of the task that `config.name` names; none of its data is read. Raises UserError for a name that is no
+    task's."""
+    return HEADS[_module_of(config).KIND]
 
 
 def _module_of(config: TaskConfig) -> Any:
@@ -65,8 +66,8 @@ def _own_tasks(file: str) -> Mapping[str, Any]:
     where = f"config.task.module={file}"
     if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) and name for name in names):
         raise UserError(f"{where}: NAMES is {names!r}, and a tuple of names is wanted; {_WANTED}")
-    if kind not in KINDS:
-        raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(KINDS)}; {_WANTED}")
+    if kind not in HEADS:
+        raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(HEADS)}; {_WANTED}")
     try:
         inspect.signature(load).bind("config", "say")  # type: ignore[arg-type]
     except TypeError as error:

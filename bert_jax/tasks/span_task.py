@@ -25,8 +25,8 @@ import numpy as np
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.examples.labelled import Unit
+from bert_jax.heads.span import SpanHead
 from bert_jax.interface.words import counted
-from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import QuestionExample
@@ -40,7 +40,7 @@ from bert_jax.tasks.windows import Window, windows
 
 _VERSIONS = {"squad/v1.1": "v1.1.json", "squad/v2.0": "v2.0.json"}
 NAMES = (*_VERSIONS, "own/span")
-KIND = "span"
+KIND = SpanHead.kind
 """Of its head."""
 
 
@@ -77,9 +77,9 @@ class SpanTask:
     _tuned: dict[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
-    def head(self) -> HeadConfig:
+    def head(self) -> SpanHead:
         """A start and an end logit for each token."""
-        return HeadConfig(kind=KIND)
+        return SpanHead()
 
     @property
     def metric(self) -> str:
@@ -291,7 +291,7 @@ def _squad(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
 
 
 def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
-    data = load_own_data(config.own, "span", say=say)
+    data = load_own_data(config.own, KIND, say=say)
     splits = {split: getattr(data, split) for split in SPLITS}
     for split, examples in splits.items():
         name, count = next(iter(Counter(example.id for example in examples).most_common(1)), ("", 0))

@@ -17,8 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.examples.config import LONGEST
 from bert_jax.examples.labelled import Unit
 from bert_jax.examples.pairs import truncation
+from bert_jax.heads.head import TaskHead
 from bert_jax.interface.ranges import CountOrZero, Name, OneOf
-from bert_jax.model.config import HeadConfig
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.entity_scores import SCHEMES
 from bert_jax.tasks.own_data import OwnDataConfig
@@ -65,7 +65,7 @@ class Task(Protocol):
         """As in `TaskConfig.name`."""
 
     @property
-    def head(self) -> HeadConfig:
+    def head(self) -> TaskHead:
         """The layer it needs, with its labels."""
 
     @property
@@ -118,13 +118,6 @@ def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> di
             raise UserError(f"{config.name} has no examples of its {part} split; give them with {where}")
     most = {"train": config.train_rows, "dev": config.dev_rows}
     return {split: examples[: most.get(split.partition("_")[0], 0) or None] for split, examples in held.items()}
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, in float64; nan where a logit is nan or positive infinity."""
-    with np.errstate(invalid="ignore"):
-        weights = np.exp(np.float64(logits) - np.max(logits, axis=-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
 
 
 def all_equal(answers: np.ndarray) -> bool:

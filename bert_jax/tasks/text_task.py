@@ -16,9 +16,10 @@ import numpy as np
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.examples.labelled import Unit
-from bert_jax.model.config import HeadConfig
+from bert_jax.heads.outputs import Label
+from bert_jax.heads.sequence import SequenceHead
 from bert_jax.tasks import catalogue
-from bert_jax.tasks.baselines import TRIED, Baseline, Constant, best_set, by_frequency, constant_baseline
+from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.glue import GLUE_NAMES, TASKS, GlueTask, has_glue, prediction_table, read_glue
 from bert_jax.tasks.own_data import SPLITS, load_own_data
@@ -42,7 +43,6 @@ from bert_jax.tasks.task import (
     all_equal,
     encode_pair,
     predictions_file,
-    softmax,
     table_text,
     usable_splits,
 )
@@ -52,7 +52,7 @@ Scorer = Callable[[str, np.ndarray, np.ndarray], dict[str, float]]
 
 SICK_FILE = "SICK.txt"
 NAMES = (*GLUE_NAMES, "sick/entailment", "sick/relatedness", "own/sequence")
-KIND = "sequence"
+KIND = SequenceHead.kind
 """Of its head."""
 _SEMEVAL = {"sick/entailment": "entailment_judgment", "sick/relatedness": "relatedness_score"}
 _VALUE = ("score",)  # the one output of a regression
@@ -66,7 +66,7 @@ class TextTask:
     name: str
     length: int
     """The most tokens of a sequence."""
-    head: HeadConfig
+    head: SequenceHead
     metric: str
     splits: Mapping[str, Sequence[TextExample]]
     score: Scorer
@@ -100,13 +100,8 @@ class TextTask:
             name = repr(shown) if isinstance(shown, str) else _text(shown) or "no label"
             return name, self.score(split, np.broadcast_to(answer, labels.shape), labels)
 
-        if self.head.problem == "regression":
-            usual, others = training.mean(dtype=np.float64), [labels.mean(dtype=np.float64)]
-        else:
-            usual, others = by_frequency(training)[0], list(by_frequency(labels)[:TRIED])
-        if self.head.problem == "multi_label":
-            others.append(best_set(labels))
-        return constant_baseline(self.metric, split, constant(usual), map(constant, others))
+        usual, *_ = self.head.outputs.constants(training)
+        return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
         """`scores.degeneracy` over the examples with a label; where none has one, whether every answer is the same."""
@@ -114,7 +109,7 @@ class TextTask:
         known, labels = self._labels(split)
         if not known:
             return ALIKE if all_equal(said) else ""
-        if self.head.problem == "multi_label":
+        if labels.ndim > 1:  # sets of labels
             return ALIKE if all_equal(said[known]) and not all_equal(labels) else ""
         return degeneracy(said[known], labels)
 
@@ -129,10 +124,8 @@ class TextTask:
             return [predictions_file(directory, f"{name}.tsv", prediction_table(name, answers))]
         header = ["id", "prediction", "label"]
         probabilities: list[list[str]] = [[] for _ in logits]
-        if self.head.problem != "regression":
+        if (p := self.head.outputs.probabilities(np.stack(logits))) is not None:
             header += [f"P({label})" for label in self.head.labels]
-            stacked = np.stack(logits).astype(np.float64)
-            p = 0.5 + 0.5 * np.tanh(0.5 * stacked) if self.head.problem == "multi_label" else softmax(stacked)
             probabilities = [[f"{value:.6f}" for value in row] for row in p]
         rows = [
             [example.id, _text(prediction), _text(example.label), *row]
@@ -148,8 +141,7 @@ class TextTask:
     def _unit(self, number: int, example: TextExample, tokenizer: Tokenizer) -> Unit:
         second = None if example.text_b is None else tokenizer.encode(example.text_b)
         ids, types = encode_pair(tokenizer, tokenizer.encode(example.text), second, self.length)
-        dtype = np.int32 if self.head.problem == "classification" else np.float32
-        target = None if example.label is None else np.asarray(self._target(example), dtype)
+        target: np.ndarray | None = None if example.label is None else np.asarray(self._target(example), self.head.outputs.dtype)
         return Unit(number, (ids,), (types,), target)
 
     def _target(self, example: TextExample) -> int | float | list[bool]:
@@ -172,21 +164,14 @@ class TextTask:
 
     def _predictions(self, logits: Sequence[np.ndarray]) -> np.ndarray:
         """Of all examples, in the form of labels."""
-        stacked = np.stack(logits).astype(np.float64)
-        if self.head.problem == "regression":
-            return stacked[:, 0]
-        return stacked.argmax(-1) if self.head.problem == "classification" else stacked >= 0
+        return self.head.outputs.predictions(np.stack(logits).astype(np.float64))
 
-    def _shown(self, prediction: np.ndarray) -> str | float | tuple[str, ...]:
+    def _shown(self, prediction: np.ndarray) -> Label:
         """A prediction in the form of `TextExample.label`."""
-        if self.head.problem == "regression":
-            return float(prediction)
-        if self.head.problem == "classification":
-            return self.head.labels[int(prediction)]
-        return tuple(label for label, is_said in zip(self.head.labels, prediction, strict=True) if is_said)
+        return self.head.outputs.named(prediction, self.head.labels)
 
 
-def _text(label: str | float | tuple[str, ...] | None) -> str:
+def _text(label: Label | None) -> str:
     if label is None or isinstance(label, str):
         return label or ""
     return ", ".join(label) if isinstance(label, tuple) else f"{label:.6g}"
@@ -227,7 +212,7 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
     return TextTask(
         name=config.name,
         length=config.length,
-        head=HeadConfig(kind=KIND, labels=labels, problem=problem),
+        head=SequenceHead(labels=labels, problem=problem),
         metric=main_score(task.key),
         splits=usable_splits(config, splits),
         score=score,
@@ -273,7 +258,7 @@ def _sick(config: TaskConfig) -> TextTask:
     return TextTask(
         name=config.name,
         length=config.length,
-        head=HeadConfig(kind=KIND, labels=labels, problem=problem),
+        head=SequenceHead(labels=labels, problem=problem),
         metric="accuracy" if is_class else "pearson",
         splits=usable_splits(config, splits),
         score=lambda split, said, true: {"accuracy": accuracy(said, true)} if is_class else _value_scores(said, true),
@@ -281,7 +266,7 @@ def _sick(config: TaskConfig) -> TextTask:
 
 
 def _own(config: TaskConfig, say: Say) -> TextTask:
-    data = load_own_data(config.own, "sequence", say=say)
+    data = load_own_data(config.own, KIND, say=say)
     problem = config.own.problem
     if problem == "classification" and len(data.labels) < 2:
         raise UserError(f"every example of {config.own.train} has the label {data.labels[0]!r}; give examples of two or more")
@@ -289,7 +274,7 @@ def _own(config: TaskConfig, say: Say) -> TextTask:
     return TextTask(
         name=config.name,
         length=config.length,
-        head=HeadConfig(kind=KIND, labels=data.labels or _VALUE, problem=problem),
+        head=SequenceHead(labels=data.labels or _VALUE, problem=problem),
         metric=metric,
         splits=usable_splits(config, {split: getattr(data, split) for split in SPLITS}),
         score=lambda split, said, true: score(said, true),

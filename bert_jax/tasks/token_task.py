@@ -20,10 +20,11 @@ import numpy as np
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.examples.labelled import Unit
+from bert_jax.heads.outputs import TRIED
+from bert_jax.heads.token import TokenHead
 from bert_jax.interface.words import counted
-from bert_jax.model.config import HeadConfig
 from bert_jax.tasks import catalogue
-from bert_jax.tasks.baselines import TRIED, Baseline, Constant, constant_baseline
+from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.entity_scores import convert, entity_scores, is_tag
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.own_data import SPLITS, collect_labels, load_own_data
@@ -47,7 +48,7 @@ _FILES: Mapping[str, tuple[Reader, Mapping[str, tuple[str, ...]]]] = {
 }
 """By name: how its files are read, and what they are called; the first pattern that fits counts."""
 NAMES = (*_FILES, "own/token")
-KIND = "token"
+KIND = TokenHead.kind
 """Of its head."""
 _ENTITIES = ("conll2003", "wnut17")
 
@@ -76,9 +77,9 @@ class TokenTask:
     _places: dict[str, list[_Place]] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
-    def head(self) -> HeadConfig:
+    def head(self) -> TokenHead:
         """An output for each label."""
-        return HeadConfig(kind=KIND, labels=self.labels)
+        return TokenHead(labels=self.labels)
 
     @property
     def metric(self) -> str:
@@ -218,7 +219,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
         raise UserError(f"config.task.name={config.name!r} is no tagging task; {nearest(config.name, NAMES)}")
     labels: tuple[str, ...] = ()
     if config.name == "own/token":
-        data = load_own_data(config.own, "token", say=say)
+        data = load_own_data(config.own, KIND, say=say)
         splits, labels = {split: getattr(data, split) for split in SPLITS}, data.labels
         paths = {split: pathlib.Path(getattr(config.own, split)) for split in SPLITS if getattr(config.own, split)}
     else:

@@ -9,8 +9,9 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.config import HeadConfig, ModelConfig
-from bert_jax.model.labelling import BertForLabels
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.labelling import BertForLabels
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import INPUTS, BertForPreTraining
 from bert_jax.training.label_losses import LabelLoss, hidden_state_difference, label_counts, label_loss_sums
 from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
@@ -49,7 +50,7 @@ def pretraining_objective(config: ModelConfig, *, next_sentence: bool = True) ->
     return Objective(batch_counts, sums, pretraining_loss)
 
 
-def label_objective(config: ModelConfig, head: HeadConfig, settings: LabelLoss, frozen: tuple[str, ...] = ()) -> Objective:
+def label_objective(config: ModelConfig, head: TaskHead, settings: LabelLoss, frozen: tuple[str, ...] = ()) -> Objective:
     """A labelled task's loss on packed rows (`examples/labelled.py`).
 
     The `frozen` parts of the parameters get no gradient, and none is computed for them. With "teacher_logits" in the batch

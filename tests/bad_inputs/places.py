@@ -8,7 +8,11 @@ import shutil
 import string
 from collections.abc import Mapping
 
-from bert_jax.model.config import HeadConfig
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.mention import MentionHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from tests.end_to_end import forked
 from tests.end_to_end.runs import VOCABULARY, write_experiment, write_text
 from tests.end_to_end.toy_tasks import WRITERS, own_texts, write_model
@@ -16,11 +20,11 @@ from tests.end_to_end.toy_tasks import WRITERS, own_texts, write_model
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 ONE_LAYER = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_position": 64}
 HEADS = {
-    "classifier": HeadConfig(kind="sequence", labels=("good", "poor")),
-    "tagger": HeadConfig(kind="token", labels=("B-PER", "O")),
-    "reader": HeadConfig(kind="span"),
-    "chooser": HeadConfig(kind="choice"),
-    "resolver": HeadConfig(kind="mention", labels=("A", "B", "neither")),
+    "classifier": SequenceHead(labels=("good", "poor")),
+    "tagger": TokenHead(labels=("B-PER", "O")),
+    "reader": SpanHead(),
+    "chooser": ChoiceHead(),
+    "resolver": MentionHead(labels=("A", "B", "neither")),
 }
 OFFICIAL = {
     "sst2": "glue/sst2",

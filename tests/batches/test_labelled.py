@@ -8,11 +8,11 @@ import pytest
 
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.examples.assemble import Batch
-from bert_jax.examples.labelled import KINDS, RowShape, Unit, row_shape
-from tests.random_units import LABELS, random_units
+from bert_jax.examples.labelled import RowShape, Unit, row_shape
+from tests.random_units import KIND_OF, KINDS, LAYOUTS, random_units
 
 UNITS = random_units("sequence", 50, seed=1)
-SHAPE = row_shape(UNITS, "sequence")
+SHAPE = row_shape(UNITS, LAYOUTS["sequence"])
 BATCH_SIZE = 12
 
 
@@ -82,7 +82,7 @@ def test_the_shards_of_the_hosts_together_are_the_whole_batch(hosts):
 @pytest.mark.parametrize("row_multiple", [1, 3, 8])
 def test_rows_divide_over_the_devices_and_come_in_few_numbers(row_multiple):
     units = random_units("sequence", 400, seed=2)
-    batches = LabelledBatches(units, row_shape(units, "sequence"), 64, 0, row_multiple=row_multiple, pad_id=0)
+    batches = LabelledBatches(units, row_shape(units, LAYOUTS["sequence"]), 64, 0, row_multiple=row_multiple, pad_id=0)
     rows = collections.Counter(len(batches.at(step)["input_ids"]) for step in range(4 * batches.steps_per_epoch))
     assert all(count % row_multiple == 0 for count in rows)
     assert len(rows) <= 3, "each costs a compilation"
@@ -95,13 +95,13 @@ def fake_logits(batch: Batch, shape: RowShape) -> np.ndarray:
     """Of a token its id, its type and its place in its own sequence; of a sequence sums of them; of mentions the marked ids."""
     rows = np.arange(len(batch["input_ids"]))[:, None]
     of_tokens = np.stack([batch["input_ids"], batch["token_type_ids"], batch["position_ids"]], -1).astype(np.float32)
-    if shape.kind in ("token", "span"):
+    if KIND_OF[shape.layout] in ("token", "span"):
         return of_tokens
-    if shape.kind == "mention":
-        return batch["input_ids"][rows[:, :, None], batch["marks"]].astype(np.float32)
+    if KIND_OF[shape.layout] == "mention":
+        return batch["input_ids"][rows[:, :, None], batch["read_positions"]].astype(np.float32)
     own = (batch["sequence_ids"][:, None, :] == np.arange(1, shape.slots + 1)[None, :, None]).astype(np.float32)
     sums = own @ of_tokens
-    return sums[..., :1] if shape.kind == "choice" else sums
+    return sums[..., :1] if KIND_OF[shape.layout] == "choice" else sums
 
 
 def fake_logits_of(unit: Unit, kind: str) -> np.ndarray:
@@ -112,7 +112,7 @@ def fake_logits_of(unit: Unit, kind: str) -> np.ndarray:
     if kind in ("token", "span"):
         return of_sequences[0]
     if kind == "mention":
-        return unit.ids[0][unit.marks]
+        return unit.ids[0][unit.read_positions]
     return np.array([x[:, 0].sum() for x in of_sequences]) if kind == "choice" else of_sequences[0].sum(0)
 
 
@@ -147,7 +147,7 @@ def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluation_gives_every_unit_its_own_logits_in_order_whatever_the_rows_and_the_hosts(kind):
     units = random_units(kind, 30, seed=4)
-    shape = row_shape(units, kind, len(LABELS))
+    shape = row_shape(units, LAYOUTS[kind])
     for rows, hosts in ((4, 1), (4, 2), (8, 4), (64, 2)):
         for found in evaluated(EvaluationBatches(units, shape, rows, pad_id=0), hosts):
             assert len(found) == len(units)
@@ -180,6 +180,6 @@ def test_every_evaluation_batch_has_the_same_shape():
 
 @pytest.mark.parametrize(("platform", "tokens"), [("cpu", 2_048), ("gpu", 16_384), ("tpu", 16_384)])
 def test_an_evaluation_batch_divides_over_the_devices_and_has_one_row_for_each_at_least(platform, tokens):
-    shape = RowShape("token", 384, 4)
+    shape = RowShape(LAYOUTS["token"], 384, 4)
     assert evaluation_rows(shape, platform, 8) == 8 * (tokens // 384)
-    assert evaluation_rows(RowShape("token", 99_968, 4), platform, 8) == 8
+    assert evaluation_rows(RowShape(LAYOUTS["token"], 99_968, 4), platform, 8) == 8

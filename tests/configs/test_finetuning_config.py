@@ -7,10 +7,12 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
-from bert_jax.model.config import HeadConfig, ModelConfig
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.model.config import ModelConfig
 
 SMALL = {"init_from": "some/model"}
-SEQUENCE = HeadConfig(kind="sequence", labels=("no", "yes"))
+SEQUENCE = SequenceHead(labels=("no", "yes"))
 
 
 def with_values(**changes):
@@ -150,5 +152,5 @@ def test_a_frozen_encoder_runs_without_dropout_and_the_head_on_it_keeps_its_own(
     config = frozen.model_config(ModelConfig(), "cpu")
     assert (config.hidden_dropout, config.attention_dropout) == (0.0, 0.0)
     assert frozen.head_config(SEQUENCE).dropout == 0.3
-    assert frozen.head_config(HeadConfig(kind="span")).dropout is None  # which is none, as in the original
+    assert frozen.head_config(SpanHead()).dropout is None  # which is none, as in the original
     assert experiment(training__freeze_encoder=True, head__dropout=0.0).head_config(SEQUENCE).dropout == 0.0

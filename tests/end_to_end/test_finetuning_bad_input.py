@@ -12,7 +12,8 @@ import pytest
 
 from bert_jax import finetune
 from bert_jax.errors import UserError
-from bert_jax.model.config import HeadConfig
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.token import TokenHead
 from tests.end_to_end import forked
 from tests.end_to_end.runs import contents
 from tests.end_to_end.test_finetuning_recovery import command
@@ -42,7 +43,7 @@ def test_a_directory_that_is_no_model_says_what_it_lacks(refused: Refused, toys:
 
 
 def test_a_model_without_pooler_needs_to_be_told_to_begin_one(refused: Refused, tmp_path: pathlib.Path):
-    write_model(tmp_path / "model", head=HeadConfig(kind="token", labels=("O", "B-PER")))
+    write_model(tmp_path / "model", head=TokenHead(labels=("O", "B-PER")))
     says = refused(f"--config.init_from={tmp_path / 'model'}")
     assert says.endswith(
         "has no pooler, which a sequence_head reads; to begin it with random weights, say --config.init_new=pooler"
@@ -51,7 +52,7 @@ def test_a_model_without_pooler_needs_to_be_told_to_begin_one(refused: Refused, 
 
 def test_a_head_or_a_teacher_with_other_labels_is_refused_with_both(refused: Refused, tmp_path: pathlib.Path):
     model = tmp_path / "model"
-    write_model(model, head=HeadConfig(kind="sequence", labels=("no", "yes", "perhaps")))
+    write_model(model, head=SequenceHead(labels=("no", "yes", "perhaps")))
     says = refused(f"--config.init_from={model}", "--config.keep_head=true")
     assert "a sequence_head with the labels no, yes, perhaps, and the task needs a sequence_head with good, poor; leave" in says
     assert "does not answer this task; fine-tune it on the same task first" in refused(f"--config.distillation.teacher={model}")

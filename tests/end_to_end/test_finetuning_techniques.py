@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.heads.sequence import SequenceHead
 from bert_jax.interop.huggingface import import_model
-from bert_jax.model.config import HeadConfig
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
 from tests.end_to_end.runs import REPOSITORY, results, xla_flags
@@ -37,7 +37,7 @@ class Techniques:
 @pytest.fixture(scope="module")
 def techniques(tmp_path_factory: pytest.TempPathFactory) -> Techniques:
     base = tmp_path_factory.mktemp("techniques")
-    write_model(base / "mnli", head=HeadConfig(kind="sequence", labels=LABELS))
+    write_model(base / "mnli", head=SequenceHead(labels=LABELS))
     write_model(base / "half", num_layers=1)
     sentiment(base / "sentiment")
     entities(base / "entities")

@@ -20,8 +20,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.heads.head import TaskHead
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.model.config import HeadConfig
 from tests.interop.tiny import SPECIALS, make_labelled_model, make_model
 
 TRAIN, DEV, TEST = 96, 40, 8
@@ -42,7 +42,7 @@ def write_vocabulary(directory: pathlib.Path) -> pathlib.Path:
     return directory
 
 
-def write_model(directory: pathlib.Path, *, head: HeadConfig | None = None, parts: Sequence[str] = (), **fields: Any) -> Model:
+def write_model(directory: pathlib.Path, *, head: TaskHead | None = None, parts: Sequence[str] = (), **fields: Any) -> Model:
     """A random BERT that is `easily_tuned`: 2 layers, 32 wide, 64 positions, by default with the heads of pretraining."""
     vocabulary = write_vocabulary(directory.with_name(f"{directory.name}-vocabulary"))
     shape = {"hidden_size": 32, "intermediate_size": 64, "max_position": 64, "num_heads": 2, "type_vocab_size": 2, **fields}

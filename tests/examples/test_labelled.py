@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.examples.labelled import KINDS, RowShape, Unit, assemble_units, pack_units, row_shape, unit_logits
-from tests.random_units import CANDIDATES, LABELS, random_units
+from bert_jax.examples.labelled import RowShape, Unit, assemble_units, pack_units, row_shape, unit_logits
+from tests.random_units import CANDIDATES, KIND_OF, KINDS, LABELS, LAYOUTS, random_units
 
 PAD = 1
 COUNT = 40
@@ -16,11 +16,15 @@ def unit_of(*lengths: int) -> Unit:
     return Unit(0, tuple(np.full(n, 7, np.int32) for n in lengths), tuple(np.zeros(n, np.int32) for n in lengths))
 
 
+def test_every_kind_of_head_lays_its_labels_out_in_a_way_of_its_own():
+    assert len(KIND_OF) == len(KINDS)
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def packed(request):
     """(units, rows, shape, batch) of forty units of every kind, and a row of nothing at the end."""
     units = random_units(request.param, COUNT, seed=3)
-    shape = row_shape(units, request.param, len(LABELS))
+    shape = row_shape(units, LAYOUTS[request.param])
     rows = pack_units(units, shape)
     assert max(map(len, rows)) > 1, "nothing is packed, so nothing is tested"
     return units, rows, shape, assemble_units(units, rows, len(rows) + 1, shape, PAD)
@@ -57,15 +61,15 @@ def test_nothing_else_is_in_the_rows(packed):
 def test_every_array_has_the_shape_and_type_that_the_docstring_says(packed):
     *_, shape, batch = packed
     rows, tokens, units = len(batch["input_ids"]), shape.length, shape.units
-    slots = units * (CANDIDATES if shape.kind == "choice" else 1)
+    slots = units * (CANDIDATES if KIND_OF[shape.layout] == "choice" else 1)
     labels = {"token": (rows, tokens), "span": (rows, units, 2), "multi_label": (rows, units, len(LABELS))}
     wanted = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), ((rows, tokens), np.int32))
     wanted["cls_positions"] = (rows, slots), np.int32
-    kind = np.float32 if shape.kind in ("regression", "multi_label") else np.int32
-    wanted["labels"] = labels.get(shape.kind, (rows, units)), kind
-    wanted["label_weights"] = (rows, tokens if shape.kind == "token" else units), np.float32
-    if shape.kind == "mention":
-        wanted["marks"] = (rows, units, 3), np.int32
+    kind = np.float32 if KIND_OF[shape.layout] in ("regression", "multi_label") else np.int32
+    wanted["labels"] = labels.get(KIND_OF[shape.layout], (rows, units)), kind
+    wanted["label_weights"] = (rows, tokens if KIND_OF[shape.layout] == "token" else units), np.float32
+    if KIND_OF[shape.layout] == "mention":
+        wanted["read_positions"] = (rows, units, 3), np.int32
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == wanted
 
 
@@ -74,13 +78,13 @@ def test_every_target_is_where_its_unit_is_and_has_weight_one_where_it_says_some
     weight = 0
     for unit, r, slot, ids, _ in slots_of(units, rows, shape):
         column, place = batch["cls_positions"][r, slot], slot // shape.candidates
-        if shape.kind == "token":
+        if KIND_OF[shape.layout] == "token":
             own = slice(column, column + len(ids))
             np.testing.assert_array_equal(batch["label_weights"][r, own], unit.target >= 0)
             np.testing.assert_array_equal(batch["labels"][r, own], np.maximum(unit.target, 0))
             weight += (unit.target >= 0).sum()
         elif slot % shape.candidates == 0:
-            wanted = unit.target + column if shape.kind == "span" else unit.target
+            wanted = unit.target + column if KIND_OF[shape.layout] == "span" else unit.target
             np.testing.assert_array_equal(batch["labels"][r, place], wanted)
             weight += 1
     assert batch["label_weights"].sum() == weight
@@ -89,12 +93,13 @@ def test_every_target_is_where_its_unit_is_and_has_weight_one_where_it_says_some
 def test_an_answer_and_the_mentions_are_the_same_pieces_in_the_row_as_in_the_unit():
     for kind in ("span", "mention"):
         units = random_units(kind, COUNT)
-        shape = row_shape(units, kind)
+        shape = row_shape(units, LAYOUTS[kind])
         rows = pack_units(units, shape)
         batch = assemble_units(units, rows, len(rows), shape, PAD)
+        columns = batch["labels" if kind == "span" else "read_positions"]
         for r, members in enumerate(rows):
             for u, i in enumerate(members):
-                columns, places = (batch["labels"], units[i].target) if kind == "span" else (batch["marks"], units[i].marks)
+                places = units[i].target if kind == "span" else units[i].read_positions
                 np.testing.assert_array_equal(batch["input_ids"][r, columns[r, u]], units[i].ids[0][places])
 
 
@@ -111,7 +116,7 @@ def test_units_of_unknown_target_have_no_weight(packed):
 def test_the_logits_of_a_unit_are_those_of_its_own_slots_or_tokens(packed):
     """The fake model says the id of every token, or the sum of a sequence's ids."""
     units, rows, shape, batch = packed
-    if shape.kind in ("token", "span"):
+    if KIND_OF[shape.layout] in ("token", "span"):
         logits = np.stack([batch["input_ids"], batch["position_ids"]], -1).astype(np.float32)
         wanted = [np.stack([unit.ids[0], np.arange(unit.size)], -1) for unit in units]
     else:
@@ -136,23 +141,18 @@ def test_packing_holds_every_unit_once_and_no_row_too_many(packed):
     ("longest", "length"), [(32, 32), (33, 64), (128, 128), (129, 192), (385, 512), (512, 512), (513, 640), (641, 768)]
 )
 def test_a_row_is_the_shortest_that_holds_the_longest_unit(longest, length):
-    assert row_shape([unit_of(20), unit_of(longest)], "sequence").length == length
+    assert row_shape([unit_of(20), unit_of(longest)], LAYOUTS["sequence"]).length == length
 
 
 def test_a_row_has_room_for_twice_the_units_that_fill_it_on_the_average():
-    assert row_shape([unit_of(10), unit_of(30)], "token").units == round(2 * 32 / 20)
-    assert row_shape([unit_of(128)], "token").units == 2
+    assert row_shape([unit_of(10), unit_of(30)], LAYOUTS["token"]).units == round(2 * 32 / 20)
+    assert row_shape([unit_of(128)], LAYOUTS["token"]).units == 2
 
 
 def test_a_choice_has_a_slot_for_each_of_the_most_candidates_and_needs_room_for_all_of_them():
-    shape = row_shape([unit_of(10, 10), unit_of(20, 20, 20, 20)], "choice")
+    shape = row_shape([unit_of(10, 10), unit_of(20, 20, 20, 20)], LAYOUTS["choice"])
     assert (shape.length, shape.units, shape.candidates, shape.slots) == (128, 5, 4, 20)  # 2 * 128 / mean 50
 
 
-def test_a_kind_that_there_is_not_is_a_bug():
-    with pytest.raises(ValueError, match="kind='sentence' is none of sequence, regression"):
-        row_shape([unit_of(10)], "sentence")
-
-
 def test_a_row_shape_of_one_candidate_has_a_slot_a_unit():
-    assert RowShape("sequence", 64, 7).slots == 7
+    assert RowShape(LAYOUTS["sequence"], 64, 7).slots == 7

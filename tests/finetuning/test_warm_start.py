@@ -14,8 +14,10 @@ from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_own_head
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.model.config import HeadConfig
 from bert_jax.pretraining.warm_start import pretraining_start
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
@@ -74,7 +76,7 @@ def test_a_run_without_pairs_begins_without_pooler_and_next_sentence_head_and_sa
 
 def test_a_fine_tuned_head_is_left_out_only_where_that_is_declared(tmp_path):
     vocabulary = make_vocabulary(tmp_path / "vocabulary", cased=True)
-    tuned = make_labelled_model(vocabulary, HeadConfig(kind="sequence", labels=("no", "yes")), ("mlm_head", "nsp_head"))
+    tuned = make_labelled_model(vocabulary, SequenceHead(labels=("no", "yes")), ("mlm_head", "nsp_head"))
     export_model(tmp_path / "m", tuned)
     with pytest.raises(UserError, match=r"has a sequence_head.*--config\.init_drop=sequence_head"):
         pretraining_start(experiment(tmp_path / "m", tuned), tuned.tokenizer.vocabulary)
@@ -109,9 +111,9 @@ def test_declarations_without_a_model_are_refused():
 
 # ------------------------------------------------------------------------------------------------------------------ fine-tuning
 
-MNLI = HeadConfig(kind="sequence", labels=("contradiction", "entailment", "neutral"))
-RTE = HeadConfig(kind="sequence", labels=("entailment", "not_entailment"))
-TOKENS = HeadConfig(kind="token", labels=("O", "B"))
+MNLI = SequenceHead(labels=("contradiction", "entailment", "neutral"))
+RTE = SequenceHead(labels=("entailment", "not_entailment"))
+TOKENS = TokenHead(labels=("O", "B"))
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +137,7 @@ def tuning(directory: pathlib.Path, **values: Any) -> FinetuningExperiment:
     return FinetuningExperiment.from_dict({"init_from": str(directory), "task": {"length": 32}, **values})
 
 
-def begun(experiment: FinetuningExperiment, own: HeadConfig) -> dict[str, Any]:
+def begun(experiment: FinetuningExperiment, own: TaskHead) -> dict[str, Any]:
     """The parameters that a run begins with."""
     start, head = labelled_start(experiment, own), experiment.head_config(own)
     return with_own_head(start, experiment.model_config(start.config, "cpu"), head, experiment).params

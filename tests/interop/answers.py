@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.heads.labelling import INPUTS, BertForLabels
 from bert_jax.interop.huggingface import Model
-from bert_jax.model.labelling import INPUTS, BertForLabels
 from bert_jax.model.pretraining import BertForPreTraining
 
 

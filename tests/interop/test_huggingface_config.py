@@ -6,6 +6,11 @@ import json
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
     FIXED,
@@ -15,7 +20,7 @@ from bert_jax.interop.huggingface_config import (
     config_to_json,
     head_from_json,
 )
-from bert_jax.model.config import HeadConfig, ModelConfig
+from bert_jax.model.config import ModelConfig
 
 CONFIG = ModelConfig(
     vocab_size=99, hidden_size=24, num_layers=3, num_heads=4, intermediate_size=40, max_position=17, type_vocab_size=3,
@@ -103,13 +108,13 @@ def test_carried_fields_never_stand_in_for_the_models_own():
 
 
 HEADS = [
-    HeadConfig(kind="sequence", labels=("no", "yes", "perhaps"), dropout=0.3),
-    HeadConfig(kind="sequence", labels=("x",)),  # one class, which is no regression once it is stated
-    HeadConfig(kind="sequence", labels=("score",), problem="regression"),
-    HeadConfig(kind="sequence", labels=("a", "b"), problem="multi_label", dropout=0.0),
-    HeadConfig(kind="token", labels=tuple(f"tag {i}" for i in range(12))),  # "10" sorts before "2"
-    HeadConfig(kind="span"),
-    HeadConfig(kind="choice", dropout=0.2),
+    SequenceHead(labels=("no", "yes", "perhaps"), dropout=0.3),
+    SequenceHead(labels=("x",)),  # one class, which is no regression once it is stated
+    SequenceHead(labels=("score",), problem="regression"),
+    SequenceHead(labels=("a", "b"), problem="multi_label", dropout=0.0),
+    TokenHead(labels=tuple(f"tag {i}" for i in range(12))),  # "10" sorts before "2"
+    SpanHead(),
+    ChoiceHead(dropout=0.2),
 ]
 
 
@@ -122,7 +127,7 @@ def test_there_and_back_is_the_same_head(head):
     assert head_from_json(fields, architecture, "") == head
 
 
-def sequence(**fields) -> HeadConfig | None:
+def sequence(**fields) -> TaskHead | None:
     return head_from_json(fields, "BertForSequenceClassification", "c.json")
 
 
@@ -135,7 +140,7 @@ def test_the_labels_are_read_by_their_ids_whatever_their_order_and_type():
 
 
 def test_what_transformers_leaves_out_is_its_default():
-    assert sequence() == HeadConfig(kind="sequence", labels=("LABEL_0", "LABEL_1"))
+    assert sequence() == SequenceHead(labels=("LABEL_0", "LABEL_1"))
     assert sequence(num_labels=3).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     assert sequence(num_labels=1).problem == "regression"
     assert sequence(id2label={"0": "score"}, problem_type=None).problem == "regression"

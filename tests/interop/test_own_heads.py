@@ -13,30 +13,35 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax import convert
 from bert_jax.errors import UserError
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.mention import MentionHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import export_model, import_model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo
 from bert_jax.interop.surgery import with_layers, with_positions, with_token_types
 from bert_jax.interop.tensorflow import export_tf1
-from bert_jax.model.config import HeadConfig
 from tests.interop.answers import our_outputs
 from tests.interop.test_transformers_loads_exports import zero_padding_rows
 from tests.interop.tiny import make_labelled_model
 
 HEADS = [
-    HeadConfig(kind="sequence", labels=("no", "yes"), pooling="concat", problem="multi_label", dropout=0.25),
-    HeadConfig(kind="sequence", labels=("score",), layers="second_to_last", problem="regression"),
-    HeadConfig(kind="sequence", labels=("no", "yes"), pooling="concat", layers="last_four_concat"),
-    HeadConfig(kind="token", labels=tuple(f"tag {i}" for i in range(12)), lstm=3, layers="scalar_mix"),
-    HeadConfig(kind="token", labels=("O", "B"), lstm=5, layers="last_four_concat"),
-    HeadConfig(kind="mention", labels=("A", "B", "neither"), layers="last_four_mix"),
-    HeadConfig(kind="span", layers="all_sum"),
-    HeadConfig(kind="choice", layers="embeddings"),
+    SequenceHead(labels=("no", "yes"), pooling="concat", problem="multi_label", dropout=0.25),
+    SequenceHead(labels=("score",), layers="second_to_last", problem="regression"),
+    SequenceHead(labels=("no", "yes"), pooling="concat", layers="last_four_concat"),
+    TokenHead(labels=tuple(f"tag {i}" for i in range(12)), lstm=3, layers="scalar_mix"),
+    TokenHead(labels=("O", "B"), lstm=5, layers="last_four_concat"),
+    MentionHead(labels=("A", "B", "neither"), layers="last_four_mix"),
+    SpanHead(layers="all_sum"),
+    ChoiceHead(layers="embeddings"),
 ]
 TAGGER = HEADS[3]
 MOVES = pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.layers}")
 
 
-def model_of(vocabulary: pathlib.Path, head: HeadConfig, parts: tuple[str, ...] = ()):
+def model_of(vocabulary: pathlib.Path, head: TaskHead, parts: tuple[str, ...] = ()):
     return make_labelled_model(vocabulary, head, parts, num_layers=4)
 
 
@@ -147,7 +152,7 @@ def test_a_head_of_ours_may_be_dropped_start_anew_or_give_way_to_another(vocabul
     assert anew.params["token_head"]["mix"]["gamma"] == 1
     export_model(tmp_path / "anew", anew)
     assert import_model(tmp_path / "anew").untrained == {"token_head"}
-    span = HeadConfig(kind="span")
+    span = SpanHead()
     other = import_model(tmp_path / "m", new=["span_head"], drop=["token_head"], head=span)
     export_model(tmp_path / "m", other)
     assert "head" not in fields_of(tmp_path / "m")["bert_jax"]

@@ -20,10 +20,14 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from bert_jax.errors import UserError
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.registry import make_head
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, export_model, import_model, with_new_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import our_shapes
-from bert_jax.model.config import HeadConfig
 from tests.interop.answers import our_outputs
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"
@@ -164,7 +168,7 @@ def test_a_new_head_takes_the_place_of_labels_that_were_carried_along(tmp_path):
     """transformers would make a layer of three outputs for the answer's first and last token."""
     labels = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     directory = copied("masked", tmp_path / "in", **labels)
-    model = import_model(directory, new=["span_head"], drop=["mlm_head"], head=HeadConfig(kind="span"))
+    model = import_model(directory, new=["span_head"], drop=["mlm_head"], head=SpanHead())
     export_model(tmp_path / "out", model)
     assert not labels.keys() & fields_of(tmp_path / "out").keys()
     assert fields_of(tmp_path / "out")["architectures"] == ["BertForQuestionAnswering"]
@@ -226,12 +230,12 @@ def test_the_tree_is_the_one_the_class_needs():
 @pytest.mark.parametrize(
     ("case", "head"),
     [
-        ("sequence", HeadConfig(kind="sequence", labels=("no", "yes", "perhaps"), dropout=0.3)),
-        ("sequence_regression", HeadConfig(kind="sequence", labels=("LABEL_0",), problem="regression")),
-        ("sequence_multi_label", HeadConfig(kind="sequence", labels=FOUR, problem="multi_label")),
-        ("token_in_shards", HeadConfig(kind="token", labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))),
-        ("span", HeadConfig(kind="span")),
-        ("choice", HeadConfig(kind="choice", dropout=0.0)),
+        ("sequence", SequenceHead(labels=("no", "yes", "perhaps"), dropout=0.3)),
+        ("sequence_regression", SequenceHead(labels=("LABEL_0",), problem="regression")),
+        ("sequence_multi_label", SequenceHead(labels=FOUR, problem="multi_label")),
+        ("token_in_shards", TokenHead(labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))),
+        ("span", SpanHead()),
+        ("choice", ChoiceHead(dropout=0.0)),
         ("pretraining", None),
     ],
 )
@@ -304,7 +308,7 @@ def test_a_head_gives_way_to_a_new_one_of_the_same_or_another_kind(case, kind):
     """Three kinds of head have one name in the file, so which is dropped is not for the name to say."""
     old = imported(case)
     assert old.head is not None
-    head = HeadConfig(kind=kind, labels=("p", "q") if kind == "token" else ())
+    head = make_head(kind, labels=("p", "q") if kind == "token" else ())
     model = imported(case, new=[head.part], drop=[old.head.part], head=head)
     assert (model.head, model.untrained) == (head, {head.part})
     assert model.parts == (*(part for part in old.parts if part == "pooler"), head.part)
@@ -323,7 +327,7 @@ def test_a_head_may_start_anew_with_the_labels_it_has():
 
 
 def test_new_parts_that_cannot_be_made_are_refused():
-    head = HeadConfig(kind="sequence", labels=("a", "b"))
+    head = SequenceHead(labels=("a", "b"))
     for arguments, said in [
         ({"new": ["nsp"]}, "no part 'nsp': did you mean 'nsp_head'"),
         ({"drop": ["encoder"]}, "no part 'encoder'"),

@@ -13,10 +13,13 @@ import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.labelling import INPUTS, BertForLabels
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function
-from bert_jax.model.config import HeadConfig
-from bert_jax.model.labelling import INPUTS, BertForLabels
 from bert_jax.model.pretraining import BertForPreTraining
 from tests.interop.tiny import as_model, make_labelled_model
 
@@ -46,8 +49,8 @@ for directory in map(pathlib.Path, sys.argv[1:]):
             numpy.savez(directory / path.name.replace("inputs", "outputs"), **outputs)
 """
 
-SEQUENCE = HeadConfig(kind="sequence", labels=("no", "yes", "perhaps"))
-TOKEN = HeadConfig(kind="token", labels=("O", "B", "I"))
+SEQUENCE = SequenceHead(labels=("no", "yes", "perhaps"))
+TOKEN = TokenHead(labels=("O", "B", "I"))
 SHAPES = {"a": (1, 5), "b": (4, 5), "c": (3, 40)}
 
 
@@ -94,8 +97,8 @@ def models(model, vocabulary) -> dict[str, Model]:
         "fixed": model,
         "sequence": make_labelled_model(vocabulary, SEQUENCE),
         "token": make_labelled_model(vocabulary, TOKEN, activation="gelu"),
-        "span": make_labelled_model(vocabulary, HeadConfig(kind="span"), activation="relu"),
-        "choice": make_labelled_model(vocabulary, HeadConfig(kind="choice"), num_layers=1),
+        "span": make_labelled_model(vocabulary, SpanHead(), activation="relu"),
+        "choice": make_labelled_model(vocabulary, ChoiceHead(), num_layers=1),
     }
 
 

@@ -14,9 +14,11 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interop.tensor_bundle import read_bundle
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
-from bert_jax.model.config import HeadConfig
 from bert_jax.model.pretraining import BertForPreTraining
 from tests.interop.released import GOLDEN, assert_same_trees, rewrite
 from tests.interop.tiny import make_labelled_model, make_model, make_vocabulary
@@ -128,9 +130,9 @@ def test_there_and_back_is_the_same_model_bit_for_bit(fields, without, vocabular
 @pytest.mark.parametrize(
     ("head", "names"),
     [
-        (HeadConfig(kind="sequence", labels=("no", "perhaps", "yes")), {"output_weights": (3, 16), "output_bias": (3,)}),
-        (HeadConfig(kind="sequence", labels=("score",), problem="regression"), {"output_weights": (1, 16), "output_bias": (1,)}),
-        (HeadConfig(kind="span"), {"cls/squad/output_weights": (2, 16), "cls/squad/output_bias": (2,)}),
+        (SequenceHead(labels=("no", "perhaps", "yes")), {"output_weights": (3, 16), "output_bias": (3,)}),
+        (SequenceHead(labels=("score",), problem="regression"), {"output_weights": (1, 16), "output_bias": (1,)}),
+        (SpanHead(), {"cls/squad/output_weights": (2, 16), "cls/squad/output_bias": (2,)}),
     ],
 )
 def test_the_heads_of_run_classifier_and_run_squad_go_there_and_back(head, names, vocabulary, tmp_path):
@@ -253,7 +255,7 @@ def test_what_the_original_cannot_represent_is_refused(vocabulary, tmp_path):
     tokenizer = load_tokenizer(vocabulary)
     params, config = make_model(vocabulary, **ORIGINAL)
     untied, untied_config = make_model(vocabulary, **ORIGINAL, tied_decoder=False)
-    token = make_labelled_model(vocabulary, HeadConfig(kind="token", labels=("O", "PER")), **ORIGINAL)
+    token = make_labelled_model(vocabulary, TokenHead(labels=("O", "PER")), **ORIGINAL)
     other = load_tokenizer(make_vocabulary(tmp_path / "uncased", cased=False))
     wide = dataclasses.replace(config, layer_norm_epsilon=1e-6)
     cases = [

@@ -15,9 +15,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
-from bert_jax.model.config import HeadConfig, ModelConfig
+from bert_jax.model.config import ModelConfig
 from tests.interop.answers import our_outputs
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
@@ -121,12 +125,12 @@ def test_every_class_without_labels_is_loaded_as_itself(peer, vocabulary, tmp_pa
 @pytest.mark.parametrize(
     "head",
     [
-        HeadConfig(kind="sequence", labels=("no", "yes", "perhaps"), dropout=0.3),
-        HeadConfig(kind="sequence", labels=("score",), problem="regression"),
-        HeadConfig(kind="sequence", labels=("a", "b", "c", "d"), problem="multi_label"),
-        HeadConfig(kind="token", labels=tuple(f"tag {i}" for i in range(12)), dropout=0.0),
-        HeadConfig(kind="span"),
-        HeadConfig(kind="choice"),
+        SequenceHead(labels=("no", "yes", "perhaps"), dropout=0.3),
+        SequenceHead(labels=("score",), problem="regression"),
+        SequenceHead(labels=("a", "b", "c", "d"), problem="multi_label"),
+        TokenHead(labels=tuple(f"tag {i}" for i in range(12)), dropout=0.0),
+        SpanHead(),
+        ChoiceHead(),
     ],
     ids=lambda head: f"{head.kind}-{head.problem}",
 )
@@ -150,8 +154,8 @@ def test_every_labelled_head_is_loaded_with_its_labels(peer, vocabulary, tmp_pat
 @pytest.mark.parametrize(
     "head",
     [
-        HeadConfig(kind="token", labels=("O", "B-X", "I-X"), lstm=3, layers="last_four_mix"),
-        HeadConfig(kind="sequence", labels=("no", "yes"), layers="scalar_mix"),
+        TokenHead(labels=("O", "B-X", "I-X"), lstm=3, layers="last_four_mix"),
+        SequenceHead(labels=("no", "yes"), layers="scalar_mix"),
     ],
     ids=lambda head: head.kind,
 )

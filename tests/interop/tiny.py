@@ -11,9 +11,10 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.heads.head import TaskHead
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
-from bert_jax.model.config import HeadConfig, ModelConfig
+from bert_jax.model.config import ModelConfig
 
 WORDS = ("the", "capital", "of", "is", "paris", "france", "Paris", "France", "river", "Apfel")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -57,12 +58,12 @@ def make_model(vocabulary: pathlib.Path, **fields: Any) -> tuple[dict[str, Any],
     return unflatten_dict({path: x + path.endswith("/scale") for path, x in values.items()}, sep="/"), config
 
 
-def as_model(params: dict[str, Any], config: ModelConfig, vocabulary: pathlib.Path, head: HeadConfig | None = None) -> Model:
+def as_model(params: dict[str, Any], config: ModelConfig, vocabulary: pathlib.Path, head: TaskHead | None = None) -> Model:
     """What an export takes."""
     return Model(params=params, config=config, tokenizer=load_tokenizer(vocabulary), head=head)
 
 
-def make_labelled_model(vocabulary: pathlib.Path, head: HeadConfig, parts: Collection[str] = (), **fields: Any) -> Model:
+def make_labelled_model(vocabulary: pathlib.Path, head: TaskHead, parts: Collection[str] = (), **fields: Any) -> Model:
     """A model with a labelled head, the pooler where the head reads it, and other `parts` besides."""
     _, config = make_model(vocabulary, **fields)
     rng = np.random.default_rng(6)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.model.config import HeadConfig
+from bert_jax.heads.head import TaskHead
 
 
-def head_logits(head: HeadConfig, params: dict[str, Any], states: np.ndarray, marks: np.ndarray | None = None) -> np.ndarray:
+def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, marks: np.ndarray | None = None) -> np.ndarray:
     """Logits [C], or [n, C] of a token or span head, from the hidden states [N+1, n, D] of a text; `marks` [3] count from its
     first token."""
     own = params[head.part]
@@ -28,7 +28,7 @@ def head_logits(head: HeadConfig, params: dict[str, Any], states: np.ndarray, ma
     return x @ own["dense"]["kernel"] + own["dense"]["bias"]
 
 
-def chosen(head: HeadConfig, own: dict[str, Any], states: np.ndarray) -> np.ndarray:
+def chosen(head: TaskHead, own: dict[str, Any], states: np.ndarray) -> np.ndarray:
     """What the head reads of each token [n, I]."""
     n = len(states) - 1
     match head.layers:

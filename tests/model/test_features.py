@@ -14,10 +14,12 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.errors import UserError
+from bert_jax.heads.head import LAYERS, TaskHead
+from bert_jax.heads.labelling import BertForLabels, initial_label_parameters
+from bert_jax.heads.registry import head_class, make_head
 from bert_jax.interop.names import our_shapes
-from bert_jax.model.config import LAYERS, NAMED, HeadConfig, ModelConfig
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import Lstm, carried, recurrence
-from bert_jax.model.labelling import BertForLabels, initial_label_parameters
 from tests.model.head_in_numpy import head_logits
 
 CONFIG = ModelConfig(
@@ -32,8 +34,8 @@ ROUNDING = 64 * 2.0**-23
 to half of 2**-23 (48 products where four layers are read, and what follows them). A wrong term is thousands of times as large."""
 
 
-def head_of(kind: str, **fields) -> HeadConfig:
-    return HeadConfig(kind=kind, labels=("a", "b", "c") if kind in NAMED else (), **fields)
+def head_of(kind: str, **fields) -> TaskHead:
+    return make_head(kind, labels=("a", "b", "c") if head_class(kind).has_labels else (), **fields)
 
 
 CONCAT, MENTION, LSTM = head_of("sequence", pooling="concat"), head_of("mention"), head_of("token", lstm=4)
@@ -52,11 +54,11 @@ HEADS = [
 ]
 
 
-def name_of(head: HeadConfig) -> str:
+def name_of(head: TaskHead) -> str:
     return "-".join([head.kind, head.layers, *(["concat"] if head.pooling == "concat" else []), *(["lstm"] if head.lstm else [])])
 
 
-def random_params(head: HeadConfig) -> dict:
+def random_params(head: TaskHead) -> dict:
     rng = np.random.default_rng(3)
     parts = {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
     shapes = {path: shape for path, shape in our_shapes(CONFIG, head).items() if path.split("/")[0] in parts}
@@ -70,14 +72,14 @@ def layout(lengths=LENGTHS) -> dict[str, np.ndarray]:
     batch = {name: np.zeros((len(lengths), ROW), np.int32) for name in ("token_type_ids", "position_ids", "sequence_ids")}
     batch["input_ids"] = rng.integers(5, CONFIG.vocab_size, (len(lengths), ROW)).astype(np.int32)
     batch["cls_positions"] = np.zeros((len(lengths), SLOTS), np.int32)
-    batch["marks"] = np.zeros((len(lengths), SLOTS, 3), np.int32)
+    batch["read_positions"] = np.zeros((len(lengths), SLOTS, 3), np.int32)
     for r, row in enumerate(lengths):
         start = 0
         for p, n in enumerate(row):
             batch["sequence_ids"][r, start : start + n] = p + 1
             batch["position_ids"][r, start : start + n] = np.arange(n)
             batch["cls_positions"][r, p] = start
-            batch["marks"][r, p] = start + rng.integers(0, n, 3)
+            batch["read_positions"][r, p] = start + rng.integers(0, n, 3)
             start += n
     return batch
 
@@ -102,17 +104,17 @@ def from_states(model: BertForLabels, states, batch):
 
 
 @functools.cache
-def compiled(head: HeadConfig, method=None):
+def compiled(head: TaskHead, method=None):
     return jax.jit(functools.partial(BertForLabels(CONFIG, head).apply, method=method))
 
 
-def logits_from_states(head: HeadConfig, params: dict, states: np.ndarray, batch: dict) -> np.ndarray:
+def logits_from_states(head: TaskHead, params: dict, states: np.ndarray, batch: dict) -> np.ndarray:
     """What the head makes of the encoder's hidden states."""
     parts = {part: tree for part, tree in params.items() if part not in ("embeddings", "encoder")}
     return np.asarray(compiled(head, from_states)({"params": parts}, states, batch))
 
 
-def logits_of(head: HeadConfig, params: dict, batch: dict) -> np.ndarray:
+def logits_of(head: TaskHead, params: dict, batch: dict) -> np.ndarray:
     return np.asarray(compiled(head)({"params": params}, batch)["logits"])
 
 
@@ -122,7 +124,7 @@ def test_a_head_computes_what_numpy_does_on_each_text_alone(head):
     logits = logits_from_states(head, params, states, batch)
     for r, p, columns in texts(batch):
         ours = logits[r, columns] if head.per_token else logits[r, p]
-        theirs = head_logits(head, params, states[:, r, columns], batch["marks"][r, p] - columns.start)
+        theirs = head_logits(head, params, states[:, r, columns], batch["read_positions"][r, p] - columns.start)
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=ROUNDING * max(1, np.abs(theirs).max()))
 
 
@@ -151,7 +153,7 @@ def test_packed_texts_have_the_logits_of_a_row_each(head):
     alone = layout([(columns.stop - columns.start,) for *_, columns in found])
     for i, (r, p, columns) in enumerate(found):
         alone["input_ids"][i, : columns.stop - columns.start] = batch["input_ids"][r, columns]
-        alone["marks"][i, 0] = batch["marks"][r, p] - columns.start
+        alone["read_positions"][i, 0] = batch["read_positions"][r, p] - columns.start
     packed, apart = logits_of(head, params, batch), logits_of(head, params, alone)
     for i, (r, p, columns) in enumerate(found):
         ours = packed[r, columns] if head.per_token else packed[r, p]
@@ -292,4 +294,4 @@ def test_four_layers_are_not_to_be_had_of_three(layers):
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused_with_a_remedy(fields, said):
     with pytest.raises(UserError, match=said):
-        HeadConfig(**fields)
+        make_head(**fields)

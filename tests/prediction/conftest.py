@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from bert_jax.heads.head import TaskHead
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.model.config import HeadConfig
 from bert_jax.prediction import packing
 from bert_jax.prediction.predictor import Predictor
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
@@ -47,7 +47,7 @@ def labelled(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
     """labelled(head, **fields of the configuration) -> (model, predictor of its export), made once for the session."""
 
     @functools.cache
-    def make(head: HeadConfig, **fields: Any) -> tuple[Model, Predictor]:
+    def make(head: TaskHead, **fields: Any) -> tuple[Model, Predictor]:
         model = make_labelled_model(vocabulary, head, **fields)
         path = tmp_path_factory.mktemp(head.kind) / "model"
         export_model(path, model)

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.config import HeadConfig
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _windows_of_words, entities
 from bert_jax.prediction.predictor import Predictor
@@ -19,12 +22,12 @@ from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softm
 pytestmark = pytest.mark.usefixtures("one_shape")
 
 NAMES = ("bad", "so so", "good")
-SEQUENCE = HeadConfig(kind="sequence", labels=NAMES)
-SEVERAL = HeadConfig(kind="sequence", labels=NAMES, problem="multi_label")
-VALUE = HeadConfig(kind="sequence", labels=("score",), problem="regression")
-TOKENS = HeadConfig(kind="token", labels=("I-PER", "O", "I-LOC", "B-PER", "B-LOC"))
-SPAN = HeadConfig(kind="span")
-CHOICE = HeadConfig(kind="choice")
+SEQUENCE = SequenceHead(labels=NAMES)
+SEVERAL = SequenceHead(labels=NAMES, problem="multi_label")
+VALUE = SequenceHead(labels=("score",), problem="regression")
+TOKENS = TokenHead(labels=("I-PER", "O", "I-LOC", "B-PER", "B-LOC"))
+SPAN = SpanHead()
+CHOICE = ChoiceHead()
 ONE_TYPE = {"type_vocab_size": 1}
 # Heads that transformers has no class for.
 POOLED = dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix")
@@ -237,7 +240,7 @@ def test_entities_stand_in_the_text_as_their_characters(labelled):
 
 
 def test_labels_of_another_form_make_no_entities(labelled):
-    _, predictor = labelled(HeadConfig(kind="token", labels=("NOUN", "VERB")))
+    _, predictor = labelled(TokenHead(labels=("NOUN", "VERB")))
     (answer,) = predictor.tag(["the river"])
     assert "entities" not in answer
     assert Tag().for_people(answer).split()[0] in ("the/NOUN", "the/VERB")

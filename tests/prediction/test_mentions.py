@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.config import HeadConfig
+from bert_jax.heads.mention import MentionHead
+from bert_jax.heads.span import SpanHead
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.mentions import Resolve, place_of
 from bert_jax.prediction.predictor import Predictor
@@ -16,7 +17,7 @@ from bert_jax.prediction.streams import read_records
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax
 
-HEAD = HeadConfig(kind="mention", labels=("A", "B", "neither"))
+HEAD = MentionHead(labels=("A", "B", "neither"))
 
 
 def test_the_answer_is_that_of_the_unpacked_text(labelled):
@@ -116,7 +117,7 @@ def test_one_name_twice_a_pronoun_that_is_a_name_and_a_model_that_cannot_resolve
     with pytest.raises(UserError, match=r"a and b are both 'river' at character [0-9]+; give the two names it may mean"):
         predictor.resolve([(" ".join(WORDS), "is", "river", "river")])
     with pytest.raises(UserError, match="has no mention_head, so it cannot resolve pronouns"):
-        labelled(HeadConfig(kind="span"))[1].resolve([("a b c", "a", "b", "c")])
+        labelled(SpanHead())[1].resolve([("a b c", "a", "b", "c")])
     fresh = Predictor(Engine(dataclasses.replace(model, untrained=frozenset(["mention_head"]))))
     with pytest.raises(UserError, match="the mention_head of this model was never trained, so it cannot resolve pronouns"):
         fresh.resolve([("a b c", "a", "b", "c")])

@@ -18,18 +18,18 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Unit, row_shape
 from bert_jax.finetuning.sweep import sweep
-from bert_jax.model.labelling import BertForLabels
+from bert_jax.heads.labelling import BertForLabels
 from bert_jax.programs.finetuning import label_loss, program_of, teaching, training_program
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from tests.random_rows import TINY
-from tests.random_units import HEADS, random_label_parameters, random_units
+from tests.random_units import HEADS, LAYOUTS, random_label_parameters, random_units
 
 CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
 HEAD = HEADS["sequence"]
 UNITS = random_units("sequence", 48, shortest=8, longest=8)
-SHAPE = row_shape(UNITS, "sequence")
+SHAPE = row_shape(UNITS, LAYOUTS["sequence"])
 START: Any = types.SimpleNamespace(config=CONFIG)
 PARAMS = random_label_parameters(HEAD, CONFIG)
 

@@ -20,7 +20,7 @@ from bert_jax.programs.finetuning import Program, program_of
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from tests.random_rows import TINY, largest_difference
-from tests.random_units import HEADS, random_label_parameters, random_units
+from tests.random_units import HEADS, LAYOUTS, random_label_parameters, random_units
 
 MESHES = {
     "data 8": MeshConfig(data=8),
@@ -56,7 +56,7 @@ def trained(name: str) -> tuple[Any, list[dict[str, float]]]:
     """The state after three steps, which end an epoch and begin the next, and the sums of each of them."""
     kind = "sequence"
     program, mesh = program_on(name, kind)
-    shape = row_shape(UNITS[kind], kind)
+    shape = row_shape(UNITS[kind], LAYOUTS[kind])
     batches = LabelledBatches(UNITS[kind], shape, 40, 5, row_multiple=8, pad_id=0)
     scalars = {"steps": np.int32(6), "warmup_steps": np.int32(0), "peak": np.float32(1e-3), "seed": np.uint32(5)}
     state, sums = program.begin(random_label_parameters(HEADS[kind], CONFIG)), []
@@ -94,7 +94,7 @@ def test_each_device_holds_only_its_part_of_the_parameters():
 
 @pytest.mark.parametrize(("name", "kind"), [("data 8", "sequence"), ("data 2 x fsdp 2 x tensor 2", "mention")])
 def test_evaluation_on_a_mesh_gives_every_unit_the_logits_of_one_device(name, kind):
-    shape, params = row_shape(UNITS[kind], kind), random_label_parameters(HEADS[kind], CONFIG)
+    shape, params = row_shape(UNITS[kind], LAYOUTS[kind]), random_label_parameters(HEADS[kind], CONFIG)
 
     def logits_on(name: str) -> list[np.ndarray]:
         program, mesh = program_on(name, kind)

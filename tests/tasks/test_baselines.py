@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.model.config import HeadConfig
-from bert_jax.tasks.baselines import Baseline, best_set, by_frequency, constant_baseline
+from bert_jax.heads.outputs import best_set, by_frequency
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.tasks.baselines import Baseline, constant_baseline
 from bert_jax.tasks.choice_task import ChoiceTask
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.mention_task import MentionTask
@@ -25,7 +26,7 @@ def texts(labels: str, **fields) -> TextTask:
     parts = zip(("train", "dev"), labels.split("|"), strict=True)
     splits = {split: [TextExample(str(i), "a", label=names[c]) for i, c in enumerate(part)] for split, part in parts}
     given = {"metric": "accuracy", "score": lambda split, said, true: {"accuracy": accuracy(said, true)}} | fields
-    return TextTask(name="toy", length=8, head=HeadConfig(kind="sequence", labels=("no", "yes")), splits=splits, **given)
+    return TextTask(name="toy", length=8, head=SequenceHead(labels=("no", "yes")), splits=splits, **given)
 
 
 def test_where_dev_is_other_than_training_the_bar_is_the_best_single_answer_of_dev():

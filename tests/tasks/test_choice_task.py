@@ -11,6 +11,7 @@ from bert_jax.examples.labelled import assemble_units, pack_units, row_shape, un
 from bert_jax.tasks.choice_task import load
 from bert_jax.tasks.own_data import OwnDataConfig
 from bert_jax.tasks.task import TaskConfig
+from tests.random_units import LAYOUTS
 
 SWAG = "video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 
@@ -96,7 +97,7 @@ def test_ones_own_candidates_may_differ_in_number(tmp_path: pathlib.Path, tiny: 
     units = task.units("dev", tiny)
     assert [len(unit.ids) for unit in units] == [3, 2]
     assert [unit.target for unit in units] == [2, 0]
-    shape = row_shape(units, "choice")
+    shape = row_shape(units, LAYOUTS["choice"])
     rows_of = pack_units(units, shape)
     batch = assemble_units(units, rows_of, len(rows_of), shape, tiny.pad_id)
     # a model that says the first token after the prompt: what comes back is of the right candidates

@@ -15,6 +15,7 @@ from bert_jax.examples.labelled import assemble_units, pack_units, row_shape
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import LABELS, MentionTask, load, nearest_tokens, read_mentions
 from bert_jax.tasks.task import TaskConfig
+from tests.random_units import LAYOUTS
 
 HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
 
@@ -60,10 +61,10 @@ def test_marks_are_where_the_tokens_of_the_mention_begin(tiny: Tokenizer, text: 
     said: list[str] = []
     asked = example(text)
     [unit] = task(asked, say=said.append).units("dev", tiny)
-    assert unit.marks is not None
-    assert unit.marks.dtype == np.int32
+    assert unit.read_positions is not None
+    assert unit.read_positions.dtype == np.int32
     assert said == []
-    for mark, start in zip(unit.marks, (asked.pronoun_start, asked.a_start, asked.b_start), strict=True):
+    for mark, start in zip(unit.read_positions, (asked.pronoun_start, asked.a_start, asked.b_start), strict=True):
         # the text from the mention on, read by itself, is what the unit holds from the mark on
         assert unit.ids[0][mark:-1].tolist() == tiny.encode(text[start:])
 
@@ -77,16 +78,16 @@ def test_a_unit_holds_the_text_and_its_label(tiny: Tokenizer):
 
 def test_marks_move_with_the_unit_in_a_packed_row(tiny: Tokenizer):
     units = task(example("ann saw bo and she ran"), example("hello bo: she is ann"), example("she, bo, ann")).units("dev", tiny)
-    shape = row_shape(units, "mention")
+    shape = row_shape(units, LAYOUTS["mention"])
     rows = pack_units(units, shape)
     batch = assemble_units(units, rows, len(rows), shape, tiny.pad_id)
     for r, members in enumerate(rows):
         for u, i in enumerate(members):
-            marks = units[i].marks
+            marks = units[i].read_positions
             assert marks is not None
-            assert (batch["input_ids"][r, batch["marks"][r, u]] == units[i].ids[0][marks]).all()
-            assert (batch["position_ids"][r, batch["marks"][r, u]] == marks).all()
-            assert (batch["sequence_ids"][r, batch["marks"][r, u]] == u + 1).all()
+            assert (batch["input_ids"][r, batch["read_positions"][r, u]] == units[i].ids[0][marks]).all()
+            assert (batch["position_ids"][r, batch["read_positions"][r, u]] == marks).all()
+            assert (batch["sequence_ids"][r, batch["read_positions"][r, u]] == u + 1).all()
 
 
 def test_a_mention_that_no_token_begins_with_is_said_and_marked_by_the_nearest(tiny: Tokenizer):
@@ -96,14 +97,14 @@ def test_a_mention_that_no_token_begins_with_is_said_and_marked_by_the_nearest(t
     said: list[str] = []
     asked = task(example("ann saw bo and she ran"), inside, silent, nothing, say=said.append)
     units = asked.units("dev", tiny)
-    assert asked.units("dev", tiny)[1].marks is not None
+    assert asked.units("dev", tiny)[1].read_positions is not None
     assert len(said) == 1
     assert said[0].startswith("gap, dev: 3 texts with a mention that begins inside a token or has none")
     assert said[0].endswith("first in x-1")
-    assert units[1].ids[0][units[1].marks[1]] == tiny.unk_id  # type: ignore[index]
-    assert tiny.tokens(units[2].ids[0][units[2].marks]) == ["s", "##e", "b"]  # type: ignore[index]
+    assert units[1].ids[0][units[1].read_positions[1]] == tiny.unk_id  # type: ignore[index]
+    assert tiny.tokens(units[2].ids[0][units[2].read_positions]) == ["s", "##e", "b"]  # type: ignore[index]
     assert units[3].ids[0].tolist() == [tiny.cls_id, tiny.unk_id, tiny.sep_id]
-    assert units[3].marks.tolist() == [1, 1, 1]  # type: ignore[union-attr]
+    assert units[3].read_positions.tolist() == [1, 1, 1]  # type: ignore[union-attr]
 
 
 def test_a_long_text_is_read_in_a_window_around_its_mentions(tiny: Tokenizer):
@@ -123,7 +124,7 @@ def test_mentions_too_far_apart_for_one_window_are_all_read_and_that_is_said(tin
     said: list[str] = []
     [unit] = task(example(text), length=32, say=said.append).units("dev", tiny)
     assert unit.size == 32
-    for mark, name in zip(unit.marks, ("she", "ann", "bo"), strict=True):  # type: ignore[arg-type]
+    for mark, name in zip(unit.read_positions, ("she", "ann", "bo"), strict=True):  # type: ignore[arg-type]
         pieces = tiny.encode(name)
         assert unit.ids[0][mark : mark + len(pieces)].tolist() == pieces
     assert len(said) == 1
@@ -257,7 +258,7 @@ def test_every_mention_of_the_real_gap_is_recovered_from_its_mark(shared_data: p
         reading = read_mentions(tokenizer, made, length - 2)
         mentions = ((made.pronoun_start, made.pronoun), (made.a_start, made.a), (made.b_start, made.b))
         assert len(reading.ids) <= length - 2
-        for mark, (start, name) in zip(reading.marks, mentions, strict=True):
+        for mark, (start, name) in zip(reading.mention_starts, mentions, strict=True):
             pieces = tokenizer.encode(name)
             is_there = reading.ids[mark : mark + len(pieces)].tolist() == pieces and reading.offsets[mark][0] == start
             found += is_there

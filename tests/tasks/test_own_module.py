@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interface.python_files import faults_told
-from bert_jax.model.config import HeadConfig
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.registry import head_kind, load_task
+from bert_jax.tasks.registry import head_class, load_task
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.text_task import TextTask
 
@@ -26,16 +28,16 @@ def config_of(directory: pathlib.Path, text: str, name: str = "colours") -> Task
 
 
 def test_the_head_of_an_own_task_is_known_without_its_data(tmp_path: pathlib.Path):
-    assert head_kind(config_of(tmp_path, WHOLE + "raise ValueError")) == "token"
+    assert head_class(config_of(tmp_path, WHOLE + "raise ValueError")) is TokenHead
 
 
 def test_the_tasks_of_the_project_stay_beside_those_of_the_file(tmp_path: pathlib.Path):
-    assert head_kind(config_of(tmp_path, WHOLE + "pass", name="swag")) == "choice"
+    assert head_class(config_of(tmp_path, WHOLE + "pass", name="swag")) is ChoiceHead
 
 
 def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_later(tmp_path: pathlib.Path):
     classes = "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\nclass Row:\n    text: str\n"
-    assert head_kind(config_of(tmp_path, classes + WHOLE + "pass")) == "token"
+    assert head_class(config_of(tmp_path, classes + WHOLE + "pass")) is TokenHead
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_l
     [
         ("KIND = 'token'", "NAMES is None, and a tuple of names is wanted; a file with tasks has NAMES, KIND and load"),
         ("NAMES = 'colours'", "NAMES is 'colours', and a tuple of names is wanted"),
-        ("NAMES, KIND = ('colours',), 'tokens'", "KIND is 'tokens'; known: sequence, choice, mention, token, span"),
+        ("NAMES, KIND = ('colours',), 'tokens'", "KIND is 'tokens'; known: sequence, token, span, choice, mention"),
         ("NAMES, KIND = ('colours',), 'token'", "load is None, and a function load(config, say) is wanted"),
         (WHOLE.replace("(config, say)", "(config)") + "pass", "and a function load(config, say) is wanted"),
         (WHOLE.replace("colours", "swag") + "pass", "'swag' is a task of this project; give yours another name"),
@@ -62,7 +64,7 @@ def test_a_file_that_holds_no_task_is_told_what_is_wanted(text: str, says: str, 
 
 def test_a_label_that_the_head_of_an_own_task_has_not_is_named():
     examples = {"train": [TextExample("7", "a text", label="green")]}
-    head = HeadConfig(kind="sequence", labels=("red", "blue"))
+    head = SequenceHead(labels=("red", "blue"))
     task = TextTask("colours", 32, head, "accuracy", examples, score=lambda split, answers, labels: {})
     with pytest.raises(UserError, match=r"^colours: example 7 has the label 'green', which is none of red, blue$"):
         task.scores("train", [np.zeros(2)])
@@ -72,7 +74,7 @@ def test_a_file_that_is_not_there_is_told_with_the_nearest(tmp_path: pathlib.Pat
     monkeypatch.chdir(tmp_path)
     config_of(tmp_path, WHOLE)
     with pytest.raises(UserError, match=r"module=colors.py \(looked for in .*; did you mean colours.py\?\) is no file"):
-        head_kind(TaskConfig(name="colours", module="colors.py"))
+        head_class(TaskConfig(name="colours", module="colors.py"))
 
 
 def test_what_the_file_raises_is_told_with_its_line_and_what_others_raise_is_not(tmp_path: pathlib.Path):

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.examples.labelled import RowShape, assemble_units
-from bert_jax.model import attention, embeddings, heads, residual_norm
+from bert_jax.heads import labelling
+from bert_jax.model import attention, embeddings, residual_norm
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.training.label_losses import LabelLoss
@@ -44,7 +45,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
 
         monkeypatch.setattr(module, "dropout", dropout)
 
-    for module, site in ((embeddings, "embeddings"), (attention, "attention"), (residual_norm, "residual"), (heads, "head")):
+    for module, site in ((embeddings, "embeddings"), (attention, "attention"), (residual_norm, "residual"), (labelling, "head")):
         watch(module, site)
     return seen
 
@@ -98,7 +99,7 @@ def test_every_site_of_pretraining_has_its_rate_and_in_every_step_and_microbatch
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str, sites: list[Site]):
     head = dataclasses.replace(HEADS[kind], dropout=HEAD)
-    shape = RowShape(kind, 32, 1, CANDIDATES if kind == "choice" else 1, len(head.labels))
+    shape = RowShape(head.layout, 32, 1, CANDIDATES if kind == "choice" else 1)
     rows = assemble_units(random_units(kind, 2), [[0], [1]], 2, shape, 0)
     batch = {name: jnp.asarray(array) for name, array in rows.items()}
     walk(label_objective(CONFIG, head, LabelLoss()), random_label_parameters(head), batch, steps=2, microbatches=1)

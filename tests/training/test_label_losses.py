@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.examples.labelled import KINDS, assemble_units, pack_units, row_shape, unit_logits
-from bert_jax.model.labelling import BertForLabels
+from bert_jax.examples.labelled import assemble_units, pack_units, row_shape, unit_logits
+from bert_jax.heads.labelling import BertForLabels
 from bert_jax.training.label_losses import (
     LabelLoss,
     hidden_state_difference,
@@ -23,7 +23,7 @@ from bert_jax.training.label_losses import (
 from bert_jax.training.objectives import label_objective
 from bert_jax.training.steps import gradients
 from tests.random_rows import TINY, largest_difference
-from tests.random_units import HEADS, LABELS, random_label_parameters, random_units
+from tests.random_units import HEADS, KINDS, LAYOUTS, random_label_parameters, random_units
 
 COUNT = 12
 CLASSES = ("sequence", "token", "mention")  # whose labels have names, and so weights
@@ -35,7 +35,7 @@ CONFIG = dataclasses.replace(TINY, num_layers=1)
 def packed(kind: str):
     """(units, rows, shape, batch): twelve units in fewer rows, and empty rows up to twelve."""
     units = random_units(kind, COUNT, seed=5)
-    shape = row_shape(units, kind, len(LABELS))
+    shape = row_shape(units, LAYOUTS[kind])
     rows = pack_units(units, shape)
     batch = assemble_units(units, rows, COUNT, shape, pad_id=0)
     return units, rows, shape, {name: jnp.asarray(array) for name, array in batch.items()}

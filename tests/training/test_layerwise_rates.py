@@ -16,7 +16,7 @@ from bert_jax.training.objectives import label_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import new_state, train_step
 from tests.random_rows import TINY
-from tests.random_units import HEADS, random_label_parameters, random_units
+from tests.random_units import HEADS, LAYOUTS, random_label_parameters, random_units
 
 HEAD = HEADS["sequence"]
 LAYERS = 3
@@ -44,7 +44,7 @@ def compiled_step():
 @functools.cache
 def batch():
     units = random_units("sequence", 12)
-    shape = row_shape(units, "sequence")
+    shape = row_shape(units, LAYOUTS["sequence"])
     return {name: jnp.asarray(x) for name, x in assemble_units(units, pack_units(units, shape), 6, shape, 0).items()}
 
 

@@ -15,9 +15,10 @@ import optax
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.heads.labelling import initial_label_parameters
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.interop.names import rows
-from bert_jax.model.config import HeadConfig
-from bert_jax.model.labelling import initial_label_parameters
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.training.optimizers import OptimizerConfig, decayed, make_optimizer
 from tests.random_rows import TINY, largest_difference, random_parameters
@@ -107,8 +108,8 @@ def every_parameter():
     untied = dataclasses.replace(TINY, tied_decoder=False, num_layers=4)
     heads = {
         **HEADS,
-        "scalar_mix": HeadConfig(kind="token", labels=LABELS, layers="scalar_mix", lstm=8),
-        "concat": HeadConfig(kind="sequence", labels=LABELS, pooling="concat"),
+        "scalar_mix": TokenHead(labels=LABELS, layers="scalar_mix", lstm=8),
+        "concat": SequenceHead(labels=LABELS, pooling="concat"),
     }
     for head in (None, *heads.values()):
         if head is None:

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.labelling import BertForLabels, LabelHead, initial_label_parameters
+from bert_jax.heads.registry import HEADS, make_head
+from bert_jax.heads.sequence import SequenceHead
 from bert_jax.interop.names import our_shapes
-from bert_jax.model.config import HEADS, HeadConfig, ModelConfig
-from bert_jax.model.heads import LabelHead
-from bert_jax.model.labelling import BertForLabels, initial_label_parameters
+from bert_jax.model.config import ModelConfig
 
 CONFIG = ModelConfig(
     vocab_size=50, hidden_size=12, num_layers=1, num_heads=3, intermediate_size=20, max_position=16, hidden_dropout=0.3,
@@ -23,15 +25,15 @@ LABELLED = {"sequence": ("a", "b", "c"), "token": ("O", "B", "I", "E"), "span": 
 ROWS, LENGTH = 3, 10
 
 
-def head_of(kind: str, **fields) -> HeadConfig:
-    return HeadConfig(kind=kind, labels=LABELLED[kind], **fields)
+def head_of(kind: str, **fields) -> TaskHead:
+    return make_head(kind, labels=LABELLED[kind], **fields)
 
 
-def parts_of(head: HeadConfig) -> set[str]:
+def parts_of(head: TaskHead) -> set[str]:
     return {"embeddings", "encoder", head.part} | ({"pooler"} if head.kind in ("sequence", "choice") else set())
 
 
-def random_params(config: ModelConfig, head: HeadConfig) -> dict:
+def random_params(config: ModelConfig, head: TaskHead) -> dict:
     """Weights far from their initial values, so that every one of them shows in the logits."""
     rng = np.random.default_rng(3)
     shapes = {path: shape for path, shape in our_shapes(config, head).items() if path.split("/")[0] in parts_of(head)}
@@ -49,31 +51,31 @@ def inputs(rows: int = ROWS, length: int = LENGTH) -> dict[str, np.ndarray]:
         "position_ids": columns,
         "sequence_ids": mask,
         "cls_positions": np.zeros((rows, 1), np.int32),
-        "marks": np.tile(np.array([4, 1, 3], np.int32), (rows, 1, 1)),
+        "read_positions": np.tile(np.array([4, 1, 3], np.int32), (rows, 1, 1)),
     }
 
 
 @functools.cache
-def compiled(config: ModelConfig, head: HeadConfig):
+def compiled(config: ModelConfig, head: TaskHead):
     return jax.jit(BertForLabels(config, head).apply)
 
 
-def outputs_of(config: ModelConfig, head: HeadConfig, params: dict, batch: dict, seed: int | None = None) -> dict:
+def outputs_of(config: ModelConfig, head: TaskHead, params: dict, batch: dict, seed: int | None = None) -> dict:
     words = None if seed is None else np.uint32(seed)
     return jax.device_get(compiled(config, head)({"params": params}, batch, words))
 
 
-def apply(config: ModelConfig, head: HeadConfig, params: dict, batch: dict, seed: int | None = None) -> np.ndarray:
+def apply(config: ModelConfig, head: TaskHead, params: dict, batch: dict, seed: int | None = None) -> np.ndarray:
     return outputs_of(config, head, params, batch, seed)["logits"]
 
 
 @pytest.fixture(scope="module", params=HEADS)
-def head(request: pytest.FixtureRequest) -> HeadConfig:
+def head(request: pytest.FixtureRequest) -> TaskHead:
     return head_of(request.param)
 
 
 @pytest.fixture(scope="module", params=["sequence", "token"])
-def either(request: pytest.FixtureRequest) -> HeadConfig:
+def either(request: pytest.FixtureRequest) -> TaskHead:
     """One head of each way round: choice goes as sequence, span as token (their logits are held against PyTorch's elsewhere)."""
     return head_of(request.param)
 
@@ -89,7 +91,7 @@ def either(request: pytest.FixtureRequest) -> HeadConfig:
     ],
 )
 def test_a_head_answers_for_every_example_or_for_every_token(kind, shape):
-    batch = inputs() | {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "marks": np.ones((ROWS, 2, 3), np.int32)}
+    batch = inputs() | {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "read_positions": np.ones((ROWS, 2, 3), np.int32)}
     model = BertForLabels(CONFIG, head_of(kind))
     outputs = jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head_of(kind))}, batch))
     assert (outputs["logits"].shape, outputs["logits"].dtype) == (shape, jnp.float32)
@@ -100,8 +102,8 @@ def test_a_head_answers_for_every_example_or_for_every_token(kind, shape):
 @pytest.mark.parametrize("kind", HEADS)
 def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_included(kind):
     config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1, num_layers=2), head_of(kind)
-    marks = np.arange(6).reshape(1, 2, 3).repeat(ROWS, 0)
-    batch = inputs() | {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "marks": marks}
+    positions = np.arange(6).reshape(1, 2, 3).repeat(ROWS, 0)
+    batch = inputs() | {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "read_positions": positions}
     params = random_params(config, head)
     for seed in (None, jnp.uint32(7)):
         whole = BertForLabels(config, head).apply({"params": params}, batch, seed)
@@ -120,7 +122,7 @@ def test_the_parameters_are_those_of_the_table_restricted_to_what_the_head_reads
 
 
 def test_a_new_head_is_small_numbers_and_no_bias():
-    head = HeadConfig(kind="sequence", labels=tuple(map(str, range(200))))
+    head = SequenceHead(labels=tuple(map(str, range(200))))
     draw = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)["sequence_head"]["dense"]))
     layer = draw(jax.random.key(0))
     assert not layer["bias"].any()
@@ -145,7 +147,7 @@ def test_the_head_is_one_affine_layer_on_what_it_reads(head):
 
 def test_a_head_reads_only_what_its_kind_needs(head):
     batch = inputs()
-    del batch["marks" if head.kind != "mention" else "cls_positions"]
+    del batch["read_positions" if head.kind != "mention" else "cls_positions"]
     if head.per_token:
         del batch["cls_positions"]
     model = BertForLabels(CONFIG, head)

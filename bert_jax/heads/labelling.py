@@ -1,0 +1,116 @@
+"""BERT with what a labelled task adds (paper sections 4 and 5.3, Figure 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.heads.head import TaskHead
+from bert_jax.model.bert import Bert
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.features import LayerMix, Lstm, chosen_layers
+from bert_jax.model.layers import Array, Dense, dropout, mix
+
+INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+HEAD_SEED = np.uint32(0x68656164)
+
+
+class LabelHead(nn.Module):
+    """The one layer of a labelled task, [..., J] -> float32 logits [..., C], and what `TaskHead` sets before it.
+
+    Raises UserError for four layers to be read where there are fewer.
+    """
+
+    config: ModelConfig
+    head: TaskHead
+
+    def setup(self) -> None:
+        """Declares the layer, and the mix of layers and the LSTM where `head` asks for them."""
+        c, head = self.config, self.head
+        if head.layers.startswith("last_four") and c.num_layers < 4:
+            raise UserError(f"head.layers={head.layers!r} needs 4 layers, and the model has {c.num_layers}; choose another")
+        if mixed := head.mixed_layers(c.num_layers):
+            self.mix = LayerMix(mixed)
+        if head.lstm:
+            self.lstm = Lstm(head.lstm)
+        width, axis = head.input_width(c.hidden_size), None if head.lstm else "embed"
+        self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32))
+
+    def features(self, last: Array, hidden_states: Array, sequence_ids: Array) -> Array:
+        """What it reads of a token: last [B, L, D], hidden_states [N+1, B, L, D], sequence_ids [B, L] -> [B, L, I or 2 W]."""
+        if mixed := self.head.mixed_layers(self.config.num_layers):
+            x = self.mix(hidden_states[-mixed:])
+        else:
+            x = chosen_layers(last, hidden_states, self.head.layers)
+        return self.lstm(x, sequence_ids) if self.head.lstm else x
+
+    def __call__(self, x: Array, dropout_seed: Array | None) -> Array:
+        """Logits of `x` after dropout, [..., J] -> float32 [..., C]."""
+        usual = self.config.hidden_dropout if self.head.has_dropout else 0.0
+        x = dropout(x.astype(jnp.float32), usual if self.head.dropout is None else self.head.dropout, dropout_seed)
+        return self.dense(x)
+
+
+class BertForLabels(Bert):
+    """The encoder with a task head.
+
+    Call with a batch of int32 arrays and, to train, a `dropout_seed` uint32 scalar:
+
+        input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row
+        cls_positions [B, P], or read_positions [B, P, n] for a head that reads n other tokens of each text
+
+    Returns a dict:
+
+        logits float32 [B, P, C], or of a head that answers for every token [B, L, C]
+        last [B, L, D]        hidden_states [N+1, B, L, D]
+
+    The candidates of a choice are texts of their own: C is 1, and the caller lays them side by side. A slot without a text has
+    finite logits that mean nothing.
+    """
+
+    head: TaskHead
+
+    def setup(self) -> None:
+        """Declares the encoder and the head, under the name of its kind."""
+        super().setup()
+        setattr(self, self.head.part, LabelHead(self.config, self.head))
+
+    def __call__(self, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> dict[str, Array]:
+        """The logits of a batch, and the hidden states that they come from."""
+        ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
+        last, hidden_states = self.encode(ids, types, positions, sequence_ids, dropout_seed)
+        tokens = self.features(last, hidden_states, sequence_ids)
+        seed = None if dropout_seed is None else mix(dropout_seed ^ HEAD_SEED)
+        return {"logits": self.answer(tokens, batch, seed), "last": last, "hidden_states": hidden_states}
+
+    def logits(self, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> Array:
+        """The logits alone, as training wants them: the last layer is computed only where the head reads it."""
+        if not self.head.reads_last_at_positions:
+            return self(batch, dropout_seed)["logits"]
+        ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
+        read = self.encode_at(self.head.positions(batch), ids, types, positions, sequence_ids, dropout_seed)
+        seed = None if dropout_seed is None else mix(dropout_seed ^ HEAD_SEED)
+        return getattr(self, self.head.part)(self.head.inputs_at(read, self.pooler), seed)
+
+    def features(self, last: Array, hidden_states: Array, sequence_ids: Array) -> Array:
+        """What the head reads of every token [B, L, E], from what `encode` gives."""
+        return getattr(self, self.head.part).features(last, hidden_states, sequence_ids)
+
+    def answer(self, tokens: Array, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> Array:
+        """The logits, from the features of tokens [B, L, E]; of `batch` only what says where texts are, so that rows may also be
+        laid end to end [1, B * L, E]."""
+        return getattr(self, self.head.part)(self.head.inputs(tokens, batch, self.pooler), dropout_seed)
+
+
+def initial_label_parameters(config: ModelConfig, head: TaskHead, key: Array) -> dict[str, Any]:
+    """Fresh float32 parameters, each boxed with its logical axis names; without a pooler if the head does not
+    read it."""
+    ids = jnp.zeros((1, 1), jnp.int32)
+    read_positions = jnp.zeros((1, 1, head.layout.read_positions), jnp.int32)
+    batch = dict.fromkeys((*INPUTS, "cls_positions"), ids) | {"read_positions": read_positions}
+    return BertForLabels(config, head).init(key, batch)["params"]

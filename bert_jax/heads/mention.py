@@ -1,0 +1,43 @@
+"""The head of pronoun resolution (GAP; Webster et al. 2018): a layer on the tokens of a pronoun and of two names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+
+from bert_jax.examples.labelled import LabelLayout
+from bert_jax.heads.head import TaskHead
+from bert_jax.model.features import mention_features
+
+Array = jax.Array
+MENTIONS = 3
+"""The pronoun and two names."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MentionHead(TaskHead):
+    """The label of a pronoun (A, B or neither): logits [B, P, C]. transformers has no such class."""
+
+    kind = "mention"
+    has_labels = True
+    question = "resolve pronouns"
+    typical_labels = 3
+
+    @property
+    def layout(self) -> LabelLayout:
+        """labels int32 [R, P]; read_positions int32 [R, P, 3]."""
+        return LabelLayout(read_positions=MENTIONS)
+
+    def input_width(self, hidden_size: int) -> int:
+        """J, the width of `mention_features`."""
+        return 5 * self.token_width(hidden_size)
+
+    def positions(self, batch: Mapping[str, Array]) -> Array:
+        """The first tokens of the three mentions, int32 [B, 3 P]."""
+        return batch["read_positions"].reshape(len(batch["read_positions"]), -1)
+
+    def inputs_at(self, tokens: Array, pooler: Callable[[Array], Array]) -> Array:
+        """[B, 3 P, I] -> [B, P, 5 I]."""
+        return mention_features(tokens.reshape(len(tokens), -1, MENTIONS, tokens.shape[-1]))

@@ -1,0 +1,32 @@
+"""Every kind of task head by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.mention import MentionHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
+from bert_jax.interface.ranges import OneOf, check_value
+
+HEADS: Mapping[str, type[TaskHead]] = {
+    head.kind: head for head in (SequenceHead, TokenHead, SpanHead, ChoiceHead, MentionHead)
+}
+HEAD_PARTS = tuple(f"{kind}_head" for kind in HEADS)
+"""Their branches of the parameter tree (`TaskHead.part`)."""
+
+
+def head_class(kind: str) -> type[TaskHead]:
+    """The class of the heads of this kind. Raises UserError for a kind that does not exist."""
+    check_value("head.kind", kind, Annotated[str, OneOf(tuple(HEADS))])
+    return HEADS[kind]
+
+
+def make_head(kind: str, **fields: Any) -> TaskHead:
+    """The head of this kind with these fields of `TaskHead`. Raises UserError for a kind that does not exist, and for fields that
+    do not go together."""
+    return head_class(kind)(**fields)

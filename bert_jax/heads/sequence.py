@@ -1,0 +1,50 @@
+"""The head of tasks with one answer for a text or a pair of texts (paper Figure 4a, b): a layer on the pooled [CLS]."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+
+from bert_jax.examples.labelled import LabelLayout
+from bert_jax.heads.head import TaskHead
+from bert_jax.model.features import concat_pooling
+from bert_jax.model.layers import gather_positions
+
+Array = jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SequenceHead(TaskHead):
+    """A label, several labels or a value for each text: logits [B, P, C]."""
+
+    kind = "sequence"
+    has_labels = True
+    settings = ("problem", "pooling")
+    reads_pairs = True
+    question = "classify"
+    architecture = "BertForSequenceClassification"
+    module = "classifier"
+    original_variable = "output_weights"  # run_classifier.py
+    typical_labels = 3
+
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether its input is the pooled [CLS]."""
+        return self.pooling == "pooler"
+
+    @property
+    def layout(self) -> LabelLayout:
+        """labels int32 [R, P], of a regression float32, of several labels float32 [R, P, C]."""
+        return LabelLayout(shape=self.outputs.label_shape(len(self.labels)), dtype=self.outputs.dtype)
+
+    def input_width(self, hidden_size: int) -> int:
+        """J, the width of what the layer itself reads."""
+        return self.token_width(hidden_size) * (1 if self.reads_pooler else 3)
+
+    def inputs(self, tokens: Array, batch: Mapping[str, Array], pooler: Callable[[Array], Array]) -> Array:
+        """What the layer reads [B, P, J], from the features of all tokens [B, L, I]."""
+        if self.reads_pooler:
+            return super().inputs(tokens, batch, pooler)
+        return concat_pooling(tokens, gather_positions(tokens, batch["cls_positions"]), batch["sequence_ids"])

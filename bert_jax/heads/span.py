@@ -1,0 +1,56 @@
+"""The head of tasks whose answer is a span of a context (paper Figure 4c): a start and an end logit for every token."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.examples.labelled import LabelLayout
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.outputs import EXCLUDED
+
+Array = jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpanHead(TaskHead):
+    """The first and the last token of an answer: logits [B, L, 2]."""
+
+    kind = "span"
+    per_token = True
+    has_dropout = False  # run_squad.py, and transformers, have none
+    question = "answer questions"
+    architecture = "BertForQuestionAnswering"
+    module = "qa_outputs"
+    original_variable = "cls/squad/output_weights"  # run_squad.py
+
+    @property
+    def num_outputs(self) -> int:
+        """C, the outputs of the layer: start and end."""
+        return 2
+
+    @property
+    def layout(self) -> LabelLayout:
+        """labels int32 [R, P, 2], columns of the row."""
+        return LabelLayout(shape=(2,), are_columns=True, logits_per_token=True)
+
+    def answer_scores(self, logits: Array, batch: Mapping[str, Array]) -> Array:
+        """[R, L, 2] -> [R, P, 2, L], EXCLUDED at the tokens of other sequences."""
+        slots = jnp.arange(1, batch["label_weights"].shape[1] + 1, dtype=jnp.int32)
+        own = batch["sequence_ids"][:, None, :] == slots[None, :, None]  # [R, P, L]
+        return jnp.where(own[:, :, None, :], logits.swapaxes(1, 2)[:, None], EXCLUDED)
+
+    def loss(self, scores: Array, labels: Array, smoothing: float) -> Array:
+        """The mean of start and end, [R, P]."""
+        return super().loss(scores, labels, smoothing).mean(-1)
+
+    def soft_loss(self, scores: Array, teacher_scores: Array, temperature: float) -> Array:
+        """The mean of start and end, [R, P]."""
+        return super().soft_loss(scores, teacher_scores, temperature).mean(-1)
+
+    def correct(self, scores: Array, labels: Array) -> Array:
+        """1 where start and end are right, [R, P]."""
+        return super().correct(scores, labels).min(-1)

@@ -1,0 +1,36 @@
+"""The head of tagging tasks (paper Figure 4d): a layer on every token."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+
+from bert_jax.examples.labelled import LabelLayout
+from bert_jax.heads.head import TaskHead
+
+Array = jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenHead(TaskHead):
+    """A label for every token: logits [B, L, C]."""
+
+    kind = "token"
+    has_labels = True
+    settings = ("lstm",)
+    per_token = True
+    question = "tag words"
+    architecture = "BertForTokenClassification"
+    module = "classifier"
+    typical_labels = 9
+
+    @property
+    def layout(self) -> LabelLayout:
+        """labels int32 [R, L]."""
+        return LabelLayout(per_token=True, logits_per_token=True)
+
+    def feature_counts(self, batch: Mapping[str, Array]) -> Array:
+        """The sequences of every row, [R]: each is a feature, and they are numbered from 1."""
+        return batch["sequence_ids"].max(axis=1)
