@@ -15,8 +15,6 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -24,6 +22,7 @@ import jax
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import fingerprints, read_units
@@ -74,7 +73,7 @@ FINGERPRINTS = "fingerprints"
 PREDICTIONS = "predictions"
 
 
-def finetune(job: Job) -> dict[str, Any] | None:
+def finetune(job: Job) -> JsonObject | None:
     """One run: trains until the last step or early stopping, and gives its results; None when asked to stop."""
     started = time.monotonic()
     experiment, run = job.experiment, job.run
@@ -202,7 +201,7 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
         )
 
 
-def with_defaults(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_defaults(stored: JsonObject) -> JsonObject:
     """A stored configuration with the defaults of the keys that have come since; as it is, where some have gone."""
     try:
         experiment = FinetuningExperiment.from_dict({key: value for key, value in stored.items() if key != FINGERPRINTS})

@@ -11,8 +11,6 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -21,6 +19,7 @@ from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import section
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.store import open_splits
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.corpus.verification import Verification, verify
@@ -118,7 +117,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
 
 
 def train_phase(
-    phase: Phase, train_step: Any, state: TrainState, run: Run, run_log: PretrainingLog, saver: Saver
+    phase: Phase, train_step: jax.stages.Compiled, state: TrainState, run: Run, run_log: PretrainingLog, saver: Saver
 ) -> tuple[TrainState, bool]:
     """THE LOOP: (the state after the last step of a phase, or after the one at which the run was asked to stop; whether it was
     asked)."""
@@ -182,7 +181,7 @@ def main() -> int:
         return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints)
 
 
-def with_defaults(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_defaults(stored: JsonObject) -> JsonObject:
     """A stored configuration with the defaults of the keys that have come since; as it is, where some have gone."""
     try:
         experiment = PretrainingExperiment.from_dict({key: value for key, value in stored.items() if key != FINGERPRINT})

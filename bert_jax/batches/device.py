@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import numpy as np
@@ -32,7 +31,7 @@ def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
     """
     ways = _ways(mesh, batch_axes)
     pieces: dict[int, set[int]] = {}
-    piece_of: dict[Any, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((ways,)))
+    piece_of: dict[jax.Device, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((ways,)))
     for device, (piece,) in piece_of.items():
         pieces.setdefault(device.process_index, set()).update(range(ways)[piece])
     return _part_of(jax.process_index(), pieces)
@@ -41,7 +40,7 @@ def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
 def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> np.ndarray:
     """int64, ascending: which of the `rows` rows of a global array this process holds, in the order in which it hands them to
     `to_device`. They need not be neighbours."""
-    pieces: dict[Any, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((rows,)))
+    pieces: dict[jax.Device, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((rows,)))
     own = [range(rows)[piece] for device, (piece,) in pieces.items() if device.process_index == jax.process_index()]
     return np.unique(np.concatenate([np.array(piece) for piece in own]))
 

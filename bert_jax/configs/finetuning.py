@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Interval
 
 from bert_jax.configs.pretraining import CheckpointConfig
 from bert_jax.configs.sections import section
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.heads.head import LAYERS, POOLINGS, TaskHead
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, OneOf, Seed, Share
@@ -155,14 +155,14 @@ class FinetuningExperiment:
     """So many steps in a row without a finite loss and gradient end the run."""
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> FinetuningExperiment:
+    def from_dict(cls, values: JsonObject) -> FinetuningExperiment:
         """The experiment that nested plain values describe. Raises UserError for unknown keys, wrong types and impossible
         values."""
         experiment = section(cls, values, "config")
         experiment.validate()
         return experiment
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The inverse of `from_dict`, with every default written out."""
         return dataclasses.asdict(self)
 

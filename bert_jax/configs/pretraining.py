@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Interval
 
 from bert_jax.configs.sections import section
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.examples.config import LONGEST, ExampleConfig
 from bert_jax.interface.ranges import (
@@ -109,7 +110,7 @@ class PretrainingExperiment:
         return self.examples.pairs != "none"
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> PretrainingExperiment:
+    def from_dict(cls, values: JsonObject) -> PretrainingExperiment:
         """The experiment that nested plain values describe. Raises UserError for unknown keys, wrong types and impossible
         values."""
         if isinstance(values, Mapping):
@@ -118,7 +119,7 @@ class PretrainingExperiment:
         experiment.validate()
         return experiment
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The inverse of `from_dict`, with every default written out."""
         return dataclasses.asdict(self)
 
@@ -191,7 +192,7 @@ class PretrainingExperiment:
         return result
 
 
-def _with_rows(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_rows(values: JsonObject) -> JsonObject:
     """`values` of an experiment, in which phases that leave out how long their rows are have that of `config.examples`."""
     examples, phases = values.get("examples"), values.get("phases")
     if not isinstance(examples, Mapping) or not isinstance(phases, list | tuple):

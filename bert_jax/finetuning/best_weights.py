@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
@@ -19,6 +20,7 @@ from bert_jax.finetuning.job import Job
 from bert_jax.interop.huggingface import Model
 from bert_jax.runtime.exporting import export_trained, on_host
 from bert_jax.tasks.text_task import TextTask
+from bert_jax.training.steps import TrainState
 
 BEST = "best"
 """The folder of the best evaluation's weights, while a run goes on."""
@@ -38,8 +40,8 @@ class BestWeights:
     def __enter__(self) -> BestWeights:
         return self
 
-    def __exit__(self, *exception: Any) -> None:
-        self.checkpoints.__exit__(*exception)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.checkpoints.__exit__(kind, error, trace)
 
     @property
     def step(self) -> int | None:
@@ -48,13 +50,13 @@ class BestWeights:
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """"params", "score" and "step" of the best evaluation. Raises UserError where there is none: the last step is always
+        """The "params", "score" and "step" of the best evaluation. Raises UserError where there is none: the last step is always
         evaluated, so somebody has removed it."""
         if self._best is None:
             raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
         return self._best
 
-    def offer(self, step: int, score: float, params: Any) -> None:
+    def offer(self, step: int, score: float, params: PyTree[jax.Array]) -> None:
         """Takes the weights of `step` as the best if they are better, and begins to save them."""
         if self._best is None or better(self._job.experiment, step, score, self._best):
             # in memory of their own: the next training step gives that of the state away
@@ -102,7 +104,7 @@ def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapp
     return float(np.float32(score)) > float(best["score"])  # which is kept in float32: equal scores must be equal
 
 
-def best_layout(state: Any, mesh: Mesh) -> dict[str, Any]:
+def best_layout(state: TrainState, mesh: Mesh) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
     """The shapes of what is kept of the best evaluation, given those of the state."""
     whole = NamedSharding(mesh, PartitionSpec())
     scalars = {"score": jnp.float32, "step": jnp.int32}

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from bert_jax.batches.device import process_rows, process_shard, to_device
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
@@ -100,7 +100,7 @@ class Job:
         )
 
     @property
-    def state(self) -> Any:
+    def state(self) -> TrainState:
         """The shapes of the `TrainState`, with the sharding of each array."""
         return with_shardings(self.program.abstract, self.program.shardings)
 
@@ -116,17 +116,17 @@ class Job:
         check_ids(self.start.config, **ids)
         return batch
 
-    def arguments(self, state: TrainState, batch: Batch) -> tuple[Any, ...]:
+    def arguments(self, state: TrainState, batch: Batch) -> tuple[PyTree[jax.Array], ...]:
         """The arguments of the training step: the state, the global batch with the teacher's answers, the scalars."""
         teach = self._inputs.teaching_on(self.mesh)
         return state, teach(to_device(batch, self.mesh, BATCH)), self.scalars
 
     @functools.cached_property
-    def logits(self) -> Callable[[Any, str], list[np.ndarray]]:
+    def logits(self) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
         """A function (parameters, split) -> the logits of each of the split's features, in their order."""
         return evaluation(self)
 
-    def scores(self, params: Any) -> dict[str, Mapping[str, float]]:
+    def scores(self, params: PyTree[jax.Array]) -> dict[str, Mapping[str, float]]:
         """The scores of `params` on every dev split."""
         return {split: self.data.task.scores(split, self.logits(params, split)) for split in self.data.dev}
 
@@ -137,7 +137,7 @@ def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> froze
     return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
 
 
-def evaluation(job: Job) -> Callable[[Any, str], list[np.ndarray]]:
+def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
     """A function (parameters, split) -> the logits of each of the split's features, in their order. The log says when it
     compiles, and how far it is when it takes long."""
     data, program, mesh = job.data, job.program, job.mesh
@@ -145,7 +145,7 @@ def evaluation(job: Job) -> Callable[[Any, str], list[np.ndarray]]:
     mine = process_rows(mesh, BATCH, rows)
     demand = functools.partial(scoring_demand, job.experiment, rows, data.shape.length, mesh)
 
-    def evaluate(params: Any, split: str) -> list[np.ndarray]:
+    def evaluate(params: PyTree[jax.Array], split: str) -> list[np.ndarray]:
         def forward(batch: Batch) -> np.ndarray:
             arguments = (params, to_device(batch, mesh, BATCH))
             if program.is_new("logits", batch):

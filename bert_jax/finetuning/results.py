@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.job import Job
 from bert_jax.training.steps import TrainState
@@ -15,7 +15,7 @@ from bert_jax.training.steps import TrainState
 
 def results(
     job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
-) -> dict[str, Any]:
+) -> JsonObject:
     """The final numbers of a run whose best weights give these `logits` by dev split; `seconds` since its last start."""
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
     return {

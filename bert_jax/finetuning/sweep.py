@@ -13,15 +13,14 @@ import queue
 import shutil
 import statistics
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.corpus.files import parse_json
+from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.words import counted
@@ -48,7 +47,7 @@ class Learned:
 
     experiment: FinetuningExperiment
     directory: pathlib.Path
-    results: Mapping[str, Any]
+    results: JsonObject
 
     @property
     def score(self) -> float:
@@ -58,7 +57,7 @@ class Learned:
         return float(next(iter(self.results["scores"].values()))[self.results["metric"]])
 
 
-Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], Mapping[str, Any] | None]
+Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], JsonObject | None]
 
 
 def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Callable[[Learned], None]) -> int:
@@ -178,7 +177,7 @@ def _side_by_side(
 
 def _trained(
     train: Train, one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device], single: bool
-) -> Mapping[str, Any] | None:
+) -> JsonObject | None:
     """A run's results; that of a sweep may fail without ending the others."""
     try:
         return train(one, directory, devices)
@@ -191,7 +190,7 @@ def _trained(
         return {"failed": reason, "seed": one.seed, **settings}
 
 
-def _stored(directory: pathlib.Path) -> Mapping[str, Any] | None:
+def _stored(directory: pathlib.Path) -> JsonObject | None:
     """The results that an earlier start has written."""
     try:
         results = parse_json((directory / RESULTS).read_bytes())
@@ -207,7 +206,7 @@ def _keep_only(best: Learned, learned: Sequence[Learned]) -> None:
             shutil.rmtree(other.directory / folder, ignore_errors=True)
 
 
-def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise(results: Sequence[JsonObject]) -> JsonObject:
     """Statistics over seeds for each setting of batch size, learning rate and epochs.
 
     `std` is the sample deviation (null for one seed); degenerate runs are counted and part of the statistics, failed ones counted
@@ -215,10 +214,10 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     scored = [r for r in results if "failed" not in r]
     metric, split = (scored[0]["metric"], next(iter(scored[0]["scores"]))) if scored else ("", "")
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[int | float, ...], list[JsonObject]] = {}
     for result in results:
         groups.setdefault(tuple(result[name] for name in SETTINGS), []).append(result)
-    settings = []
+    settings: list[JsonObject] = []
     for values, members in groups.items():
         scores = [r["scores"][split][metric] for r in members if "failed" not in r]
         settings.append(
@@ -246,11 +245,11 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def draw(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
+def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
     """The scores of all runs as `curves.png`, best setting first."""
     split, metric = summary["metric"].split("/")
 
-    def scores(setting: Mapping[str, Any]) -> list[float]:
+    def scores(setting: JsonObject) -> list[float]:
         runs = [r for r in summary["runs"] if "failed" not in r and all(r[name] == setting[name] for name in SETTINGS)]
         return [r["scores"][split][metric] for r in runs]
 
@@ -263,10 +262,10 @@ def draw(workdir: pathlib.Path, summary: Mapping[str, Any]) -> None:
     draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baselines=summary["baseline_answers"])
 
 
-def table(summary: Mapping[str, Any]) -> str:
+def table(summary: JsonObject) -> str:
     """The settings of a summary, a line each, for a person."""
 
-    def cell(value: Any) -> str:
+    def cell(value: Json) -> str:
         return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
     names = (*SETTINGS, "runs", "best", "mean", "std", "median", "degenerate", "failed")

@@ -6,11 +6,11 @@ import dataclasses
 import functools
 import hashlib
 import logging
-from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
@@ -75,7 +75,7 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
     """`start` with the task's head in random weights that follow from the seed (all weights, with `init_random`)."""
     if experiment.init_random:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
-        params: dict[str, Any] = jax.tree.map(np.asarray, nn.unbox(fresh))
+        params: dict[str, PyTree[np.ndarray]] = jax.tree.map(np.asarray, nn.unbox(fresh))
         return dataclasses.replace(start, params=params, head=head)
     return start if experiment.keep_head else with_new_parts(start, (head.part,), head, experiment.seed)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from bert_jax.batches.device import process_shard, to_device
 from bert_jax.batches.heldout import heldout_batches
@@ -49,7 +49,7 @@ class HeldoutEvaluation:
         self._demand = functools.partial(evaluation_demand, experiment, phase, mesh)
         self._is_compiled = False
 
-    def __call__(self, params: Any) -> dict[str, float]:
+    def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
         """The scores of `params`, and those of the baselines."""
         total: Sums = {}
         with fits_in_memory(self._demand), evaluation_progress("held-out rows", self._run.is_first) as progress:
@@ -62,7 +62,7 @@ class HeldoutEvaluation:
                 progress(min(number * self._batch_size, self._count), self._count)
             return summarise(jax.device_get(total)) | self._baseline
 
-    def _compile(self, *arguments: Any) -> None:
+    def _compile(self, *arguments: PyTree[jax.Array]) -> None:
         """Compiles the step before its first call, which then finds the program, and says so."""
         if not self._is_compiled:
             with compiling("the evaluation"):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pathlib
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.huggingface_config import config_from_json
@@ -27,13 +27,13 @@ WARMUP = 0.1
 
 
 def settled(
-    values: Mapping[str, Any],
+    values: JsonObject,
     given: Collection[str],
     *,
     vocabulary_size: int | None = None,
     workdir: pathlib.Path | None = None,
     download: bool = True,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[JsonObject, list[str]]:
     """(`values` of a pretraining experiment with what they leave open, what is to be said about it).
 
     The shape is that of the model named in `init_from`, or of the run in `workdir` that already began with it; without one the
@@ -68,7 +68,7 @@ def settled(
     return settled, notes
 
 
-def _shape(values: Mapping[str, Any], workdir: pathlib.Path | None, download: bool) -> tuple[dict[str, Any], str]:
+def _shape(values: JsonObject, workdir: pathlib.Path | None, download: bool) -> tuple[JsonObject, str]:
     """(the fields that make a model what it is, whose they are) of `init_from`; ({}, "") without one."""
     name = values.get("init_from")
     if not name or not isinstance(name, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import jax
 
 from bert_jax.batches.device import process_shard, to_device
 from bert_jax.batches.source import BatchSource
@@ -38,11 +38,11 @@ class Phase:
         check_ids(self.experiment.model, **ids)
         return batch
 
-    def on_devices(self, batch: Batch) -> dict[str, Any]:
+    def on_devices(self, batch: Batch) -> dict[str, jax.Array]:
         """The global batch, of which `batch` are the rows of this process."""
         return to_device(batch, self._program.mesh, BATCH)
 
-    def compile(self, step: int, *, must_be_saved: bool) -> Any:
+    def compile(self, step: int, *, must_be_saved: bool) -> jax.stages.Compiled:
         """The compiled training step, (state, batch) -> (state, sums); that of `aot --save` where the run was given one. Raises
         UserError where none was saved for this phase and it `must_be_saved`."""
         function = self._program.training_step(self.index)

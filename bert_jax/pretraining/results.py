@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.corpora import Corpora
@@ -17,7 +18,7 @@ from bert_jax.training.steps import TrainState
 
 def results(
     program: PretrainingProgram, state: TrainState, scores: Mapping[str, float], corpora: Corpora, seconds: float
-) -> dict[str, Any]:
+) -> JsonObject:
     """The final numbers of a run, as `results.json` holds them; `seconds` since its last start."""
     experiment, mesh = program.experiment, program.mesh
     return {
@@ -34,7 +35,7 @@ def results(
     }
 
 
-def trained_model(program: PretrainingProgram, params: Any, corpora: Corpora) -> Model:
+def trained_model(program: PretrainingProgram, params: PyTree[jax.Array], corpora: Corpora) -> Model:
     """The model to export, of parameters that are whole numpy arrays."""
     assert corpora.train.tokenizer is not None, "the corpus lies in a directory, and its tokenizer was read with it"
     return Model(params=params, config=program.experiment.model, tokenizer=corpora.train.tokenizer)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.tokenizer import VocabularyInfo
@@ -27,7 +29,7 @@ OF_PAIRS = ("pooler", "nsp_head")
 PRETRAINING_PARTS = ("pooler", "mlm_head", "nsp_head")
 
 
-def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, Any]:
+def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
     """The float32 parameters of `experiment.init_from`, numpy arrays, for a run on a corpus of this `vocabulary`.
 
     A part that the model lacks has to be named in `init_new`, one that has no place in pretraining in `init_drop`; what only

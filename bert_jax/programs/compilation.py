@@ -7,9 +7,10 @@ import logging
 import pathlib
 import time
 from collections.abc import Iterator
-from typing import Any
 
+import jax
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import duration
@@ -27,7 +28,9 @@ def compiling(what: str, prefix: str = "") -> Iterator[None]:
     log.info("%scompiled %s in %s", prefix, what, duration(time.monotonic() - start))
 
 
-def compiled(function: Any, *arguments: Any, mesh: Mesh, saved: pathlib.Path | None = None, must: bool = True) -> Any:
+def compiled(
+    function: jax.stages.Wrapped, *arguments: PyTree[jax.Array], mesh: Mesh, saved: pathlib.Path | None = None, must: bool = True
+) -> jax.stages.Compiled:
     """`function` compiled for such arguments, so that the first step is as fast as the others and the log says what
     compiling took; loaded from the directory `saved` where that is given. Raises UserError where it `must` be there and is not;
     a run that is under way rather compiles."""

@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
 from bert_jax.errors import UserError
@@ -39,16 +40,16 @@ class Program:
 
     config: ModelConfig
     head: TaskHead
-    abstract: Any
+    abstract: TrainState
     """The shapes of the state."""
-    shardings: Any
-    begin: Callable[[Any], TrainState]
+    shardings: TrainState
+    begin: Callable[[PyTree[jax.Array]], TrainState]
     """Parameters -> the state before step 0."""
-    train: Any
+    train: jax.stages.Wrapped
     """Jitted, (state, batch, scalars) -> (state, sums); the memory of the old state goes to the new one."""
-    logits: Any
+    logits: jax.stages.Wrapped
     """Jitted, (parameters, batch) -> whole logits on every device."""
-    _compiled: set[tuple[Any, ...]] = dataclasses.field(default_factory=set, repr=False)
+    _compiled: set[tuple[str | int, ...]] = dataclasses.field(default_factory=set, repr=False)
 
     def is_new(self, function: str, batch: Mapping[str, np.ndarray]) -> bool:
         """Whether `function`, "train" or "logits", is asked about rows of this shape for the first time: it is to be compiled."""
@@ -110,7 +111,7 @@ def training_program(
             rate_factors=factors,
         )
 
-    def logits(params: Any, batch: Mapping[str, Array]) -> Array:
+    def logits(params: PyTree[jax.Array], batch: Mapping[str, Array]) -> Array:
         outputs: Any = BertForLabels(config, head).apply({"params": params}, batch)
         return outputs["logits"]
 
@@ -177,7 +178,7 @@ def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_la
     compares = experiment.distillation.hidden_weight > 0
 
     @functools.partial(jax.jit, in_shardings=(whole, rows), out_shardings=rows)
-    def say(params: Any, batch: dict[str, Array]) -> dict[str, Array]:
+    def say(params: PyTree[jax.Array], batch: dict[str, Array]) -> dict[str, Array]:
         outputs: Any = BertForLabels(config, head).apply({"params": params}, batch)
         said = {"teacher_logits": outputs["logits"]}
         return said | ({"teacher_hidden_states": outputs["hidden_states"][layers].swapaxes(0, 1)} if compares else {})

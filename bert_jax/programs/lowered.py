@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
+from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.files import read_object
+from bert_jax.corpus.files import Json, read_object
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import RowShape, assemble_units
 from bert_jax.interop.huggingface_config import config_from_json
@@ -36,11 +37,11 @@ Described = TypeVar("Described", bound=PretrainingExperiment | FinetuningExperim
 class StepProgram:
     """One step, lowered."""
 
-    lowered: Any
+    lowered: jax.stages.Lowered
     mesh: Mesh
-    state: Any
+    state: TrainState | Mapping[str, PyTree[jax.ShapeDtypeStruct]]
     """Abstract arrays with their shardings: a `TrainState`, or the parameters of an evaluation step."""
-    batch: Any
+    batch: Mapping[str, jax.ShapeDtypeStruct]
     """Likewise."""
     rows: int
     """Of the batch, over all devices."""
@@ -48,7 +49,7 @@ class StepProgram:
     flops: float
     """Model FLOPs of the step over all devices, by `metrics.report.row_flops`."""
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
         """What goes in, by what it is."""
         if isinstance(self.state, TrainState):
             return {"parameters": self.state.params, "optimizer": self.state.opt_state, "batch": self.batch}
@@ -63,7 +64,7 @@ def batch_shapes(rows: int, length: int, predictions: int, examples: int) -> dic
     return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
 
 
-def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[Any]) -> StepProgram:
+def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
     """The training step of a phase: the function that `pretrain` jits, on the experiment's mesh of `devices`."""
     mesh = make_mesh(experiment.mesh, devices)
     p = experiment.phases[phase]
@@ -75,7 +76,7 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops)
 
 
-def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[Any]) -> StepProgram:
+def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
     """The step that scores held-out rows of a phase's length: forward alone, a third of a training step's FLOPs."""
     mesh = make_mesh(experiment.mesh, devices)
     p, rows = experiment.phases[phase], experiment.evaluation.batch_size
@@ -87,16 +88,16 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
     return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * phase_row_flops(experiment, phase) / 3)
 
 
-def _on(mesh: Mesh, batch: Any) -> Any:
+def _on(mesh: Mesh, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, BATCH)), batch)
 
 
-def _lower(mesh: Mesh, step: Any, *arguments: Any) -> Any:
+def _lower(mesh: Mesh, step: jax.stages.Wrapped, *arguments: PyTree[jax.ShapeDtypeStruct]) -> jax.stages.Lowered:
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         return step.lower(*arguments)
 
 
-def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[Any]) -> StepProgram:
+def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[jax.Device]) -> StepProgram:
     """The step of a task, on a model of the shape `model`; of a sweep, that of its `costliest_run`, on the devices of a run.
 
     Its rows depend on the data, which is not read: one for every unit of the batch, of the task's length (of a choice with four
@@ -142,7 +143,7 @@ def shape_to_finetune(name: str) -> ModelConfig:
     return ModelConfig(**published(name))  # type: ignore[arg-type]
 
 
-def with_keys(experiment: Described, changes: Mapping[str, Any]) -> Described:
+def with_keys(experiment: Described, changes: Mapping[str, Json]) -> Described:
     """The experiment with other values for dotted keys such as `phases.0.accumulation`. Raises UserError where it is none with
     them."""
     for key, value in changes.items():

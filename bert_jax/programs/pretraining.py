@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 import flax.linen as nn
 import jax
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.metrics.report import model_row_flops
@@ -36,16 +36,16 @@ class PretrainingProgram:
     experiment: PretrainingExperiment
     mesh: Mesh
     optimizer: optax.GradientTransformation
-    state: Any
+    state: TrainState
     """The shapes of the `TrainState`, with the sharding of each array."""
-    shardings: Any
+    shardings: TrainState
     """The shardings alone, a tree like the state."""
 
-    def training_step(self, phase: int) -> Any:
+    def training_step(self, phase: int) -> jax.stages.Wrapped:
         """The jitted training step of a phase, see `jitted_train_step`."""
         return jitted_train_step(self.experiment, phase, self.optimizer, self.shardings, self.mesh)
 
-    def begin(self, parameters: Any | None = None) -> TrainState:
+    def begin(self, parameters: PyTree[jax.Array] | None = None) -> TrainState:
         """The state before step 0 on the mesh: of these `parameters`, or of random ones that follow from the seed."""
         if parameters is None:
             return jax.jit(functools.partial(initial_state, self.experiment, self.optimizer), out_shardings=self.shardings)()
@@ -66,23 +66,25 @@ def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
     check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
 
 
-def initial_state(experiment: PretrainingExperiment, optimizer: Any) -> TrainState:
+def initial_state(experiment: PretrainingExperiment, optimizer: optax.GradientTransformation) -> TrainState:
     """The state before step 0, a function of the seed alone."""
     key = jax.random.key(experiment.seed)
     return new_state(nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence)), optimizer)
 
 
-def trained_parameters(experiment: PretrainingExperiment) -> dict[str, Any]:
+def trained_parameters(experiment: PretrainingExperiment) -> dict[str, PyTree[nn.Partitioned]]:
     """The boxed shapes of what a run trains: without pairs there is neither pooler nor next-sentence head."""
     return abstract_parameters(experiment.model, next_sentence=experiment.next_sentence)
 
 
-def state_layout(experiment: PretrainingExperiment, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
+def state_layout(
+    experiment: PretrainingExperiment, optimizer: optax.GradientTransformation, mesh: Mesh
+) -> tuple[TrainState, TrainState]:
     """The shapes of the state, and the NamedSharding of each of its arrays on `mesh`; no memory is used."""
     return _layout(experiment, trained_parameters(experiment), optimizer, mesh)
 
 
-def former_layout(experiment: PretrainingExperiment, mesh: Mesh) -> Any | None:
+def former_layout(experiment: PretrainingExperiment, mesh: Mesh) -> TrainState | None:
     """The layout of a state saved while runs without pairs still had a pooler and a next-sentence head, which nothing trained;
     None for a run with pairs."""
     if experiment.next_sentence:
@@ -92,7 +94,9 @@ def former_layout(experiment: PretrainingExperiment, mesh: Mesh) -> Any | None:
     return with_shardings(*_layout(experiment, boxed, optimizer, mesh))
 
 
-def _layout(experiment: PretrainingExperiment, boxed: Any, optimizer: Any, mesh: Mesh) -> tuple[Any, Any]:
+def _layout(
+    experiment: PretrainingExperiment, boxed: PyTree[nn.Partitioned], optimizer: optax.GradientTransformation, mesh: Mesh
+) -> tuple[TrainState, TrainState]:
     abstract = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), nn.unbox(boxed))
     params = parameter_shardings(boxed, mesh)
     if experiment.mesh.spread_state:
@@ -100,7 +104,9 @@ def _layout(experiment: PretrainingExperiment, boxed: Any, optimizer: Any, mesh:
     return abstract, state_shardings(abstract, params, mesh)
 
 
-def jitted_train_step(experiment: PretrainingExperiment, phase: int, optimizer: Any, shardings: Any, mesh: Mesh) -> Any:
+def jitted_train_step(
+    experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation, shardings: TrainState, mesh: Mesh
+) -> jax.stages.Wrapped:
     """The jitted step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state goes to the new one."""
     model = experiment.model
     step = functools.partial(
@@ -116,7 +122,7 @@ def jitted_train_step(experiment: PretrainingExperiment, phase: int, optimizer: 
     return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
 
 
-def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> Any:
+def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:
     """The jitted step that scores a batch, (parameters, batch) -> sums, whole on every device of `mesh`."""
     objective = pretraining_objective(experiment.model, next_sentence=experiment.next_sentence)
     scored = functools.partial(eval_step, objective=objective)

@@ -11,7 +11,6 @@ import importlib.metadata
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
@@ -21,7 +20,7 @@ from bert_jax.errors import UserError
 SUFFIX = ".program"
 
 
-def program_name(lowered: Any, devices: Sequence[Any]) -> str:
+def program_name(lowered: jax.stages.Lowered, devices: Sequence[jax.Device]) -> str:
     """The file name of a lowered program for the mesh's `devices`."""
     text = re.sub(r" ?loc\(.*?\)$|^#loc.*$", "", lowered.as_text(), flags=re.MULTILINE)
     places = [(device.device_kind, getattr(device, "coords", None), getattr(device, "slice_index", 0) or 0) for device in devices]
@@ -29,17 +28,19 @@ def program_name(lowered: Any, devices: Sequence[Any]) -> str:
     return f"{hashlib.sha256(repr(about).encode()).hexdigest()[:24]}{SUFFIX}"
 
 
-def _compiler_version(devices: Sequence[Any]) -> str:
+def _compiler_version(devices: Sequence[jax.Device]) -> str:
     name = "libtpu" if devices[0].platform == "tpu" else "jaxlib"
     return f"{name} {importlib.metadata.version(name)}"
 
 
-def made_for(devices: Sequence[Any]) -> str:
+def made_for(devices: Sequence[jax.Device]) -> str:
     """What a program is valid for besides its step, in words: `16 x TPU v5 lite, jax 0.10.2, libtpu 0.0.42.1`."""
     return f"{len(devices)} x {devices[0].device_kind}, jax {jax.__version__}, {_compiler_version(devices)}"
 
 
-def save_program(directory: pathlib.Path, lowered: Any, executable: Any, devices: Sequence[Any]) -> pathlib.Path:
+def save_program(
+    directory: pathlib.Path, lowered: jax.stages.Lowered, executable: jax.stages.Compiled, devices: Sequence[jax.Device]
+) -> pathlib.Path:
     """Writes a compiled program; returns its file."""
     payload, _, _ = serialize_executable.serialize(executable)
     directory.mkdir(parents=True, exist_ok=True)
@@ -50,7 +51,7 @@ def save_program(directory: pathlib.Path, lowered: Any, executable: Any, devices
     return file
 
 
-def load_program(directory: pathlib.Path, lowered: Any, devices: Sequence[Any]) -> Any:
+def load_program(directory: pathlib.Path, lowered: jax.stages.Lowered, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
     """The compiled form of `lowered` from `directory`. Files there run as code: do not use a directory that others can write to.
 
     Raises UserError where the directory does not exist, or holds no program for this step, these devices and this JAX.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interop.directory import Unwritable
 from bert_jax.interop.huggingface import Model, export_model
@@ -20,7 +20,7 @@ from bert_jax.metrics.writer import RESULTS, write_json
 MODEL = "model"
 
 
-def export_trained(workdir: pathlib.Path, model: Model, about: Mapping[str, Any], results: Mapping[str, Any] | None) -> None:
+def export_trained(workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None) -> None:
     """Writes `model` to WORKDIR/model, and `results`, where there are any, to WORKDIR/results.json.
 
     Where the workdir does not take the model, both go to a new directory of the same layout on another disk. Raises UserError
@@ -34,7 +34,7 @@ def export_trained(workdir: pathlib.Path, model: Model, about: Mapping[str, Any]
         write_json(workdir / RESULTS, results)
 
 
-def write_results(directory: pathlib.Path, results: Mapping[str, Any]) -> UserError | None:
+def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | None:
     """Writes `results` to the directory's results.json; gives the error where the disk does not take it, since a model that is
     to be exported yet must not be lost with them."""
     try:
@@ -45,7 +45,7 @@ def write_results(directory: pathlib.Path, results: Mapping[str, Any]) -> UserEr
 
 
 def _exported_elsewhere(
-    workdir: pathlib.Path, model: Model, about: Mapping[str, Any], results: Mapping[str, Any] | None
+    workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None
 ) -> str:
     """Writes what `export_trained` does to the first place that takes it, and says where that was."""
     tried = []
@@ -65,7 +65,7 @@ def _exported_elsewhere(
     return f"No other place took it either: {', '.join(tried)}"
 
 
-def on_host(params: Any, mesh: Mesh) -> Any:
+def on_host(params: PyTree[jax.Array], mesh: Mesh) -> PyTree[np.ndarray]:
     """Whole numpy arrays of parameters that may be spread over devices and processes. Collective: every process calls it."""
     replicated = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
     return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), replicated)

@@ -6,12 +6,12 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from annotated_types import Interval
 
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.overrides import UNSET, flag_for, split_overrides
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import InRange
@@ -25,7 +25,7 @@ TIME = InRange(float, Interval(gt=0, le=1e9))
 class Flags:
     """A command line; `config` is what the experiment file returned, as plain dicts, with the overrides applied."""
 
-    config: dict[str, Any]
+    config: JsonObject
     given: frozenset[str]
     """The dotted keys that the command line itself sets."""
     workdir: pathlib.Path

@@ -16,11 +16,11 @@ import logging
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from bert_jax.corpus.files import parse_json
+from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.metrics.writer import write_json
 from bert_jax.runtime.workdir import locked
@@ -67,8 +67,8 @@ class ProcessShare:
         self.index, self.count = index, count
         self._workdir, self._start, self._stop, self._patience, self._beat = directory, start, stop, patience, beat
         self._folder = directory / FOLDER
-        self._own: dict[str, Any] = {"start": start, "beats": 0, "state": WORKING, "value": None}
-        self._heard: dict[int, tuple[Mapping[str, Any], float]] = {}
+        self._own: JsonObject = {"start": start, "beats": 0, "state": WORKING, "value": None}
+        self._heard: dict[int, tuple[JsonObject, float]] = {}
         self._earlier: str | None = None  # the start whose record of process 0 was there before this process came
         self._writing = threading.Lock()
         self._closed = threading.Event()
@@ -104,7 +104,7 @@ class ProcessShare:
         with contextlib.suppress(OSError):
             self._write(state=STOPPED)
 
-    def gather(self, value: Any, waiting: Callable[[], bool]) -> list[Any] | None:
+    def gather(self, value: JsonObject, waiting: Callable[[], bool]) -> list[JsonObject] | None:
         """In process 0 the values (plain, as JSON takes them) of all processes in their order, once each has given its own. None
         in the others; in process 0 too if one was asked to stop, or if `waiting`, called every second, says so.
 
@@ -171,7 +171,7 @@ class ProcessShare:
                 log.warning("another process was asked to stop, or the first one is gone: saving, then stopping")
                 self._stop()
 
-    def _write(self, **changes: Any) -> None:
+    def _write(self, **changes: Json) -> None:
         if self.count == 1:
             return
         with self._writing:
@@ -185,7 +185,7 @@ class ProcessShare:
                 self._heard[other] = record, time.monotonic()
 
 
-def _read(path: pathlib.Path) -> Any:
+def _read(path: pathlib.Path) -> JsonObject | None:
     """What a process has written; None while there is nothing."""
     try:
         return parse_json(path.read_bytes())

@@ -14,11 +14,12 @@ import dataclasses
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 import jax
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import REFUSED
 from bert_jax.runtime import processes
@@ -49,9 +50,9 @@ class Run:
 def begin(
     verb: str,
     flags: Flags,
-    config: Mapping[str, Any],
+    config: JsonObject,
     may_change: Sequence[str] = (),
-    completed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    completed: Callable[[JsonObject], JsonObject] = dict,
     independent: bool = False,
 ) -> Iterator[Run]:
     """Everything between the command line and the loop, in the order in which it can fail; undone in reverse when the loop ends.
@@ -92,7 +93,7 @@ def begin(
             raise
 
 
-def _meet_independently(found: processes.Hosts, flags: Flags, config: Mapping[str, Any], open_first: Callable[[], None]) -> str:
+def _meet_independently(found: processes.Hosts, flags: Flags, config: JsonObject, open_first: Callable[[], None]) -> str:
     """The roll call of processes that will be independent, in which the first one opens the workdir; returns the name of the
     start."""
 

@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 
 def start_logging(index: int) -> None:
@@ -38,8 +37,8 @@ class _WithoutClosedLoops:
     """`sys.unraisablehook` without one kind: at the first write of a save that fails, Orbax closes the event loop to which
     TensorStore's threads report all others. Each of them would print a traceback; the failed save itself is reported once."""
 
-    otherwise: Callable[[Any], object]
+    otherwise: Callable[[sys.UnraisableHookArgs], object]
 
-    def __call__(self, unraisable: Any) -> None:
+    def __call__(self, unraisable: sys.UnraisableHookArgs) -> None:
         if not (isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"):
             self.otherwise(unraisable)

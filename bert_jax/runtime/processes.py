@@ -19,13 +19,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bert_jax.corpus.files import parse_json
+from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.runtime.workdir import flatten
@@ -76,7 +75,7 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
     return _tpu_hosts(slice_) if slice_ else None
 
 
-def connect(hosts: Hosts | None, config: Mapping[str, Any], *, timeout: float = 300.0) -> None:
+def connect(hosts: Hosts | None, config: JsonObject, *, timeout: float = 300.0) -> None:
     """Meets the other processes and starts `jax.distributed`; a UserError within `timeout` seconds if they cannot or differ."""
     if hosts is None:
         return
@@ -98,7 +97,7 @@ def stay_independent() -> None:
         del os.environ[name]
 
 
-def identity(config: Mapping[str, Any]) -> dict[str, str]:
+def identity(config: JsonObject) -> dict[str, str]:
     """What has to be equal in every process, named so that a difference can be."""
     facts = {"python": ".".join(platform.python_version_tuple()[:2])}
     for package in SAME_EVERYWHERE:

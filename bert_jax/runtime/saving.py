@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.errors import UserError
 from bert_jax.metrics.writer import MetricsWriter
 from bert_jax.runtime.interruptions import Watchdog
+from bert_jax.training.steps import TrainState
 
 
 def due(step: int, every: int, *, last: int) -> bool:
@@ -31,7 +31,7 @@ class Saver:
         self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
-    def save(self, step: int, state: Any) -> None:
+    def save(self, step: int, state: TrainState) -> None:
         """Begins to save `state`, the one after `step`. To be called after the metrics of `step` are written, so that a kill in
         between loses neither."""
         self._before()

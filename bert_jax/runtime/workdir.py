@@ -12,10 +12,9 @@ import os
 import pathlib
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from bert_jax import __version__
-from bert_jax.corpus.files import read_json
+from bert_jax.corpus.files import Json, JsonObject, read_json
 from bert_jax.errors import UserError
 from bert_jax.metrics.writer import METRICS, write_json
 
@@ -30,9 +29,9 @@ log = logging.getLogger(__name__)
 def open_workdir(
     directory: pathlib.Path,
     verb: str,
-    config: Mapping[str, Any],
+    config: JsonObject,
     may_change: Sequence[str] = (),
-    completed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    completed: Callable[[JsonObject], JsonObject] = dict,
 ) -> Iterator[None]:
     """Holds the workdir for one run of `verb` with `config`, a nested plain dict, and writes its config.json.
 
@@ -56,7 +55,7 @@ def open_workdir(
         yield
 
 
-def stored_config(directory: pathlib.Path) -> dict[str, Any]:
+def stored_config(directory: pathlib.Path) -> JsonObject:
     """The configuration a workdir was made with, as nested plain values; its `written_by` key included."""
     path = directory / CONFIG
     stored = read_json(path, "name another --workdir, or remove this one")
@@ -65,7 +64,7 @@ def stored_config(directory: pathlib.Path) -> dict[str, Any]:
     return stored
 
 
-def differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:
     """Every dotted key whose value differs, with both values; `"(absent)"` where one side lacks it.
 
     >>> differences({"seed": 0, "phases": [{"steps": 10}]}, {"seed": 0, "phases": [{"steps": 20}]})
@@ -76,7 +75,7 @@ def differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str
     return {k: (old.get(k, absent), new.get(k, absent)) for k in sorted({*old, *new}) if old.get(k, absent) != new.get(k, absent)}
 
 
-def flatten(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
     """Pairs of dotted path and value of every leaf; an empty container is a leaf, a tuple is the list JSON makes of it."""
     branches = list(tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list | tuple) else ())
     if not branches:
@@ -112,9 +111,7 @@ def _require_empty(directory: pathlib.Path) -> None:
         raise UserError(f"--workdir={directory} holds files that are not of a run ({shown}); name a new or empty directory")
 
 
-def _require_same(
-    directory: pathlib.Path, verb: str, stored: Mapping[str, Any], asked: Mapping[str, Any], may_change: Sequence[str]
-) -> None:
+def _require_same(directory: pathlib.Path, verb: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]) -> None:
     stored_verb = stored[WRITTEN_BY].split()[-1]
     if stored_verb != verb:
         raise UserError(f"--workdir={directory} holds a run of `{stored_verb}`, not of `{verb}`; name another --workdir")
