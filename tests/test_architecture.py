@@ -31,11 +31,11 @@ FOLDERS = (
     "analysis",
     "configs",
     "programs",
-    "costs",
     "runtime",
     "pretraining",
     "finetuning",
     "studies",
+    "costs",
 )
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
 DOTFILES = {".ci", ".github", ".gitignore", ".mypy.ini", ".pre-commit-config.yaml", ".pytest.ini", ".ruff.toml"}

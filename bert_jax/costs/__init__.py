@@ -2,6 +2,8 @@
 
 In: a lowered step and a topology. Out: bytes, seconds, utilisation, price.
 
+    cases.py             the steps of an experiment whose cost is asked for
+    examination.py       one of them compiled: its cost, or the settings that make it fit
     chips.py             the TPU generations by their data sheets
     topologies.py        a slice by name, and devices to compile for
     compiling.py         a lowered program -> the compiler's memory figures and text

@@ -13,4 +13,5 @@ In: a model directory, a checkpoint, a hub name. Out: a Model in memory, and the
     tensorflow.py           the original's checkpoints
     stablehlo.py            a forward pass with its weights in one file
     surgery.py              more positions, fewer layers, other vocabularies, averages
+    conversion.py           the steps of `convert`: read, change, write, each with lines that describe it
 """

@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import aot
+from bert_jax.costs import cases, examination
 from bert_jax.costs.compiling import DoesNotFit
 from bert_jax.costs.fit import Size, Trial, first_that_fits, largest, largest_batch
 from bert_jax.costs.hlo import parse
@@ -127,7 +128,7 @@ PARAMETERS = 64
 """MiB of a whole model, of which every device has 1/fsdp."""
 
 
-def bytes_of(case: aot.Case) -> float:
+def bytes_of(case: cases.Case) -> float:
     """A device's memory by a simple rule: parameters, gradients and optimizer, and 32 MiB of activations a row, an eighth of that
     where they are recomputed."""
     x: Any = case.experiment
@@ -143,7 +144,7 @@ class Reckoning:
     topology = parse_topology("v5e:2x4")
     devices = tuple(range(8))
 
-    def compile(self, case: aot.Case) -> Any:
+    def compile(self, case: cases.Case) -> Any:
         assert case.experiment.model.scan_unroll == 1
         if case.experiment.model.rematerialisation == "dots":
             raise jax.errors.JaxRuntimeError("INTERNAL: a bug of the compiler")
@@ -152,7 +153,7 @@ class Reckoning:
         return types.SimpleNamespace(memory=Statistics(generated_code_size_in_bytes=0, peak_memory_in_bytes=int(needs)))
 
 
-def lower(case: aot.Case, devices: Any) -> Any:
+def lower(case: cases.Case, devices: Any) -> Any:
     """In place of a program, the case."""
     mesh = types.SimpleNamespace(shape={"data": 8, "fsdp": 1, "tensor": 1}, size=8)
     parameters = jax.ShapeDtypeStruct((PARAMETERS * MIB // 4,), jnp.float32)
@@ -183,20 +184,20 @@ def lower(case: aot.Case, devices: Any) -> Any:
     ids=["train", "eval", "finetune", "sweep"],
 )
 def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(aot.Case, "lower", lower)
+    monkeypatch.setattr(cases.Case, "lower", lower)
     options, overrides, _ = aot.parse([*flags, "--topology=v5e:2x4"])
-    (case,) = aot.cases(options.config, overrides, options)
-    found = aot.remedies(case, Reckoning(), lower(case, ()), DoesNotFit(1280 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
+    (case,) = cases.cases(options.config, overrides, options)
+    found = examination.remedies(case, Reckoning(), lower(case, ()), DoesNotFit(1280 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
     assert [remedy.removeprefix("--config.").rpartition(" (")[0] for remedy in found] == helps
 
 
 def test_sharding_is_a_remedy_where_the_model_is_what_does_not_fit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(aot.Case, "lower", lower)
+    monkeypatch.setattr(cases.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
     flags = ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8", "--config.mesh.data=8"]
     options, overrides, _ = aot.parse([*flags, "--topology=v5e:2x4"])
-    (case,) = aot.cases(options.config, overrides, options)
+    (case,) = cases.cases(options.config, overrides, options)
     program = lower(case, ())
     program.rows = 8
-    found = aot.remedies(case, Reckoning(), program, DoesNotFit(672 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
+    found = examination.remedies(case, Reckoning(), program, DoesNotFit(672 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
     assert found[-1] == "--config.mesh.fsdp=2 --config.mesh.data=-1 (0.3 GiB)"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from bert_jax.aot import Case, as_json, as_text, cases, parse
+from bert_jax.aot import as_json, as_text, parse
 from bert_jax.costs.calibration import Calibration
+from bert_jax.costs.cases import Case, cases
 from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.costs.compiling import DoesNotFit
 from bert_jax.costs.memory import Memory

@@ -12,6 +12,7 @@ from bert_jax import aot
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.costs import cases
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.programs.lowered import StepProgram, costliest_run, evaluation_step, finetuning_step, pretraining_step, with_keys
@@ -76,7 +77,7 @@ def test_an_experiment_file_is_run_once(tmp_path: pathlib.Path):
         "    return {'task': {'name': 'glue/mrpc', 'length': 128}}\n"
     )
     options, overrides, _ = aot.parse([f"--config={file}", "--topology=v5e:1x1", "--config.training.batch_size=7"])
-    (case,) = aot.cases(options.config, overrides, options)
+    (case,) = cases.cases(options.config, overrides, options)
     experiment: Any = case.experiment
     assert (case.kind, experiment.training.batch_size, runs.read_text()) == ("finetune", 7, "x")
 

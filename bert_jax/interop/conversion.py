@@ -1,0 +1,270 @@
+"""Reads a model in any format, changes it as the flags of `convert` ask, writes it in another format, and describes each step."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.errors import UserError, nearest
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.outputs import PROBLEMS
+from bert_jax.heads.registry import HEAD_PARTS, HEADS
+from bert_jax.interface.words import counted
+from bert_jax.interop.directory import aside
+from bert_jax.interop.huggingface import DTYPES, Model, check_parts, export_model, import_model, with_new_parts, without_parts
+from bert_jax.interop.huggingface_config import FIXED
+from bert_jax.interop.stablehlo import FUNCTIONS, export_stablehlo, natural_function, parts_used
+from bert_jax.interop.surgery import (
+    NEW_POSITIONS,
+    extended,
+    read_tokens,
+    sources_of,
+    with_layers,
+    with_positions,
+    with_token_types,
+    with_vocabulary,
+)
+from bert_jax.interop.tensorflow import export_tf1, import_tf1
+from bert_jax.interop.weights import weights_file
+from bert_jax.model.config import ACTIVATIONS
+
+FORMATS = ("huggingface", "tf1", "stablehlo")
+
+FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
+
+
+def read(path: str, flags: argparse.Namespace) -> Model:
+    """The model at `path`, with the parts that the flags drop and start anew."""
+    head = _new_head(flags)
+    lowercase = None if flags.replace_vocab else flags.lowercase
+    if not _is_tf1(pathlib.Path(path)):
+        if flags.activation:
+            raise UserError(f"--activation={flags.activation} is for checkpoints of the original; {path} says it itself")
+        model = import_model(
+            path, new=flags.new, drop=flags.drop, head=head, vocabulary=flags.vocab, lowercase=lowercase, seed=flags.seed
+        )
+        carried = sorted(set(model.other_fields) - {"hidden_act", *FIXED})
+        notes = (f"fields of config.json without a meaning here: {', '.join(carried)}",) if carried else ()
+        return dataclasses.replace(model, notes=model.notes + notes)
+    if flags.vocab:
+        raise UserError(f"--vocab={flags.vocab}: the original's checkpoints have their vocabulary beside them; copy it there")
+    check_parts(flags.new, ())  # what it drops may also be tensors, by their names
+    dropped = {*flags.drop, *flags.new}
+    params, config, tokenizer, found = import_tf1(path, drop=dropped, activation=flags.activation, lowercase=lowercase)
+    own = found.head if found.head and found.head.part in params else None
+    model = Model(
+        params=params,
+        config=config,
+        tokenizer=tokenizer,
+        head=own,
+        other_fields=found.other_fields,
+        source=path,
+        notes=found.messages,
+    )
+    return with_new_parts(model, flags.new, head, flags.seed) if flags.new else model
+
+
+def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
+    """What was read as `model`, in lines for a person; it has its `new` parts already, which are not counted."""
+    config, words = model.config, model.tokenizer.vocabulary
+    read = {part: tree for part, tree in model.params.items() if part not in new}
+    casing = "lower-cased" if words.lowercase else "cased"
+    return [
+        f"{model.source}: {counted(_count_of(read), 'parameter')}",
+        *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
+        f"{counted(config.num_layers, 'layer')} x {config.hidden_size}, {counted(config.num_heads, 'head')}, "
+        f"{counted(config.max_position, 'position')}, "
+        f"{config.type_vocab_size} token types, {config.activation}",
+        f"vocabulary of {counted(words.size, 'piece')} ({words.kind}, {casing}, sha256 {words.sha256[:12]}...)",
+    ]
+
+
+def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
+    """The names of some parts, and a line for the labelled head if it is among them."""
+    if not parts:
+        return []
+    head = model.head
+    if head is None or head.part not in parts:
+        return [f"parts {', '.join(parts)}"]
+    outputs = ", ".join(head.labels) or f"{head.num_outputs} without names"
+    return [f"parts {', '.join(parts)}", f"{head.part} ({head.problem}), outputs {outputs}"]
+
+
+def _count_of(params: Any) -> int:
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
+    """(`model` after the changes that the flags ask for, what they were)."""
+    notes, old = [], model.config
+    keep = flags.keep_layers
+    if flags.layers:
+        if flags.layers > old.num_layers:
+            raise UserError(f"--layers={flags.layers} is more than the model's {old.num_layers}; layers can only be left out")
+        keep = list(range(flags.layers))
+    if keep is not None:
+        model = with_layers(model, keep)
+        notes.append(f"layers {old.num_layers} -> {len(keep)}: {', '.join(map(str, keep))} kept")
+    if flags.max_position:
+        model = with_positions(model, flags.max_position, flags.new_positions or NEW_POSITIONS[0], flags.seed)
+        grown = f", new ones {flags.new_positions or NEW_POSITIONS[0]}" if flags.max_position > old.max_position else ""
+        notes.append(f"positions {old.max_position:,} -> {flags.max_position:,}{grown}")
+    if flags.token_types:
+        model = with_token_types(model, flags.token_types)
+        grown = ", new ones copies of type 0" if flags.token_types > old.type_vocab_size else ""
+        notes.append(f"token types {old.type_vocab_size} -> {flags.token_types}{grown}")
+    if flags.replace_vocab:
+        model, note = _with_words(model, load_tokenizer(flags.replace_vocab, lowercase=flags.lowercase))
+        notes.append(note)
+    if flags.add_tokens:
+        tokens = read_tokens(pathlib.Path(flags.add_tokens))
+        there = set(model.tokenizer.pieces)
+        missing = [token for token in tokens if token not in there]
+        model, note = _with_words(model, extended(model.tokenizer, missing))
+        notes += [note, f"in the vocabulary already: {len(tokens) - len(missing):,} of {counted(len(tokens), 'token')}"]
+    if (flags.labels or flags.problem) and _new_head(flags) is None:
+        model = _relabelled(model, flags)
+        notes.append("labels and problem of the head are those given")
+    return model, notes
+
+
+def written(model: Model, flags: argparse.Namespace) -> list[str]:
+    """Writes `model` and returns what was written, in lines for a person. Raises UserError for what the format would lose."""
+    target = pathlib.Path(flags.to)
+    notes: list[str] = []
+    if flags.format == "huggingface":
+        dtype = flags.dtype or "float32"
+        _check_range(model, dtype)
+        export_model(target, model, dtype=dtype)
+        notes.append(f"weights in {dtype}")
+    elif flags.format == "tf1":
+        _check_tf1(model)
+        export_tf1(target, model.params, model.config, model.tokenizer, head=model.head, other_fields=model.other_fields)
+    else:
+        function = flags.function or natural_function(model)
+        lost = sorted(set(model.parts) - set(parts_used(model, function)))
+        if lost and not flags.function:
+            raise UserError(
+                f"the function {function} leaves out {', '.join(lost)}; declare that by --function={function}, or "
+                f"--drop={','.join(lost)}"
+            )
+        model = without_parts(model, lost)
+        signature = export_stablehlo(
+            target, model, function=function, length=flags.length, platforms=flags.platforms or ("cpu", "cuda", "tpu")
+        )
+        notes.append(f"the function {function} for {', '.join(signature['platforms'])}")
+        notes += [f"{kind} {x['name']} {x['dtype']} {_shape(x)}" for kind, x in _arrays(signature)]
+        notes += [f"without {part}" for part in lost]
+    size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
+    files = ", ".join(sorted(path.name for path in target.iterdir()))
+    return [f"{target} as {flags.format}: {counted(_count_of(model.params), 'parameter')}, {size / 1e6:,.1f} MB", files, *notes]
+
+
+def _arrays(signature: dict) -> Iterator[tuple[str, dict]]:
+    yield from (("input", x) for x in signature["inputs"])
+    yield from (("output", {"name": name, **x}) for name, x in signature["outputs"].items())
+
+
+def _shape(array: dict) -> str:
+    return f"[{', '.join(map(str, array['shape']))}]"
+
+
+def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model]:
+    """The models of `sources`, read one at a time, as an average of many needs no more memory than that. Raises UserError where
+    one of them is the directory to write."""
+    target = pathlib.Path(flags.to).resolve()
+    for path in sources:
+        model = read(path, flags)
+        if target == pathlib.Path(model.source).resolve():
+            raise UserError(f"--to={flags.to} is where {path} is read from; name another directory")
+        reading = ["nsp_head", *([model.head.part] if model.head and model.head.reads_pooler else [])]
+        lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
+        if lacking:
+            remedy = f"--drop={','.join(lacking)} or --new=pooler"
+            raise UserError(f"{' and '.join(lacking)} would read the pooler, which is not there; {remedy}")
+        yield model
+
+
+def _is_tf1(path: pathlib.Path) -> bool:
+    """Whether `path` means a checkpoint of the original: no other weights beside it, and its files or its configuration there."""
+    if path.name and not path.exists() and aside(path).is_dir():  # an export was killed while swapping directories
+        path = aside(path)
+    if path.is_dir():
+        if weights_file(path) or weights_file(path / "model"):
+            return False
+        return (path / "bert_config.json").is_file() or any(path.glob("*.index"))
+    return bool(path.name) and (path.suffix in (".index", ".meta") or path.with_name(f"{path.name}.index").is_file())
+
+
+def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
+    words = sources_of(model.tokenizer, tokenizer)
+    casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
+    note = (
+        f"vocabulary {model.tokenizer.size:,} -> {counted(tokenizer.size, 'piece')} ({casing}): {words.kept:,} kept, "
+        f"{words.spelt + words.unknown:,} the mean of their old spelling ({words.unknown:,} with unknown parts), "
+        f"{words.given_up:,} given up"
+    )
+    return with_vocabulary(model, tokenizer, words), note
+
+
+def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
+    if model.head is None:
+        raise UserError("--labels and --problem are for a labelled head, and the model has none; --new=sequence_head makes one")
+    labels = flags.labels or model.head.labels
+    if len(labels) != model.head.num_outputs:
+        raise UserError(
+            f"{counted(len(labels), 'label')} for the {model.head.num_outputs} outputs of the {model.head.part}; name as many"
+        )
+    head = dataclasses.replace(model.head, labels=tuple(labels), problem=flags.problem or model.head.problem)
+    return dataclasses.replace(model, head=head)
+
+
+def _new_head(flags: argparse.Namespace) -> TaskHead | None:
+    """The head that --new asks for; None also where it has no labels, as the one that the model has may lend its own."""
+    kinds = [HEADS[part.removesuffix("_head")] for part in flags.new if part in HEAD_PARTS]
+    if not kinds or (kinds[0].has_labels and not flags.labels):
+        return None
+    return kinds[0](labels=tuple(flags.labels or ()), problem=flags.problem or "classification")
+
+
+def check_flags(flags: argparse.Namespace) -> None:
+    """Refuses flags that name nothing there is, or that do not go together."""
+    for name, known in (
+        ("format", FORMATS), ("dtype", tuple(DTYPES)), ("activation", ACTIVATIONS), ("problem", PROBLEMS),
+        ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS),
+    ):  # fmt: skip
+        value = getattr(flags, name)
+        if value is not None and value not in known:
+            raise UserError(f"--{name.replace('_', '-')}={value} is unknown: {nearest(value, known)}")
+    for name, form in FORMAT_OF_FLAG.items():
+        if getattr(flags, name) is not None and flags.format != form:
+            raise UserError(f"--{name} is for --format={form}, not for {flags.format}; leave it out")
+    if flags.new_positions and not flags.max_position:
+        raise UserError("--new-positions says how the table grows, and needs --max-position=N")
+    if flags.layers and flags.keep_layers is not None:
+        raise UserError("--layers keeps the first ones and --keep-layers a list; give one of them")
+    if flags.labels and len(set(flags.labels)) < len(flags.labels):
+        raise UserError(f"--labels={','.join(flags.labels)} names one label twice; each output needs its own")
+
+
+def _check_tf1(model: Model) -> None:
+    """Refuses what `export_tf1` does not know of."""
+    if model.untrained:
+        parts = ",".join(sorted(model.untrained))
+        raise UserError(f"a checkpoint of the original cannot say that {parts} was never trained; --drop={parts}")
+    if model.tokenizer.added:
+        raise UserError(f"the original has no added tokens such as {model.tokenizer.added[0]}; choose another --format")
+
+
+def _check_range(model: Model, dtype: str) -> None:
+    """float16 ends at 65,504: a larger weight would become infinite."""
+    largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(model.params))
+    if dtype == "float16" and largest > float(np.finfo(np.float16).max):
+        raise UserError(f"a weight of {largest:,.0f} is beyond float16's 65,504; choose --dtype=bfloat16")
