@@ -2,7 +2,7 @@
 
 In: the files of GLUE, SQuAD, SWAG, CoNLL, GAP, SICK, or one's own. Out: features for `examples/labelled.py`, scores of logits.
 
-    registry.py           every task by its name
+    registry.py           every task by its name, found in the files *_task.py
     task.py               what a task answers, and the settings of `config.task`
     examples.py           labelled examples as people wrote them: one class a kind of question
     tables.py             rows of text files, every fault named by file, line and column
@@ -19,19 +19,23 @@ In: the files of GLUE, SQuAD, SWAG, CoNLL, GAP, SICK, or one's own. Out: feature
     spans.py              the logits of a span head -> answers
     choice_task.py        one of several continuations
     mention_task.py       which name a pronoun means
+    *_task.py             other tasks, of these kinds
     scores.py             the official metrics of classification, regression and GAP
     entity_scores.py      precision, recall and F1 over entities
     squad_scores.py       the scores of SQuAD's official scripts
     baselines.py          the scores of answers that look at no text
     glue_submission.py    a submission to the leaderboard of GLUE
 
-A task is one file. Those here are listed in `registry.py`; one of your own lies where you like, and `config.task.module=FILE`
-names it. Either holds
+A task is one file. To add one, as `boolq_task.py` does:
 
-    NAMES    the names of its tasks, what `config.task.name` may be
-    KIND     of their head, a name of `heads/registry.py`: "sequence", "token", "span", "choice" or "mention"
-    load     load(config, say) -> Task: the task config.name with its examples, from config.data_dir; say("...") tells of oddities
-
-`task.Task` says what a task has to answer. Most of it is there already: `load` reads its own files into the classes of
-`examples.py` and gives them to `TextTask`, `TokenTask`, `SpanTask`, `ChoiceTask` or `MentionTask`, as README shows.
+    1. write tasks/NAME_task.py, which the registry finds, or a file anywhere, which `config.task.module=FILE` names. It holds
+           NAMES          the names of its tasks, what `config.task.name` may be
+           KIND           of their head, a name of `heads/registry.py`: "sequence", "token", "span", "choice" or "mention"
+           load           load(config, say) -> Task: the task config.name with its examples from config.data_dir; say("...") tells
+                          of oddities. `task.Task` says what a task answers: `load` reads its files into the classes of
+                          `examples.py`, and gives them with a head and scores to `TextTask`, `TokenTask`, `SpanTask`, ...
+           EXPERIMENTS    the experiment of each name, for a task in this folder
+    2. write experiments/finetune/NAME.py, with the command, the hardware and the score to expect in its docstring
+    3. write tests/tasks/test_NAME_task.py: what is read from a small file, what is scored, and each fault's message
+    4. run `python -m pytest tests/tasks tests/test_experiments.py tests/test_documentation.py`
 """

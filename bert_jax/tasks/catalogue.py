@@ -11,6 +11,7 @@ SWAG, SICK, CODAH, WNUT-17 and trees of CoNLL-U are not in it, or in another for
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -29,57 +30,61 @@ from bert_jax.tasks.squad import AnswerPlaces
 from bert_jax.tasks.tables import Say, note
 
 Record = Mapping[str, Any]
-Convert = Callable[[Mapping[str, Any], int, Record], Any]
-"""(features of the data set, number of the record, record) -> example."""
+Convert = Callable[[Mapping[str, Any], int, Record, AnswerPlaces], Any]
+"""(features of the data set, number of the record, record, where answers were found) -> example."""
 
-DATA_SETS: Mapping[str, str] = {
-    **{name: name for name in GLUE_NAMES},
-    "squad/v1.1": "squad/v1.1",
-    "squad/v2.0": "squad/v2.0",
-    "gap": "gap",
-    "conll2003": "conll2003/conll2003",
-}
-"""Data sets by the names of the tasks."""
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """A data set of tfds, and how its records become examples."""
+
+    name: str
+    """"glue/mrpc"."""
+    convert: Convert
+    in_order_of_ids: bool = False
+    """Whether the numbers at the end of ids are the order of the official file, which a prepared data set has lost."""
+    left_out: tuple[Callable[[Any], bool], str] | None = None
+    """Which examples are left out, and the words that say why: (example -> whether it is, "rows whose ...")."""
+
+
 _TEXTS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis"), "ax": ("premise", "hypothesis")}
 """The columns of texts that are called otherwise than in the official files."""
 _UNKNOWN = -1  # the label of a test set
 
 
-def examples(task: str, split: str, *, say: Say = note) -> list[Any]:
+def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say = note) -> list[Any]:
     """The examples of one split: "train", "dev" (of MNLI "dev_matched", "dev_mismatched"), "test" and so on; [] where the data
     set has no such split.
 
     It lies where tfds keeps data sets ($TFDS_DATA_DIR), and is fetched on the first call. Raises UserError that says to set
-    `config.task.data_dir` for a task that is not in the catalogue, or cannot be had.
+    `config.task.data_dir` for a task that is not in the catalogue, or cannot be had. data_set: that of a task which is not among
+    `DATA_SETS`.
     """
     remedy = "set config.task.data_dir to the directory of its official files"
-    if task not in DATA_SETS:
+    data_set = data_set or DATA_SETS.get(task)
+    if data_set is None:
         raise UserError(f"{task} is not in the catalogue of tfds; {remedy}")
     try:
         with quietly():
-            builder = catalogue_builder(DATA_SETS[task], catalogue.tfds_directory(None))
+            builder = catalogue_builder(data_set.name, catalogue.tfds_directory(None))
             names = {name.replace("validation", "dev"): name for name in builder.info.splits}
-            return _examples(task, builder, names[split], say) if split in names else []
+            return _examples(data_set, builder, names[split], say) if split in names else []
     except UserError as error:
         raise UserError(f"{task} cannot be had from the catalogue: {str(error).partition(';')[0]}; {remedy}") from error
 
 
-def _examples(task: str, builder: Any, split: str, say: Say) -> list[Any]:
+def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any]:
     """split: as the data set calls it."""
-    places = AnswerPlaces()
-    convert: Convert
-    if task in GLUE_NAMES:
-        convert = partial(_text, TASKS[GLUE_NAMES[task]])
-    else:
-        convert = {"gap": _pronoun, "conll2003": _words}.get(task, partial(_question, places))
-    found: list[Any] = [convert(builder.info.features, n, record) for n, record in enumerate(_records(builder, split))]
-    if task in GLUE_NAMES or task == "gap":  # a prepared data set is shuffled, predictions are in the order of the file
+    places, features = AnswerPlaces(), builder.info.features
+    found = [data_set.convert(features, n, record, places) for n, record in enumerate(_records(builder, split))]
+    if data_set.in_order_of_ids:  # a prepared data set is shuffled, predictions are in the order of the file
         found.sort(key=lambda example: int(example.id.rpartition("-")[2]))
-    origin = pathlib.Path(f"tfds:{DATA_SETS[task]}")
+    origin = pathlib.Path(f"tfds:{data_set.name}")
     places.report(origin, say)
-    if task == "gap" and (astray := [example.id for example in found if not _stands(example)]):
-        say(f"{origin}: left out {counted(len(astray), 'row')} whose names do not stand where it says, first {astray[0]}")
-        found = [example for example in found if _stands(example)]
+    is_left_out, why = data_set.left_out or (lambda example: False, "")
+    if astray := [example.id for example in found if is_left_out(example)]:
+        say(f"{origin}: left out {counted(len(astray), 'row')} {why}, first {astray[0]}")
+        found = [example for example in found if not is_left_out(example)]
     return found
 
 
@@ -93,14 +98,15 @@ def _records(builder: Any, split: str) -> Iterator[Record]:
         yield from (source[i] for i in range(len(texts)))
 
 
-def _string(value: bytes) -> str:
+def string(value: bytes) -> str:
+    """A text of a record."""
     return value.decode("utf-8")
 
 
-def _text(task: GlueTask, features: Mapping[str, Any], n: int, record: Record) -> TextExample:
+def _text(task: GlueTask, features: Mapping[str, Any], n: int, record: Record, places: AnswerPlaces) -> TextExample:
     """Its labels are classes by id; some have the names of the official files, the others the official ids."""
     columns = _TEXTS.get(task.key, (task.text, task.text_b))
-    texts = [_string(record[name]) for name in columns if name]
+    texts = [string(record[name]) for name in columns if name]
     value = record["label"]
     label: str | float | None
     if value == _UNKNOWN:
@@ -113,38 +119,48 @@ def _text(task: GlueTask, features: Mapping[str, Any], n: int, record: Record) -
     return TextExample(str(int(record["idx"])), texts[0], texts[1] if len(texts) > 1 else None, label)
 
 
-def _question(places: AnswerPlaces, features: Mapping[str, Any], n: int, record: Record) -> QuestionExample:
-    name, context = _string(record["id"]), _string(record["context"])
+def _question(features: Mapping[str, Any], n: int, record: Record, places: AnswerPlaces) -> QuestionExample:
+    name, context = string(record["id"]), string(record["context"])
     impossible = bool(record.get("is_impossible", False))
     given = record["answers"]
-    answers = [] if impossible else zip(map(_string, given["text"]), map(int, given["answer_start"]), strict=True)
+    answers = [] if impossible else zip(map(string, given["text"]), map(int, given["answer_start"]), strict=True)
     found = tuple((text, places.find(name, context, text, start)) for text, start in answers)
-    return QuestionExample(name, _string(record["question"]), context, found, impossible)
+    return QuestionExample(name, string(record["question"]), context, found, impossible)
 
 
-def _pronoun(features: Mapping[str, Any], n: int, record: Record) -> PronounExample:
-    pronoun = _string(record["Pronoun"])
+def _pronoun(features: Mapping[str, Any], n: int, record: Record, places: AnswerPlaces) -> PronounExample:
+    pronoun = string(record["Pronoun"])
     corefers = [name for name in ("A", "B") if record[f"{name}-coref"]]
     return PronounExample(
-        id=_string(record["ID"]),
-        text=_string(record["Text"]),
+        id=string(record["ID"]),
+        text=string(record["Text"]),
         pronoun=pronoun,
         pronoun_start=int(record["Pronoun-offset"]),
-        a=_string(record["A"]),
+        a=string(record["A"]),
         a_start=int(record["A-offset"]),
-        b=_string(record["B"]),
+        b=string(record["B"]),
         b_start=int(record["B-offset"]),
         label=(*corefers, "neither")[0],
         gender=GENDERS.get(pronoun.lower()),
     )
 
 
-def _stands(example: PronounExample) -> bool:
-    """Whether the offsets are right: the data set was read with quotes as marks, which moves what stands after one."""
+def _is_moved(example: PronounExample) -> bool:
+    """Whether the offsets are wrong: the data set was read with quotes as marks, which moves what stands after one."""
     places = {example.pronoun_start: example.pronoun, example.a_start: example.a, example.b_start: example.b}
-    return all(name and example.text.startswith(name, start) for start, name in places.items())
+    return not all(name and example.text.startswith(name, start) for start, name in places.items())
 
 
-def _words(features: Mapping[str, Any], n: int, record: Record) -> WordsExample:
+def _words(features: Mapping[str, Any], n: int, record: Record, places: AnswerPlaces) -> WordsExample:
     name = features["ner"].feature.int2str
-    return WordsExample(str(n), tuple(map(_string, record["tokens"])), tuple(name(int(tag)) for tag in record["ner"]), n)
+    return WordsExample(str(n), tuple(map(string, record["tokens"])), tuple(name(int(tag)) for tag in record["ner"]), n)
+
+
+DATA_SETS: Mapping[str, DataSet] = {
+    **{name: DataSet(name, partial(_text, TASKS[short]), in_order_of_ids=True) for name, short in GLUE_NAMES.items()},
+    "squad/v1.1": DataSet("squad/v1.1", _question),
+    "squad/v2.0": DataSet("squad/v2.0", _question),
+    "gap": DataSet("gap", _pronoun, in_order_of_ids=True, left_out=(_is_moved, "whose names do not stand where it says")),
+    "conll2003": DataSet("conll2003/conll2003", _words),
+}
+"""Data sets by the names of the tasks; a task in a file of its own brings its own."""

@@ -40,6 +40,7 @@ _FILES: Mapping[str, tuple[Callable[[pathlib.Path], list[ChoiceExample]], Mappin
 NAMES = (*_FILES, "own/choice")
 KIND = ChoiceHead.kind
 """Of its head."""
+EXPERIMENTS = {"swag": "swag.py:swag", "codah": "swag.py:codah"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,7 @@ LABELS = ("A", "B", "neither")
 NAMES = ("gap",)
 KIND = MentionHead.kind
 """Of its head."""
+EXPERIMENTS = {"gap": "gap.py"}
 _FILES = {"train": "gap-development.tsv", "dev": "gap-validation.tsv", "test": "gap-test.tsv"}
 _LEAST = 1e-15  # a probability, so that its logarithm is finite
 

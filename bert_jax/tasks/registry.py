@@ -1,9 +1,11 @@
-"""Every task by its name."""
+"""Every task by its name, found in the files `tasks/*_task.py` and in a file of one's own."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import pathlib
+import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,14 +13,19 @@ from bert_jax.errors import UserError, looked_for, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS
 from bert_jax.interface.python_files import load_module
-from bert_jax.tasks import choice_task, mention_task, span_task, text_task, token_task
 from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import Task, TaskConfig
 
-_MODULES = (text_task, choice_task, mention_task, token_task, span_task)
+_MODULES = tuple(
+    importlib.import_module(f"{__package__}.{module.name}")
+    for module in pkgutil.iter_modules([str(pathlib.Path(__file__).parent)])
+    if module.name.endswith("_task")
+)
 _TASKS: Mapping[str, Any] = {name: module for module in _MODULES for name in module.NAMES}
 NAMES = tuple(_TASKS)
 """What `TaskConfig.name` may be without a module of one's own."""
+EXPERIMENTS: Mapping[str, str] = {name: file for module in _MODULES for name, file in module.EXPERIMENTS.items()}
+"""By the name of a task: its experiment in experiments/finetune/, with its argument."""
 _WANTED = "a file with tasks has NAMES, KIND and load (bert_jax/tasks/__init__.py says what they are)"
 _ANSWERS = ("name", "head", "metric", "splits", "units", "scores", "baseline", "degeneracy", "write_predictions")
 """Of a `Task`."""

@@ -42,6 +42,7 @@ _VERSIONS = {"squad/v1.1": "v1.1.json", "squad/v2.0": "v2.0.json"}
 NAMES = (*_VERSIONS, "own/span")
 KIND = SpanHead.kind
 """Of its head."""
+EXPERIMENTS = {name: name.replace("squad/", "squad.py:") for name in _VERSIONS}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,8 +31,8 @@ class TaskConfig:
     """Which task, where its files are, and how its texts become rows."""
 
     name: Name = "glue/mrpc"
-    """"glue/NAME", "sick/entailment", "sick/relatedness", "swag", "codah", "conll2003", "wnut17", "pos", "gap", "squad/v1.1",
-    "squad/v2.0", or of one's own "own/sequence", "own/token", "own/span", "own/choice"."""
+    """One of the NAMES of the files `tasks/*_task.py`, such as "glue/mrpc", "squad/v2.0" and "conll2003", or, of data of one's
+    own, "own/sequence", "own/token", "own/span" and "own/choice"."""
     module: str = ""
     """A Python file with tasks of one's own, which `name` may then be, too (`tasks/__init__.py` says what it holds)."""
     data_dir: str = ""

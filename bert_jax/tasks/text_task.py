@@ -54,6 +54,12 @@ SICK_FILE = "SICK.txt"
 NAMES = (*GLUE_NAMES, "sick/entailment", "sick/relatedness", "own/sequence")
 KIND = SequenceHead.kind
 """Of its head."""
+EXPERIMENTS = {
+    **{name: name.replace("glue/", "glue.py:") for name in GLUE_NAMES if name != "glue/ax"},  # MNLI answers AX too
+    "sick/entailment": "sick.py:entailment",
+    "sick/relatedness": "sick.py:relatedness",
+    "own/sequence": "own_text.py",
+}
 _SEMEVAL = {"sick/entailment": "entailment_judgment", "sick/relatedness": "relatedness_score"}
 _VALUE = ("score",)  # the one output of a regression
 _SENT = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets that a submission calls otherwise than their task

@@ -50,6 +50,7 @@ _FILES: Mapping[str, tuple[Reader, Mapping[str, tuple[str, ...]]]] = {
 NAMES = (*_FILES, "own/token")
 KIND = TokenHead.kind
 """Of its head."""
+EXPERIMENTS = {"conll2003": "ner.py:conll2003", "wnut17": "ner.py:wnut17", "pos": "pos.py"}
 _ENTITIES = ("conll2003", "wnut17")
 
 
