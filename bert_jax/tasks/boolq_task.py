@@ -1,0 +1,104 @@
+"""BoolQ: yes or no questions about a passage (Clark et al., arXiv:1905.10044), read as the pair of question and passage.
+
+The files are those of its authors, train.jsonl and dev.jsonl with "question", "passage" and "answer", or those of SuperGLUE,
+train.jsonl, val.jsonl and test.jsonl with "label" in its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.tasks import catalogue
+from bert_jax.tasks.examples import TextExample
+from bert_jax.tasks.own_rows import read_own_rows
+from bert_jax.tasks.scores import accuracy
+from bert_jax.tasks.tables import MEND, Say, note
+from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
+from bert_jax.tasks.text_task import TextTask
+
+NAMES = ("boolq",)
+KIND = SequenceHead.kind
+"""Of its head."""
+EXPERIMENTS = {"boolq": "boolq.py"}
+LABELS = ("false", "true")
+_FILES = {"train": ("train.jsonl",), "dev": ("dev.jsonl", "val.jsonl"), "test": ("test.jsonl",)}
+
+
+def load(config: TaskConfig, say: Say = note) -> TextTask:
+    """BoolQ from `config.data_dir`, or from tfds's catalogue without it; the test set may be absent.
+
+    Raises UserError for files that are missing or faulty.
+    """
+    splits = {split: _split(config, split, say) for split in _FILES}
+    return BoolqTask(
+        name=config.name,
+        length=config.length,
+        head=SequenceHead(labels=LABELS),
+        metric="accuracy",
+        splits=usable_splits(config, splits),
+        score=lambda split, answers, labels: {"accuracy": accuracy(answers, labels)},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class BoolqTask(TextTask):
+    """A text task that also writes the file of SuperGLUE's leaderboard."""
+
+    def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
+        """SPLIT.tsv, as every text task; of the test set also BoolQ.jsonl, a line {"idx", "label"} for each question."""
+        paths = super().write_predictions(directory, split, logits)
+        if split == "test":
+            said = [LABELS[int(values.argmax())] for values in logits]
+            lines = [{"idx": int(example.id), "label": label} for example, label in zip(self.splits[split], said, strict=True)]
+            text = "".join(f"{json.dumps(line)}\n" for line in lines)
+            paths.append(predictions_file(directory, "BoolQ.jsonl", text))
+        return paths
+
+
+def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
+    """The examples of a split; [] for a test set that is not there."""
+    if not config.data_dir:
+        return catalogue.examples(config.name, split, data_set=DATA_SET, say=say)
+    directory = pathlib.Path(config.data_dir)
+    path = next((directory / name for name in _FILES[split] if (directory / name).is_file()), None)
+    if path is None and split != "test":
+        names = " or ".join(_FILES[split])
+        raise UserError(f"config.task.data_dir={directory} has no {names}, the {split} split of {config.name}; give another")
+    return [] if path is None else read_boolq(path, may_lack_labels=split == "test")
+
+
+def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[TextExample]:
+    """The questions of a file in its order, with the passage as second text; ids are "idx", or else numbers from 0.
+
+    Raises UserError that names file and line for what is no such question.
+    """
+    examples: list[TextExample] = []
+    for row in read_own_rows(path, None, quotes=None, columns=(), separator=" "):
+        name = "answer" if "answer" in row.values else "label"
+        label = row.name(name, optional=may_lack_labels)
+        number = row.values.get("idx", len(examples))
+        if label is not None and label not in LABELS:
+            raise row.place.error(f"{name} is {label!r}, not true or false; {MEND}")
+        if not isinstance(number, int):
+            raise row.place.error(f"idx is {number!r}, not a whole number; {MEND}")
+        examples.append(TextExample(str(number), row.text("question"), row.text("passage"), label))
+    if not examples:
+        raise UserError(f"{path} has no questions; fetch it again")
+    return examples
+
+
+def _example(features: Any, n: int, record: catalogue.Record, places: Any) -> TextExample:
+    text, text_b = catalogue.string(record["question"]), catalogue.string(record["passage"])
+    label = int(record["label"])
+    return TextExample(str(int(record["idx"])), text, text_b, None if label < 0 else LABELS[label])
+
+
+DATA_SET = catalogue.DataSet("super_glue/boolq", _example, in_order_of_ids=True)
