@@ -17,11 +17,12 @@ import argparse
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from annotated_types import Interval
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, named
@@ -133,16 +134,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     of_blank = getattr(question, "of_blank_line", None)
     records = read_records(flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=of_blank is not None)
 
-    def answer(some: list[Record]) -> list[Mapping[str, Any] | str]:
+    def answer(some: list[Record]) -> list[JsonObject | str]:
         replies = iter(ask_each(engine, question, [record.values for record in some if not record.blank]))
         return [shown(of_blank() if of_blank and record.blank else next(replies)) for record in some]
 
-    def shown(reply: Any) -> Mapping[str, Any] | str:
+    def shown(reply: Any) -> JsonObject | str:
         if isinstance(reply, UserError):
             return str(reply)
         return {"reply": reply} if for_people else reply if vectors else question.as_json(reply)
 
-    def text(reply: Mapping[str, Any]) -> str:
+    def text(reply: JsonObject) -> str:
         return question.for_people(reply["reply"])
 
     # made before the model is loaded: what cannot be read or written is said at once

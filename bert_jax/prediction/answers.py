@@ -12,9 +12,10 @@ import gzip
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.prediction.output import Part, check_stdout, checked_target, writing
@@ -22,7 +23,7 @@ from bert_jax.prediction.streams import Record, Records, in_windows
 
 
 def answer_records(
-    records: Iterable[Record], size: int, answer: Callable[[list[Record]], Sequence[Mapping[str, Any] | str]], writer: Writer
+    records: Iterable[Record], size: int, answer: Callable[[list[Record]], Sequence[JsonObject | str]], writer: Writer
 ) -> None:
     """Answers all `records` in their order: `answer` gives for each of at most `size` records its answer, or what is wrong with
     it; records with a problem do not reach it.
@@ -60,7 +61,7 @@ class Writer:
     def __init__(
         self,
         output: str | None = None,
-        for_people: Callable[[Mapping[str, Any]], str] | None = None,
+        for_people: Callable[[JsonObject], str] | None = None,
         records: Records | None = None,
     ):
         self._for_people = for_people
@@ -99,7 +100,7 @@ class Writer:
             self._file = self._files.enter_context(packed)
         return self
 
-    def answer(self, record: Record, values: Mapping[str, Any]) -> None:
+    def answer(self, record: Record, values: JsonObject) -> None:
         """Writes the answer to a record."""
         self._count(record)
         if self._for_people:
@@ -155,7 +156,7 @@ class Writer:
         self._blank += record.blank
         self._line = record.number
 
-    def _write_json(self, record: Record, values: Mapping[str, Any]) -> None:
+    def _write_json(self, record: Record, values: JsonObject) -> None:
         rest = {f"input_{name}" if name in values else name: value for name, value in record.rest.items()}
         try:
             line = json.dumps(rest | dict(values), ensure_ascii=False, allow_nan=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.corpus.files import read_json
+from bert_jax.corpus.files import JsonObject, read_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.prediction import forwards
@@ -22,7 +22,7 @@ from bert_jax.prediction.streams import Field
 POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")
 _SENTENCE_TRANSFORMERS = "modules.json"
-_MADE_FOR: weakref.WeakKeyDictionary[Engine, dict[str, Any] | None] = weakref.WeakKeyDictionary()
+_MADE_FOR: weakref.WeakKeyDictionary[Engine, JsonObject | None] = weakref.WeakKeyDictionary()
 """What the directory of a loaded model said, which is read once and not for every text."""
 
 
@@ -71,7 +71,7 @@ class Embed:
                     f"--layers={layer} is outside [{-last - 1}, {last}]: the model has {counted(last, 'layer')} (0: embeddings)"
                 )
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[str, Item, list[tuple[int, int]]]:
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item, list[tuple[int, int]]]:
         """The text of a record, its tokens, and with `words` the characters of each token."""
         text, asked = values["text"], resolved(self, engine)
         truncate = asked.question.truncate
@@ -126,7 +126,7 @@ class Embed:
             return "\n".join([answer["text"], *(f"  {w['word']}  {_glimpse(w['embedding'])}" for w in answer["words"])])
         return f"{_glimpse(answer['embedding'])}  {shortened(answer['text'])}" if answer["text"] else "(blank line)"
 
-    def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def as_json(self, answer: dict[str, Any]) -> JsonObject:
         """The answer with vectors as lists."""
         if not self.words:
             vector = answer["embedding"]
@@ -161,7 +161,7 @@ def resolved(question: Embed, engine: Engine) -> Resolved:
     )
 
 
-def _sentence_transformer(engine: Engine) -> dict[str, Any] | None:
+def _sentence_transformer(engine: Engine) -> JsonObject | None:
     """How a directory of sentence-transformers pools: {"pooling", "normalise", "longest", "unknown"}; None for another one."""
     directory, tokenizer = pathlib.Path(engine.model.source), engine.model.tokenizer
     if not (directory / _SENTENCE_TRANSFORMERS).is_file():
@@ -191,7 +191,7 @@ def _sentence_transformer(engine: Engine) -> dict[str, Any] | None:
     }
 
 
-def _pooling_modes(settings: Mapping[str, Any]) -> list[str]:
+def _pooling_modes(settings: JsonObject) -> list[str]:
     """The ways of pooling a Pooling module joins, in our words where we have them: it says "pooling_mode": "mean", or in older
     files "pooling_mode_mean_tokens": true."""
     if "pooling_mode" in settings:

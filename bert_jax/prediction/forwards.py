@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.labelling import INPUTS, BertForLabels
@@ -20,7 +21,7 @@ from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.prediction.engine import compiled
 
-Params = Mapping[str, Any]
+Params = Mapping[str, PyTree[jax.Array]]
 Batch = Mapping[str, Array]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.head import TaskHead
@@ -22,7 +23,7 @@ from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
 from bert_jax.tasks.entity_scores import entities, is_tag
-from bert_jax.tasks.spans import Answer, best_spans
+from bert_jax.tasks.spans import Answer, Span, best_spans
 from bert_jax.tasks.windows import Window, most_context, window_starts, windows
 
 Kind = TypeVar("Kind", bound=TaskHead)
@@ -54,18 +55,18 @@ class Classify:
         """Raises UserError where the model has no trained head for sequences."""
         head_of(engine, SequenceHead)
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[dict[str, Any], Item]:
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
         """The texts of a record, and their tokens."""
         shown = {name: text for name, text in values.items() if text is not None}
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
 
-    def answer(self, engine: Engine, prepared: Sequence[tuple[dict[str, Any], Item]]) -> list[dict[str, Any]]:
+    def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
         """The label of each record and its probability, or the value of a regression."""
         head = head_of(engine, SequenceHead)
         found = logits_of(engine, head, [item for _, item in prepared])
         return [shown | head.outputs.answer(logits, head.labels) for (shown, _), logits in zip(prepared, found, strict=True)]
 
-    def for_people(self, answer: dict[str, Any]) -> str:
+    def for_people(self, answer: JsonObject) -> str:
         """The answer first, then the text, on a line."""
         text = answer["text"] + (f" | {answer['text_b']}" if "text_b" in answer else "")
         if "value" in answer:
@@ -76,7 +77,7 @@ class Classify:
             return f"{', '.join(answer['labels']) or 'none'}  {text}"
         return f"{answer['probability']:7.2%}  {answer['label']}  {text}"
 
-    def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def as_json(self, answer: JsonObject) -> JsonObject:
         """The answer itself."""
         return answer
 
@@ -113,7 +114,7 @@ class Tag:
         """Raises UserError where the model has no trained head for tokens."""
         head_of(engine, TokenHead)
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> _Tagged:
+    def prepare(self, engine: Engine, values: JsonObject) -> _Tagged:
         """The words of a record, and the windows that hold their pieces."""
         tokenizer = engine.model.tokenizer
         if self.words:
@@ -129,7 +130,7 @@ class Tag:
         items, judged = _windows_of_words(ids, firsts, engine.config.max_position - 2, tokenizer.cls_id, tokenizer.sep_id)
         return _Tagged(text, words, spans, items, judged)
 
-    def answer(self, engine: Engine, prepared: Sequence[_Tagged]) -> list[dict[str, Any]]:
+    def answer(self, engine: Engine, prepared: Sequence[_Tagged]) -> list[JsonObject]:
         """The tag of each word with its probability, and the entities that the tags make."""
         head = head_of(engine, TokenHead)
         results = iter(logits_of(engine, head, [item for p in prepared for item in p.items]))
@@ -142,13 +143,13 @@ class Tag:
             answers.append(self._answer(p, head, softmax(logits)))
         return answers
 
-    def _answer(self, p: _Tagged, head: TokenHead, probabilities: np.ndarray) -> dict[str, Any]:
+    def _answer(self, p: _Tagged, head: TokenHead, probabilities: np.ndarray) -> JsonObject:
         best = probabilities.argmax(-1)
         words = []
         for i, word in enumerate(p.words):
             span = {"start": p.spans[i][0], "end": p.spans[i][1]} if p.spans else {}
             words.append({"word": word, "label": head.labels[best[i]], "probability": float(probabilities[i, best[i]]), **span})
-        answer: dict[str, Any] = {"text": p.text, "tags": words} if p.text is not None else {"words": p.words, "tags": words}
+        answer: JsonObject = {"text": p.text, "tags": words} if p.text is not None else {"words": p.words, "tags": words}
         if all(is_tag(label) for label in head.labels):
             answer["entities"] = [
                 {
@@ -160,11 +161,11 @@ class Tag:
             ]
         return answer
 
-    def for_people(self, answer: dict[str, Any]) -> str:
+    def for_people(self, answer: JsonObject) -> str:
         """The text with the tag behind each word that has one."""
         return " ".join(w["word"] if w["label"] == "O" else f"{w['word']}/{w['label']}" for w in answer["tags"])
 
-    def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def as_json(self, answer: JsonObject) -> JsonObject:
         """The answer itself."""
         return answer
 
@@ -210,9 +211,7 @@ class AnswerQuestion:
         if not math.isfinite(self.no_answer_threshold):
             raise UserError(f"--no-answer-threshold={self.no_answer_threshold} must be a finite number")
 
-    def prepare(
-        self, engine: Engine, values: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], list[Window], list[tuple[int, int]], np.ndarray]:
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, list[Window], list[tuple[int, int]], np.ndarray]:
         """A record, the windows over its context, the characters of the context's tokens, and which of them continue a word."""
         tokenizer = engine.model.tokenizer
         question = tokenizer.encode(values["question"])
@@ -225,7 +224,7 @@ class AnswerQuestion:
         own = windows(question, ids, length=length, stride=self.doc_stride, **specials)
         return values, own, offsets, tokenizer.is_continuation(np.array(ids))
 
-    def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[dict[str, Any]]:
+    def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
         """The best spans of each record's context, or "" where no answer is likelier."""
         head = head_of(engine, SpanHead)
         has_types = engine.config.type_vocab_size > 1
@@ -249,26 +248,26 @@ class AnswerQuestion:
             answers.append(self._as_dict(values, found))
         return answers
 
-    def _as_dict(self, values: Mapping[str, Any], found: Answer) -> dict[str, Any]:
-        answer: dict[str, Any] = {"question": values["question"], **_span(found.best)}
+    def _as_dict(self, values: JsonObject, found: Answer) -> JsonObject:
+        answer: JsonObject = {"question": values["question"], **_span(found.best)}
         if self.may_be_unanswerable:
             answer["no_answer_margin"] = found.no_answer_margin if np.isfinite(found.no_answer_margin) else None
         if self.n_best > 1:
             answer["n_best"] = [_span(span) for span in found.spans[: self.n_best]]
         return answer
 
-    def for_people(self, answer: dict[str, Any]) -> str:
+    def for_people(self, answer: JsonObject) -> str:
         """The question, and its answers by probability."""
         lines = [f"{answer['question']}", f"  {answer['probability']:7.2%}  {answer['answer'] or '(no answer)'}"]
         lines += [f"  {s['probability']:7.2%}  {s['answer'] or '(no answer)'}" for s in answer.get("n_best", [])[1:]]
         return "\n".join(lines)
 
-    def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def as_json(self, answer: JsonObject) -> JsonObject:
         """The answer itself."""
         return answer
 
 
-def _span(span: Any) -> dict[str, Any]:
+def _span(span: Span) -> JsonObject:
     place = {"start": span.start, "end": span.end}
     return {"answer": span.text, **place, "probability": span.probability, "score": span.score}
 
@@ -284,13 +283,13 @@ class Choose:
         """Raises UserError where the model has no trained head for choices."""
         head_of(engine, ChoiceHead)
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Item]]:
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, list[Item]]:
         """A record, and the tokens of the prompt with each choice. Raises UserError for fewer than two choices."""
         if len(values["choices"]) < 2:
             raise UserError(f"{len(values['choices'])} choice for {shortened(values['prompt'])}; give two or more")
         return values, [encoded(engine, values["prompt"], choice, truncate=self.truncate) for choice in values["choices"]]
 
-    def answer(self, engine: Engine, prepared: Sequence[tuple[Mapping[str, Any], list[Item]]]) -> list[dict[str, Any]]:
+    def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, list[Item]]]) -> list[JsonObject]:
         """The likeliest choice of each record, and the probability of every one."""
         head = head_of(engine, ChoiceHead)
         results = iter(logits_of(engine, head, [item for _, items in prepared for item in items]))
@@ -302,11 +301,11 @@ class Choose:
             answers.append({**values, **verdict, "probabilities": p.tolist()})
         return answers
 
-    def for_people(self, answer: dict[str, Any]) -> str:
+    def for_people(self, answer: JsonObject) -> str:
         """The prompt, and below it the choices with their probabilities."""
         rows = zip(answer["choices"], answer["probabilities"], strict=True)
         return "\n".join([answer["prompt"], *(f"  {p:7.2%}  {choice}" for choice, p in rows)])
 
-    def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def as_json(self, answer: JsonObject) -> JsonObject:
         """The answer itself."""
         return answer

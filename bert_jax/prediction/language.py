@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.prediction import forwards
@@ -69,7 +69,7 @@ class FillMask:
         if not 1 <= self.pieces <= 8:
             raise UserError(f"--pieces={self.pieces} must be between 1 and 8")
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[str, Item]:
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
         """The text of a record, and its tokens with the places of its masks. Raises UserError for a text without one."""
         text, tokenizer = values["text"], engine.model.tokenizer
         item = encoded(engine, text, with_specials=True)
@@ -132,7 +132,7 @@ class FillMask:
             lines += [f"  {candidate.probability:7.2%}  {candidate.token}" for candidate in mask]
         return "\n".join(lines)
 
-    def as_json(self, answer: Filled) -> dict[str, Any]:
+    def as_json(self, answer: Filled) -> JsonObject:
         """The answer's fields."""
         return dataclasses.asdict(answer)
 
@@ -172,21 +172,21 @@ class NextSentence:
         for part in ("nsp_head", "pooler"):
             engine.require(part, "judge whether sentences follow each other")
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Item]:
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
         """A record, and the tokens of its pair."""
         return values, encoded(engine, values["text"], values["text_b"], truncate=self.truncate)
 
-    def answer(self, engine: Engine, prepared: Sequence[tuple[Mapping[str, Any], Item]]) -> list[dict[str, Any]]:
+    def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
         """Whether the second text of each pair follows the first, and the probability."""
         found = engine.run(forwards.next_sentence, [item for _, item in prepared], "text")
         pairs = zip(prepared, found, strict=True)
         return [{**values, "is_next": bool(p[0] >= p[1]), "probability": float(p[0])} for (values, _), p in pairs]
 
-    def for_people(self, answer: dict[str, Any]) -> str:
+    def for_people(self, answer: JsonObject) -> str:
         """The probability, then the pair, on a line."""
         return f"{answer['probability']:7.2%} that it follows: {answer['text']} | {answer['text_b']}"
 
-    def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def as_json(self, answer: JsonObject) -> JsonObject:
         """The answer itself."""
         return answer
 
@@ -203,11 +203,11 @@ class Score:
         """Raises UserError where the model has no MLM head."""
         engine.require("mlm_head", "score a text")
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[str, Item]:
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
         """The text of a record, and its tokens."""
         return values["text"], encoded(engine, values["text"], truncate=self.truncate)
 
-    def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[dict[str, Any]]:
+    def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
         """The pseudo-log-likelihood of each text: every token is masked in turn."""
         mask = engine.model.tokenizer.mask_id
         masked = (
@@ -231,11 +231,11 @@ class Score:
             )
         return answers
 
-    def for_people(self, answer: dict[str, Any]) -> str:
+    def for_people(self, answer: JsonObject) -> str:
         """The log-likelihood and the perplexity, then the text, on a line."""
         per_token = f"perplexity {answer['pseudo_perplexity']:9.2f} a token"
         return f"log-likelihood {answer['pseudo_log_likelihood']:10.3f}  {per_token}  {answer['text']}"
 
-    def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def as_json(self, answer: JsonObject) -> JsonObject:
         """The answer itself."""
         return answer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.heads.mention import MentionHead
 from bert_jax.interface.words import counted
@@ -40,7 +40,7 @@ class Resolve:
         """Raises UserError where the model has no trained head for mentions."""
         head_of(engine, MentionHead)
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> tuple[dict[str, Any], Item]:
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
         """The mentions of a record with their places, and its tokens. Raises UserError for a mention that is not there."""
         text = values["text"]
         found = {name: _place(text, name, values) for name in MENTIONS}
@@ -48,7 +48,7 @@ class Resolve:
             raise UserError(f"{twice[0]}={values[twice[0]]!r} is the pronoun itself; give the two names it may mean")
         if found["a"] == found["b"]:
             raise UserError(f"a and b are both {values['a']!r} at character {found['a'][0]}; give the two names it may mean")
-        said: dict[str, Any] = {name: text[start:end] for name, (start, end) in found.items()}
+        said: JsonObject = {name: text[start:end] for name, (start, end) in found.items()}
         said |= {f"{name}_start": start for name, (start, _) in found.items()}
         tokenizer = engine.model.tokenizer
         example = PronounExample(id="", text=text, **said, label=None, gender=None)
@@ -56,7 +56,7 @@ class Resolve:
         ids = [tokenizer.cls_id, *reading.ids.tolist(), tokenizer.sep_id]
         return {"text": text, **said}, Item(ids, places=tuple(1 + start for start in reading.mention_starts))
 
-    def answer(self, engine: Engine, prepared: Sequence[tuple[dict[str, Any], Item]]) -> list[dict[str, Any]]:
+    def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
         """The name that each pronoun means, with the probabilities."""
         head = head_of(engine, MentionHead)
         found = logits_of(engine, head, [item for _, item in prepared])
@@ -66,16 +66,16 @@ class Resolve:
             answers.append({**said, "means": said.get(verdict["label"].lower()), **verdict})
         return answers
 
-    def for_people(self, answer: dict[str, Any]) -> str:
+    def for_people(self, answer: JsonObject) -> str:
         """The probability, the pronoun and its name, then the text, on a line."""
         return f"{answer['probability']:7.2%}  {answer['pronoun']} = {answer['means'] or 'neither'}  {answer['text']}"
 
-    def as_json(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def as_json(self, answer: JsonObject) -> JsonObject:
         """The answer itself."""
         return answer
 
 
-def _place(text: str, name: str, values: Mapping[str, Any]) -> tuple[int, int]:
+def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
     """The characters [start, end) of the mention `name` of a record: at its start where the record has one."""
     mention, start = values[name], values.get(f"{name}_start")
     if start is None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
@@ -43,11 +44,11 @@ class Predictor:
         """The likeliest words for each [MASK] of each text."""
         return self.ask(FillMask(**options), _each("text", texts))
 
-    def next_sentence(self, pairs: Iterable[tuple[str, str]], **options: Any) -> list[dict[str, Any]]:
+    def next_sentence(self, pairs: Iterable[tuple[str, str]], **options: Any) -> list[JsonObject]:
         """For each pair {"is_next", "probability" that B follows A, ...}."""
         return self.ask(NextSentence(**options), [{"text": a, "text_b": b} for a, b in pairs])
 
-    def score(self, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
+    def score(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
         """For each text {"pseudo_log_likelihood", "pseudo_perplexity", "tokens", ...}."""
         return self.ask(Score(**options), _each("text", texts))
 
@@ -56,36 +57,36 @@ class Predictor:
         vectors = [answer["embedding"] for answer in self.ask(Embed(**options), _each("text", texts))]
         return np.stack(vectors) if vectors else np.zeros((0, self.engine.config.hidden_size), np.float32)
 
-    def embed_words(self, texts: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:
+    def embed_words(self, texts: Sequence[str], **options: Any) -> list[list[JsonObject]]:
         """For each text its words as {"word", "start", "end", "embedding" float32 [E]}."""
         return [a["words"] for a in self.ask(Embed(**options, words=True), _each("text", texts))]
 
-    def classify(self, texts: Sequence[str | tuple[str, str]], **options: Any) -> list[dict[str, Any]]:
+    def classify(self, texts: Sequence[str | tuple[str, str]], **options: Any) -> list[JsonObject]:
         """For each text or pair {"label", "probability", "probabilities", ...}, or {"value"} of a regression."""
         pairs = [(each["text"], None) if isinstance(each["text"], str) else each["text"] for each in _each("text", texts)]
         return self.ask(Classify(**options), [{"text": a, "text_b": b} for a, b in pairs])
 
-    def tag(self, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    def tag(self, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[JsonObject]:
         """For each text, or list of words, {"tags": a label for every word, "entities", ...}."""
         kinds = {isinstance(text, str) for text in texts}
         if len(kinds) > 1:
             raise UserError("some of the texts are text and some are lists of words; tag them separately")
         return self.ask(Tag(words=False in kinds), _each("words" if False in kinds else "text", texts))
 
-    def answer(self, questions: Iterable[tuple[str, str]], **options: Any) -> list[dict[str, Any]]:
+    def answer(self, questions: Iterable[tuple[str, str]], **options: Any) -> list[JsonObject]:
         """For each (question, context) {"answer", "start", "end", "probability", ...}."""
         options = {FORMER_NAMES.get(name, name): value for name, value in options.items()}
         return self.ask(AnswerQuestion(**options), [{"question": q, "context": c} for q, c in questions])
 
-    def choose(self, prompts: Iterable[tuple[str, Sequence[str]]], **options: Any) -> list[dict[str, Any]]:
+    def choose(self, prompts: Iterable[tuple[str, Sequence[str]]], **options: Any) -> list[JsonObject]:
         """For each (prompt, choices) {"choice": the index of the best, "probabilities", ...}."""
         return self.ask(Choose(**options), [{"prompt": p, "choices": list(c)} for p, c in prompts])
 
-    def resolve(self, pronouns: Iterable[tuple[str, str, str, str]]) -> list[dict[str, Any]]:
+    def resolve(self, pronouns: Iterable[tuple[str, str, str, str]]) -> list[JsonObject]:
         """For each (text, pronoun, a, b) {"means": a, b or None, "probabilities", ...}; `ask` takes their offsets too."""
         return self.ask(Resolve(), [dict(zip(("text", *MENTIONS), asked, strict=True)) for asked in pronouns])
 
-    def ask(self, question: Question, records: Sequence[Mapping[str, Any]]) -> list[Any]:
+    def ask(self, question: Question, records: Sequence[JsonObject]) -> list[Any]:
         """Any question, on records that hold its fields."""
         question.check(self.engine)
         replies = ask_each(self.engine, question, records)
@@ -95,7 +96,7 @@ class Predictor:
         return replies
 
 
-def _each(name: str, texts: Sequence[Any]) -> list[dict[str, Any]]:
+def _each(name: str, texts: Sequence[str | Sequence[str]]) -> list[JsonObject]:
     """A record for each of `texts`. One text, which Python would take for the list of its characters, is refused."""
     if isinstance(texts, str):
         raise UserError("texts is one text, not a list of them; give [text]")

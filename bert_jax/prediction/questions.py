@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.examples.pairs import truncation
 from bert_jax.interface.words import counted
@@ -30,7 +31,7 @@ class Question(Protocol):
     def check(self, engine: Engine) -> None:
         """Raises UserError where the model lacks a part, or an option is out of range."""
 
-    def prepare(self, engine: Engine, values: Mapping[str, Any]) -> Any:
+    def prepare(self, engine: Engine, values: JsonObject) -> Any:
         """One record as the model reads it. Raises UserError for a record that has no answer."""
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[Any]:
@@ -39,11 +40,11 @@ class Question(Protocol):
     def for_people(self, answer: Any) -> str:
         """An answer as text for a terminal."""
 
-    def as_json(self, answer: Any) -> dict[str, Any]:
+    def as_json(self, answer: Any) -> JsonObject:
         """An answer as a JSON object."""
 
 
-def ask_each(engine: Engine, question: Question, records: Sequence[Mapping[str, Any]]) -> list[Any]:
+def ask_each(engine: Engine, question: Question, records: Sequence[JsonObject]) -> list[Any]:
     """The answer to each record, or the UserError that says why there is none; the others are answered."""
     replies: list[Any] = []
     for values in records:

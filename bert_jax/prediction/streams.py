@@ -17,11 +17,11 @@ import sys
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, NoReturn, TextIO
 
-from bert_jax.corpus.files import parse_json
+from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError, looked_for, nearest
 from bert_jax.interface.words import counted
 from bert_jax.tasks.tables import is_whole
@@ -54,8 +54,8 @@ class Record:
 
     number: int  # of the line, from 1; of the text, where texts are given as arguments
     place: str  # "FILE, line 3: ", for messages; "" for a single argument
-    values: Mapping[str, Any] = field(default_factory=dict)  # by the fields' names
-    rest: Mapping[str, Any] = field(default_factory=dict)  # what else a JSON object holds
+    values: JsonObject = field(default_factory=dict)  # by the fields' names
+    rest: JsonObject = field(default_factory=dict)  # what else a JSON object holds
     problem: str | None = None
     blank: bool = False  # a line with nothing in it, where those are records too
     size: int = 0  # bytes
@@ -299,7 +299,7 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
         count = f"{len(parts)} arguments" if arguments else f"{counted(len(parts), 'text')} between TABs"
         form = f"{' '.join(names)}; put each in quotes" if arguments else " TAB ".join(names)
         return Record(number, place, problem=f"{count}, more than the {len(fields)} of {form}")
-    given: dict[str, Any] = dict(zip((f.name for f in fields), parts, strict=False))
+    given: JsonObject = dict(zip((f.name for f in fields), parts, strict=False))
     if fields[-1].many and len(parts) >= len(fields):
         given[fields[-1].name] = parts[len(fields) - 1 :]
     missing = [f.name for f in fields if f.name not in given and not f.optional]
@@ -319,7 +319,7 @@ def _json_record(number: int, place: str, text: str, fields: Sequence[Field]) ->
     return _record(number, place, given, fields)
 
 
-def _record(number: int, place: str, given: Mapping[str, Any], fields: Sequence[Field]) -> Record:
+def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
     """The record of the values `given`, which holds its fields and the rest."""
     names = {f.name for f in fields}
     rest = {name: value for name, value in given.items() if name not in names}
@@ -328,7 +328,7 @@ def _record(number: int, place: str, given: Mapping[str, Any], fields: Sequence[
     return Record(number, place, values, rest, problem=next(filter(None, problems), None))
 
 
-def _problem(of: Field, given: Mapping[str, Any]) -> str | None:
+def _problem(of: Field, given: JsonObject) -> str | None:
     """What is wrong with a field, if anything."""
     value = given.get(of.name)
     if value is None and of.optional:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.prediction.answers import Writer
 from bert_jax.prediction.output import writing
@@ -32,7 +30,7 @@ class VectorWriter(Writer):
         self._put(bytes(HEADER_BYTES))
         return self
 
-    def answer(self, record: Record, values: Mapping[str, Any]) -> None:
+    def answer(self, record: Record, values: JsonObject) -> None:
         """Writes the vector of a record."""
         self._count(record)
         if values["embedding"] is None:
@@ -44,7 +42,7 @@ class VectorWriter(Writer):
             self._put(self._nan() * self._rows)
         self._row(vector.tobytes())
 
-    def _write_json(self, record: Record, values: Mapping[str, Any]) -> None:
+    def _write_json(self, record: Record, values: JsonObject) -> None:
         self._row(self._nan())  # of a record that failed: the only one that comes here
 
     def _row(self, row: bytes) -> None:

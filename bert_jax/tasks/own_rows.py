@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.corpus.files import parse_json
+from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.tasks.tables import MEND, Place, is_whole, read_table, read_text, split_lines
 
@@ -21,7 +21,7 @@ class Row:
     """One example as its file has it: cells of a table, or the values of a JSON object."""
 
     place: Place
-    values: Mapping[str, Any]
+    values: JsonObject
     separator: str | None  # None: JSON, which has lists of its own
 
     def value(self, name: str, *, optional: bool = False) -> Any:
@@ -63,7 +63,7 @@ class Row:
         return tuple(parts)
 
 
-def short(value: Any) -> str:
+def short(value: Json) -> str:
     """A value as JSON, cut for a message."""
     shown = json.dumps(value, ensure_ascii=False)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
@@ -96,7 +96,7 @@ def read_own_rows(
         yield Row(place, values, separator)
 
 
-def _json_object(place: Place, line: str) -> dict[str, Any]:
+def _json_object(place: Place, line: str) -> JsonObject:
     try:
         value = parse_json(line)
     except ValueError as error:
