@@ -22,12 +22,14 @@ from bert_jax.interface.ranges import (
     Count,
     CountOrZero,
     Name,
+    OneOf,
     Rate,
     Seed,
 )
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.training.objectives import PRETRAINING
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Warmup
 
@@ -92,6 +94,8 @@ class PretrainingExperiment:
     """Parts that `init_from` lacks and that begin with random weights, with commas between: "mlm_head,nsp_head"."""
     init_drop: str = ""
     """Parts of `init_from` that are left out."""
+    objective: Annotated[str, OneOf(tuple(PRETRAINING))] = "bert"
+    """"bert": masked language modelling, and next sentence prediction where rows hold pairs."""
     corpus: CorpusConfig = CorpusConfig()
     examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)

@@ -23,7 +23,7 @@ from bert_jax.sharding.rules import (
     with_shardings,
 )
 from bert_jax.training.data_parallel import gradients_over_data
-from bert_jax.training.objectives import pretraining_objective
+from bert_jax.training.objectives import PRETRAINING, Objective
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
@@ -112,7 +112,7 @@ def jitted_train_step(
     step = functools.partial(
         train_step,
         gradients=gradients_over_data(shardings.params, mesh, model, experiment.mesh.reduce_dtype),
-        objective=pretraining_objective(model, next_sentence=experiment.next_sentence),
+        objective=objective_of(experiment),
         optimizer=optimizer,
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,
@@ -122,10 +122,14 @@ def jitted_train_step(
     return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
 
 
+def objective_of(experiment: PretrainingExperiment) -> Objective:
+    """The objective that `config.objective` names."""
+    return PRETRAINING[experiment.objective](experiment.model, next_sentence=experiment.next_sentence)
+
+
 def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:
     """The jitted step that scores a batch, (parameters, batch) -> sums, whole on every device of `mesh`."""
-    objective = pretraining_objective(experiment.model, next_sentence=experiment.next_sentence)
-    scored = functools.partial(eval_step, objective=objective)
+    scored = functools.partial(eval_step, objective=objective_of(experiment))
     return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 

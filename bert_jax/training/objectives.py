@@ -1,4 +1,4 @@
-"""What training minimises: the two pretraining losses together (paper section 3.1), or a labelled task's (section 4)."""
+"""The objectives of training: both pretraining losses together (paper section 3.1), or that of a labelled task (section 4)."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ def pretraining_objective(config: ModelConfig, *, next_sentence: bool = True) ->
         return loss_sums(forward(config, params, batch, seed, next_sentence), batch)
 
     return Objective(batch_counts, sums, pretraining_loss)
+
+
+PRETRAINING: dict[str, Callable[..., Objective]] = {"bert": pretraining_objective}
+"""The objectives of pretraining by their names in `config.objective`: functions of a ModelConfig and `next_sentence`, whether
+rows hold pairs. To add one: its function here, and its name."""
 
 
 def label_objective(config: ModelConfig, head: TaskHead, settings: LabelLoss, frozen: tuple[str, ...] = ()) -> Objective:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.programs.pretraining import objective_of
+from bert_jax.training.objectives import PRETRAINING
 
 SMALL = {
     "phases": [{"steps": 10, "warmup_steps": 2}, {"steps": 5, "length": 512, "max_predictions": 77, "continue_schedule": True}]
@@ -103,3 +106,13 @@ def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
         )
         == 3
     )
+
+
+def test_the_objective_of_the_steps_is_the_one_that_the_configuration_names(monkeypatch: pytest.MonkeyPatch):
+    made = []
+    monkeypatch.setitem(PRETRAINING, "mine", lambda model, *, next_sentence: made.append(next_sentence))
+    experiment = PretrainingExperiment.from_dict(SMALL)
+    objective_of(dataclasses.replace(experiment, objective="mine"))
+    assert made == [True]
+    with pytest.raises(UserError, match="config.objective='mine' is not one of bert"):
+        PretrainingExperiment.from_dict({**SMALL, "objective": "mine"})
