@@ -114,5 +114,5 @@ def test_the_objective_of_the_steps_is_the_one_that_the_configuration_names(monk
     experiment = PretrainingExperiment.from_dict(SMALL)
     objective_of(dataclasses.replace(experiment, objective="mine"))
     assert made == [True]
-    with pytest.raises(UserError, match="config.objective='mine' is not one of bert"):
+    with pytest.raises(UserError, match=r"config\.objective='mine' is not one of bert"):
         PretrainingExperiment.from_dict({**SMALL, "objective": "mine"})
