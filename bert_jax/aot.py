@@ -20,7 +20,7 @@ from typing import Any
 from annotated_types import Interval
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.overrides import flag_for, split_overrides
+from bert_jax.configs.overrides import split_overrides, suggested_flag
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.costs.cases import cases
 from bert_jax.costs.compiling import Compiler
@@ -58,7 +58,8 @@ def parse(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]], list[tuple[s
 def flag_parser() -> FlagParser:
     """The flags of the verb, but for those that set a key of a configuration."""
     parser = FlagParser(prog="python -m bert_jax.aot", description=__doc__)
-    parser.elsewhere = lambda argument: flag_for(argument, PretrainingExperiment) or flag_for(argument, FinetuningExperiment)
+    schemas = (PretrainingExperiment, FinetuningExperiment)
+    parser.elsewhere = lambda argument: next(filter(None, (suggested_flag(argument, schema) for schema in schemas)), "")
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file")
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
     parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")

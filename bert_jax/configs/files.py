@@ -1,4 +1,4 @@
-"""The configuration of a command: an experiment file with the keys that the command line overrides."""
+"""Reads an experiment file and applies the overrides of the command line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ Schema = type | Callable[[JsonObject], type] | None
 
 
 def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Schema, flag: str = "config") -> JsonObject:
-    """The configuration of an experiment file that `--config` (or another `flag`) names as FILE[:ARG], with overrides ("a", "1"),
-    as plain dicts; `schema` as of `parse_flags`, or a function that gives it for what the file returned."""
+    """Returns the configuration of an experiment file as nested plain dicts, with the overrides applied.
+
+    `given` is the value of `--config` (or of another `flag`): FILE[:ARG]. `overrides` are pairs of dotted key and text, such as
+    ("a.b", "1"). `schema` is the dataclass of the experiment, or a function from the file's values to it; with None, keys and
+    types are those of the file's values.
+    """
     config = python_files.load(given, f"--{flag}")
     known = schema if schema is None or isinstance(schema, type) else schema(config)
     for key, text in overrides:

@@ -1,4 +1,4 @@
-"""A fine-tuning experiment: what its file returns becomes frozen dataclasses here, by the rules of `config.py`."""
+"""The frozen dataclasses of a fine-tuning experiment: every key, its type, range and default."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ from bert_jax.training.schedules import FINETUNING
 
 SELECTIONS = ("best", "last")
 Epochs = Annotated[int, Interval(ge=1, le=10_000)]
-AboveZero = Annotated[float, Interval(gt=0, le=1e30)]
-Weight = Annotated[float, Interval(ge=0, le=1e6)]
+Positive = Annotated[float, Interval(gt=0, le=1e30)]
+LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelChanges:
-    """Fields of the model that may differ from those of `init_from`: they change how it trains, not what it is."""
+class ModelOverrides:
+    """Fields of the model configuration that may differ from those of `init_from`: they change how the model trains, not its
+    architecture."""
 
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
     dtype: Annotated[str, OneOf(("auto", *DTYPES))] = "auto"
-    """Matrix products and activations: "float32", "bfloat16", or "auto", which is bfloat16 on TPUs (a product in float32 takes
-    six passes of their matrix units, and such a program several times as long to compile) and float32 elsewhere."""
+    """The type of matrix products and activations: "float32", "bfloat16", or "auto", which is bfloat16 on TPUs (a product in
+    float32 takes six passes of their matrix units, and a float32 program takes several times as long to compile) and float32
+    elsewhere."""
     rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
     scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
     attention: Annotated[str, OneOf(KERNELS)] = "auto"
@@ -49,8 +51,8 @@ class ModelChanges:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HeadChanges:
-    """What the task's head reads, and how; the defaults are the paper's. See `TaskHead`."""
+class HeadOverrides:
+    """The input of the task's head, its LSTM and its dropout; the defaults are the paper's. See `TaskHead`."""
 
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     layers: Annotated[str, OneOf(LAYERS)] = "last"
@@ -60,89 +62,92 @@ class HeadChanges:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How the task is learned; the defaults are within the paper's grid (appendix A.3)."""
+    """The hyperparameters of fine-tuning; the defaults are within the paper's grid (appendix A.3)."""
 
     epochs: Epochs = 3
     batch_size: BatchSize = 32
     """Examples of one update, over all devices."""
-    learning_rate: AboveZero = 2e-5
+    learning_rate: Positive = 2e-5
     warmup_fraction: Share = 0.1
-    """Of all steps (run_classifier.py)."""
+    """The fraction of all steps that is warmup (run_classifier.py)."""
     schedule: Annotated[str, OneOf(tuple(FINETUNING))] = "original"
     """"original" (run_classifier.py), "linear" (transformers'), "slanted_triangular" (ULMFiT) or "constant", after the warmup."""
     accumulation: BatchSize = 1
-    """Microbatches that one update's rows pass in."""
+    """Microbatches per update (gradient accumulation)."""
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """arXiv:1512.00567, section 7."""
-    class_weights: tuple[Weight, ...] = ()
-    """A factor for the loss of each label, in the order of the head's labels; one 0 stands for "balanced": each label counts by
-    the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
+    class_weights: tuple[LossWeight, ...] = ()
+    """A factor for the loss of each label, in the order of the head's labels. A single 0 stands for "balanced": the weight of a
+    label is the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
     layer_decay: Share = 1.0
-    """The learning rate of a layer is this times that of the layer above (ULMFiT; ELECTRA's 0.8 and 0.9)."""
+    """The learning rate of a layer, as a fraction of that of the layer above (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
     freeze_encoder: bool = False
     """Trains the head alone; embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
     gradual_unfreezing: bool = False
-    """The head alone in the first epoch, and one layer more in each that follows (ULMFiT, section 3.3)."""
+    """Trains the head alone in the first epoch, and one more layer in each later epoch (ULMFiT, section 3.3)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectionConfig:
-    """How often the dev set is scored, and which weights are the result."""
+    """How often the dev set is scored, and which weights are exported."""
 
     per_epoch: Annotated[int, Interval(ge=1, le=1_000)] = 1
+    """Evaluations per epoch."""
     select: Annotated[str, OneOf(SELECTIONS)] = "best"
-    """"best": the weights of the best evaluation on dev (arXiv:2002.06305); "last": the last ones."""
+    """"best": the weights with the best score on dev (arXiv:2002.06305); "last": the weights after the last step."""
     patience: CountOrZero = 0
-    """Training ends after so many evaluations without a better one (Prechelt 1998, "Early Stopping - But When?"); 0 never."""
+    """Training ends after this many evaluations without an improvement (Prechelt 1998, "Early Stopping - But When?"); 0 turns
+    early stopping off."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """Learning from a larger fine-tuned model as well (Hinton et al., arXiv:1503.02531)."""
+    """Knowledge distillation from a larger fine-tuned model (Hinton et al., arXiv:1503.02531)."""
 
     teacher: str = ""
-    """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name; empty: none."""
+    """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name; empty for no distillation."""
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
     soft_weight: Share = 0.5
-    """The share of the loss that compares with the teacher's answers."""
-    hidden_weight: Weight = 0.0
-    """The weight of the difference between hidden states; both models must be equally wide."""
+    """The weight of the loss against the teacher's softened predictions; the loss against the labels has 1 minus this."""
+    hidden_weight: LossWeight = 0.0
+    """The weight of the loss between the hidden states of both models, which must have the same hidden size."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """Several runs in one command: every combination of the values given; an empty list stands for the value in `training`.
+    """A sweep over the Cartesian product of these lists; an empty list stands for the single value in `training` (or `seed`).
 
     The paper's grid (appendix A.3) is batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; epochs 2, 3, 4.
     """
 
     batch_sizes: tuple[BatchSize, ...] = ()
-    learning_rates: tuple[AboveZero, ...] = ()
+    learning_rates: tuple[Positive, ...] = ()
     epochs: tuple[Epochs, ...] = ()
     seeds: tuple[Seed, ...] = ()
     devices_per_run: Annotated[int, Interval(ge=0, le=2**20)] = 1
-    """The runs of a sweep go side by side, each on so many devices of one process; several processes (the hosts of a TPU slice)
-    share the runs out. 0 for one run after another, each on all devices of all processes: for models that fill them."""
+    """Devices per run. The runs of a sweep train in parallel, each on this many devices of one process; several processes (the
+    hosts of a TPU slice) divide the runs among themselves. 0: one run after another, each on all devices of all processes, for
+    models that need the memory of all devices."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuningExperiment:
-    """A labelled task, whole."""
+    """The configuration of a fine-tuning run or sweep."""
 
     seed: Seed = 0
-    """Decides the order of the examples, dropout, and the new head's weights."""
+    """Determines the order of the examples, the dropout masks, and the initial weights of a new head."""
     init_from: str = ""
-    """The model to begin with: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B one that has
-    learned MNLI does better (arXiv:1811.01088)."""
+    """The pretrained model: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B, a model
+    fine-tuned on MNLI first scores higher (arXiv:1811.01088)."""
     init_new: str = ""
-    """Parts that it lacks and that begin with random weights, with commas between ("pooler"); the task's head always does."""
+    """Comma-separated parts that `init_from` lacks and that start from random weights ("pooler"), besides the task's head."""
     init_random: bool = False
-    """Takes shape and vocabulary from `init_from`, and random weights: what pretraining is compared with."""
+    """Takes the architecture and vocabulary of `init_from`, but random weights: the baseline without pretraining."""
     keep_head: bool = False
-    """Goes on with the head of `init_from`, which must be the task's own; else a new one takes its place."""
+    """Keeps the head of `init_from`, which must have the task's labels; False starts a new head from random weights."""
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
-    model: ModelChanges = ModelChanges()
-    head: HeadChanges = HeadChanges()
+    model: ModelOverrides = ModelOverrides()
+    head: HeadOverrides = HeadOverrides()
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     training: TrainingConfig = TrainingConfig()
     selection: SelectionConfig = SelectionConfig()
@@ -152,12 +157,11 @@ class FinetuningExperiment:
     checkpoints: CheckpointConfig = dataclasses.field(default_factory=lambda: CheckpointConfig(every=500))
     log_every: Count = 50
     abort_after_skipped: Count = 10
-    """So many steps in a row without a finite loss and gradient end the run."""
+    """The run ends after this many consecutive steps without a finite loss and gradient."""
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> FinetuningExperiment:
-        """The experiment that nested plain values describe. Raises UserError for unknown keys, wrong types and impossible
-        values."""
+        """The experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
         experiment = section(cls, values, "config")
         experiment.validate()
         return experiment
@@ -167,12 +171,12 @@ class FinetuningExperiment:
         return dataclasses.asdict(self)
 
     def validate(self) -> None:
-        """Checks what no single section can see."""
+        """Checks the constraints between sections. Raises UserError."""
         if not self.init_from:
             raise UserError("config.init_from is empty; name the model to fine-tune (directory, workdir or hub name)")
         t, s, d = self.training, self.selection, self.distillation
         if self.init_random and (self.keep_head or self.init_new):
-            raise UserError("config.init_random begins with random weights: keep_head and init_new have no use; leave them out")
+            raise UserError("config.init_random starts from random weights, without keep_head and init_new; leave them out")
         if s.patience and s.select == "last":
             raise UserError(f"config.selection.patience={s.patience} waits for a better evaluation; set selection.select=best")
         if (self.optimizer.decay_power, self.optimizer.end_learning_rate) != (1.0, 0.0):
@@ -180,14 +184,15 @@ class FinetuningExperiment:
         names = [run.name for run in self.runs()]
         for name in names:
             if names.count(name) > 1:
-                raise UserError(f"config.sweep asks twice for the run {name}; leave one out")
+                raise UserError(f"config.sweep contains the run {name} twice; remove the repeated value")
         if d != DistillationConfig() and not d.teacher:
             raise UserError("config.distillation has settings but no teacher; name one in config.distillation.teacher")
         if t.freeze_encoder and t.gradual_unfreezing:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")
 
     def runs(self) -> list[FinetuningExperiment]:
-        """The runs of the sweep, each without one: seeds run fastest, so that the first results are a whole set of seeds."""
+        """The runs of the sweep, each with an empty sweep. Seeds vary fastest, so that the first results cover all seeds of one
+        setting."""
         t, s = self.training, self.sweep
         rates, seeds = s.learning_rates or (t.learning_rate,), s.seeds or (self.seed,)
         axes = (s.batch_sizes or (t.batch_size,), rates, s.epochs or (t.epochs,), seeds)
@@ -203,26 +208,26 @@ class FinetuningExperiment:
 
     @property
     def side_by_side(self) -> bool:
-        """Whether the runs of a sweep share the devices out among themselves."""
+        """Whether the runs of the sweep train in parallel, each on a part of the devices."""
         return bool(self.sweep.devices_per_run) and len(self.runs()) > 1
 
     @property
     def name(self) -> str:
-        """What distinguishes the runs of a sweep: "batch-32_rate-2e-05_epochs-3_seed-0"."""
+        """The name of a run within its sweep: "batch-32_rate-2e-05_epochs-3_seed-0"."""
         t = self.training
         return f"batch-{t.batch_size}_rate-{t.learning_rate:g}_epochs-{t.epochs}_seed-{self.seed}"
 
     def head_config(self, own: TaskHead) -> TaskHead:
-        """The task's `own` head with what `config.head` asks for."""
+        """The task's `own` head with the overrides of `config.head`."""
         c = self.head
         dropout = c.dropout
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
-            dropout = self.model.hidden_dropout  # which `model_config` takes from the encoder
+            dropout = self.model.hidden_dropout  # `model_config` sets the frozen encoder's own to 0
         return dataclasses.replace(own, pooling=c.pooling, layers=c.layers, lstm=c.lstm, dropout=dropout)
 
     def model_config(self, loaded: ModelConfig, platform: str) -> ModelConfig:
-        """The shape that was loaded with what `config.model` asks for on "cpu", "gpu" or "tpu"; no dropout in an encoder that is
-        not trained."""
+        """The `loaded` configuration with the overrides of `config.model` on a `platform` ("cpu", "gpu" or "tpu"); a frozen
+        encoder has no dropout."""
         asked = dataclasses.asdict(self.model)
         if self.model.dtype == "auto":
             asked["dtype"] = "bfloat16" if platform == "tpu" else "float32"

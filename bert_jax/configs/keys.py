@@ -1,4 +1,4 @@
-"""The keys of an experiment by their dotted names: which there are, and which one a person meant who wrote another."""
+"""The dotted keys of an experiment, and suggestions for unknown keys, by spelling and by the names of other codebases."""
 
 from __future__ import annotations
 
@@ -46,24 +46,25 @@ ALIASES = {
     "seed": ("random_seed",),
     "data_dir": ("data", "dataset", "data_path"),
 }
-"""What others call a key: the last part of ours (or more of it, where that is several keys') and the names of other codebases."""
+"""From the last part of a key (two parts where one would be ambiguous) to the names that other codebases give it."""
 
 
-def leaves(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key of a settings dataclass with its annotation; "phases.0.steps" stands for those of all items of a list."""
+def leaf_keys(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every dotted key of a config dataclass with its annotation; a list of groups appears as its item 0 only, as in
+    "phases.0.steps"."""
     for name, hint in hints(schema).items():
         inner = typing.get_args(hint)[:1]
         if is_group(hint):
-            yield from leaves(hint, f"{above}{name}.")
+            yield from leaf_keys(hint, f"{above}{name}.")
         elif inner and is_group(inner[0]):
-            yield from leaves(inner[0], f"{above}{name}.0.")
+            yield from leaf_keys(inner[0], f"{above}{name}.0.")
         else:
             yield above + name, hint
 
 
-def meant(key: str, schema: Any) -> list[str]:
-    """The keys that a person may have meant by `key`, likeliest first; none rather than one that has nothing to do with it."""
-    known = [name for name, _ in leaves(schema)]
+def suggested_keys(key: str, schema: Any) -> list[str]:
+    """Returns the known keys most similar to the unknown `key`, most similar first; an empty list where none is similar."""
+    known = [name for name, _ in leaf_keys(schema)]
     group, _, last = key.replace("-", "_").lower().rpartition(".")
     ours = (last, *(name for name, others in ALIASES.items() if last in others))
     same = [name for name in known if any(f".{name}".endswith(f".{our}") for our in ours)]
@@ -79,8 +80,8 @@ def meant(key: str, schema: Any) -> list[str]:
 
 
 def did_you_mean(key: str, schema: Any, inside: Any = None) -> str:
-    """The clause that helps after an unknown key: those that it may stand for, else the names `inside` its group, if any."""
-    found = meant(key, schema)
+    """The end of an error message about an unknown key: the suggested keys, or else the names `inside` its group."""
+    found = suggested_keys(key, schema)
     if found:
         return f"did you mean {' or '.join(map(repr, found))}?"
     return f"known there: {', '.join(sorted(inside))}" if inside else "there are no keys"

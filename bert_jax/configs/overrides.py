@@ -1,7 +1,7 @@
-"""`--config.a.b=1` on a command line: the key of an experiment that it sets, and its value, read as the key's annotation says.
+"""Overrides on the command line, `--config.a.b=1`: finds the key in the experiment and parses the value by its annotation.
 
-`ml_collections.config_flags` knows only the keys that the experiment file holds, by the types of their values there: a key at its
-default cannot be set, nor one that is None; `null` is a text, 2e3 is no whole number, and an unknown key has no hint.
+`ml_collections.config_flags` is not used: it knows only the keys and types of the values in the experiment file, so it cannot set
+a key at its default or a key that is None. It reads `null` as a string, refuses 2e3 for an integer, and suggests no nearest key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.configs.keys import did_you_mean, meant
+from bert_jax.configs.keys import did_you_mean, suggested_keys
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import described, hints, intervals, is_group, kinds_of
 
@@ -22,7 +22,10 @@ NONE = (UNSET, "none", "None")
 
 
 def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[list[tuple[str, str]], list[str]]:
-    """`--config.a.b=1` and `--config.a.b 1` apart from the other arguments, as pairs ("a.b", "1")."""
+    """Splits `arguments` into overrides, as pairs ("a.b", "1") for `--config.a.b=1` or `--config.a.b 1`, and the rest.
+
+    Raises UserError for an override without a value.
+    """
     overrides, rest = [], []
     waiting = iter(arguments)
     for argument in waiting:
@@ -39,22 +42,23 @@ def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[lis
 
 
 def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str = "config") -> None:
-    """Sets the dotted `key` of `config` (nested plain values) to `text`, read as the type that `schema` gives the key.
+    """Sets the dotted `key` of `config` (nested plain values, changed in place) to `text`, parsed by the key's type in `schema`.
 
-    `phases.0.steps` counts into a list. `null` takes back what the experiment file says: the value is None where the key may be
-    that, and its default otherwise. `schema` is a settings dataclass; None takes the types of the values that are there.
+    `phases.0.steps` indexes into a list. `null` undoes the value of the experiment file: the key becomes None where its type
+    allows that, and its default otherwise. `schema` is a config dataclass; with None, the types are those of the values in
+    `config`. Raises UserError for an unknown key, a group, or a value of another type.
     """
     flag = f"--{flag}.{key}={text}"
     *groups, name = key.split(".")
     node: Any = config
     hint = schema
     for depth, group in enumerate(groups):
-        hint = _inside(node, hint, groups[:depth], group, key, flag, schema)
+        hint = _child_annotation(node, hint, groups[:depth], group, key, flag, schema)
         place = int(group) if isinstance(node, list) else group
         if isinstance(node, dict) and node.get(group) is None:
             node[group] = {}
         node = node[place]
-    hint = _inside(node, hint, groups, name, key, flag, schema)
+    hint = _child_annotation(node, hint, groups, name, key, flag, schema)
     there = node.get(name) if isinstance(node, dict) else node[int(name)]
     items = typing.get_args(hint)[:1]
     inside: list[str] = []
@@ -69,11 +73,11 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
     if text == UNSET and type(None) not in kinds_of(hint) and isinstance(node, dict):
         node.pop(name, None)
     else:
-        node[int(name) if isinstance(node, list) else name] = read_value(flag, text, hint, _now(there, schema, key))
+        node[int(name) if isinstance(node, list) else name] = read_value(flag, text, hint, _current_value(there, schema, key))
 
 
-def _inside(node: Any, hint: Any, above: Sequence[str], name: str, key: str, flag: str, schema: Any) -> Any:
-    """The annotation of what stands under `name` in a group or list of groups. Raises UserError where nothing can."""
+def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, key: str, flag: str, schema: Any) -> Any:
+    """The annotation of `name` in a group or in a list of groups. Raises UserError where the group or list has no `name`."""
     place = ".".join(["config", *above])
     items = typing.get_args(hint)[:1]
     if is_group(hint) and isinstance(node, Mapping):
@@ -86,15 +90,15 @@ def _inside(node: Any, hint: Any, above: Sequence[str], name: str, key: str, fla
             return items[0] if items else type(node[int(name)])
         numbers = f"it has 0 to {len(node) - 1}" if node else "it is empty"
         raise UserError(f"{flag}: there is no {name!r} in {place}; {numbers}")
-    if hint in (None, dict) and isinstance(node, Mapping):  # without a schema: what the file says
+    if hint in (None, dict) and isinstance(node, Mapping):  # without a schema: the types of the file's values
         if name in node:
             return type(node[name])
         raise UserError(f"{flag}: there is no {name!r} in {place}; known there: {', '.join(map(str, node)) or 'nothing'}")
     raise UserError(f"{flag}: there is no {name!r} in {place}; {place} is a single value")
 
 
-def _now(there: Any, schema: Any, key: str) -> str:
-    """What a message says of the value that a key has: that of the experiment file, else the default."""
+def _current_value(there: Any, schema: Any, key: str) -> str:
+    """The end of an error message, " (now VALUE)": the key's value in the experiment file, or its default; "" without either."""
     if there is None and schema is not None:
         for name in key.split("."):
             if not is_group(schema):
@@ -106,19 +110,19 @@ def _now(there: Any, schema: Any, key: str) -> str:
 
 
 def read_value(flag: str, text: str, hint: Any, now: str = "") -> Any:
-    """`text` as the first of the types of the annotation `hint` that it can be. Raises UserError, which says what was wanted."""
+    """Parses `text` as the first type of the annotation `hint` that accepts it. Raises UserError naming the accepted types."""
     kinds = [kind for kind in kinds_of(hint) if kind is not type(None)]
     if len(kinds) < len(kinds_of(hint)) and text in NONE:
         return None
     for kind in kinds:
         with contextlib.suppress(ValueError, KeyError, OverflowError):
-            return _read(text, kind)
-    wanted = " or ".join(map(_named, kinds))
+            return _parse(text, kind)
+    wanted = " or ".join(map(_type_name, kinds))
     ranges = "".join(f", {described(one)}" for one in intervals(hint))
     raise UserError(f"{flag}: wanted {wanted}{ranges}{now}")
 
 
-def _read(text: str, kind: Any) -> Any:
+def _parse(text: str, kind: Any) -> Any:
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     if kind is int:
@@ -129,12 +133,12 @@ def _read(text: str, kind: Any) -> Any:
     if kind is float:
         return float(text)
     if kind in (list, tuple) or typing.get_origin(kind) is tuple:
-        return _list(text, kinds_of(typing.get_args(kind)[0]) if typing.get_args(kind) else ())
+        return _parse_list(text, kinds_of(typing.get_args(kind)[0]) if typing.get_args(kind) else ())
     return text
 
 
-def _list(text: str, kinds: Sequence[Any]) -> list[Any]:
-    """`[1, 2]`, `1,2` and `['a', 'b']`, and `[a,b]`, as a shell leaves of quotes what is inside of quotes."""
+def _parse_list(text: str, kinds: Sequence[Any]) -> list[Any]:
+    """Parses `[1, 2]`, `1,2`, `['a', 'b']` and `[a,b]`: a shell removes the quotes inside of unquoted brackets."""
     if not text.strip():
         raise ValueError
     with contextlib.suppress(ValueError, SyntaxError):
@@ -148,16 +152,17 @@ def _list(text: str, kinds: Sequence[Any]) -> list[Any]:
             raise ValueError
         inner = inner[1:-1]
     words = [word.strip().strip("'\"") for word in inner.split(",")]
-    return [_read(word, kinds[0] if kinds else str) for word in words if word]
+    return [_parse(word, kinds[0] if kinds else str) for word in words if word]
 
 
-def _named(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     if typing.get_origin(kind) is tuple and str in kinds_of(typing.get_args(kind)[0]):
         return "a list as [a, b]"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(kind, "a list as [1, 2]")
 
 
-def flag_for(argument: str, schema: Any) -> str:
-    """The clause that helps after an unknown flag such as `--learning_rate` that is a key of the experiment; "" for any other."""
-    found = meant(argument.lstrip("-").partition("=")[0], schema) if schema is not None else []
+def suggested_flag(argument: str, schema: Any) -> str:
+    """The end of an error message about an unknown flag that is similar to a key of the experiment, such as `--learning_rate`:
+    "did you mean --config.optimizer.learning_rate?"; "" for any other flag."""
+    found = suggested_keys(argument.lstrip("-").partition("=")[0], schema) if schema is not None else []
     return f"did you mean {' or '.join(f'--config.{key}' for key in found)}?" if found else ""

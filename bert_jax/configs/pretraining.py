@@ -1,7 +1,7 @@
-"""An experiment: what its file returns becomes frozen dataclasses here, and nothing behind this module sees a ConfigDict.
+"""The frozen dataclasses of a pretraining experiment: every key, its type, range and default.
 
-An experiment file names only what it changes; every other key has the default written here or in the `settings.py` of the folder
-it belongs to. A key that no dataclass declares is an error naming the nearest one, never a silent default.
+An experiment file contains only the keys that it changes. The defaults of all other keys are here, or in the dataclass of the
+folder that a group belongs to (`ModelConfig`, `ExampleConfig`, ...). An unknown key is an error that suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from bert_jax.training.schedules import Warmup
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """Where the tokenised corpus is; `python -m bert_jax.corpus` makes one."""
+    """The directory of the tokenised corpus, which `python -m bert_jax.corpus` writes."""
 
     directory: Name = "runs/embedded_corpus"
 
 
-OF_ROWS = ("length", "max_predictions", "packed_examples")
-"""The keys of `config.examples` that a phase may have of its own."""
+ROW_KEYS = ("length", "max_predictions", "packed_examples")
+"""The keys of `config.examples` that a phase may override."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
-    """A stretch of training with its own row length, batch and learning rate. Optimizer moments carry over from phase to
-    phase. `length`, `max_predictions` and `packed_examples` are those of `config.examples` where they are left out."""
+    """A phase of training with its own row length, batch size and learning rate. The optimizer's moments carry over to the next
+    phase. `length`, `max_predictions` and `packed_examples` default to those of `config.examples`."""
 
     steps: Count
     length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
@@ -57,43 +57,47 @@ class PhaseConfig:
     max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
     packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
     accumulation: BatchSize = 1
-    """Microbatches that one update's rows pass in; the result is the same, the memory that much smaller."""
+    """Microbatches per update (gradient accumulation): the same result, with activations for batch_size / accumulation rows in
+    memory."""
     learning_rate: Rate = 1e-4
     warmup_steps: CountOrZero = 0
     continue_schedule: bool = False
-    """True: no new warmup; this phase lies on the decay that the phase before began (the paper's 128-then-512 run is one
-    schedule)."""
+    """True: no new warmup; the phase continues the decay of the previous phase (the paper's 128-then-512 run is one schedule)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How often the held-out split is scored, and on how much of it."""
+    """The evaluation on the held-out split."""
 
     every: Count = 1_000
+    """Steps between evaluations."""
     rows: Count = 10_000
-    """At most this many rows, the same ones every time; a smaller split is used whole."""
+    """At most this many rows, the same rows at every evaluation; all rows of a smaller split."""
     batch_size: BatchSize = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """How often the state is saved, and how many states are kept."""
+    """The checkpoints of the training state."""
 
     every: Count = 1_000
+    """Steps between checkpoints."""
     keep: Count = 2
+    """The newest checkpoints that are kept; older ones are deleted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingExperiment:
-    """A pretraining run, whole."""
+    """The configuration of a pretraining run."""
 
     seed: Seed = 0
     init_from: str = ""
-    """The model whose weights the run begins with: Hugging Face directory, workdir, or name on the hub; empty: random ones."""
+    """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub; empty for random
+    weights."""
     init_new: str = ""
-    """Parts that `init_from` lacks and that begin with random weights, with commas between: "mlm_head,nsp_head"."""
+    """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
     init_drop: str = ""
-    """Parts of `init_from` that are left out."""
+    """Comma-separated parts of `init_from` that are left out."""
     objective: Annotated[str, OneOf(tuple(PRETRAINING))] = "bert"
     """"bert": masked language modelling, and next sentence prediction where rows hold pairs."""
     corpus: CorpusConfig = CorpusConfig()
@@ -106,20 +110,20 @@ class PretrainingExperiment:
     checkpoints: CheckpointConfig = CheckpointConfig()
     log_every: Count = 100
     abort_after_skipped: Count = 10
-    """So many steps in a row without a finite loss and gradient end the run."""
+    """The run ends after this many consecutive steps without a finite loss and gradient."""
 
     @property
     def next_sentence(self) -> bool:
-        """Whether next sentence prediction is trained, and with it the pooler: where rows hold pairs."""
+        """Whether next sentence prediction, and with it the pooler, is trained: True where examples are sentence pairs."""
         return self.examples.pairs != "none"
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> PretrainingExperiment:
-        """The experiment that nested plain values describe. Raises UserError for unknown keys, wrong types and impossible
-        values."""
+        """The experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
         if isinstance(values, Mapping):
-            section(ExampleConfig, values.get("examples", {}), "config.examples", cls)  # its own faults, before phases take it up
-        experiment = section(cls, _with_rows(values), "config")
+            # first, so that an error in config.examples is not reported as one of the phases that inherit its values
+            section(ExampleConfig, values.get("examples", {}), "config.examples", cls)
+        experiment = section(cls, _with_row_defaults(values), "config")
         experiment.validate()
         return experiment
 
@@ -128,16 +132,16 @@ class PretrainingExperiment:
         return dataclasses.asdict(self)
 
     def validate(self) -> None:
-        """Checks what no single section can see."""
+        """Checks the constraints between sections. Raises UserError."""
         if not self.phases:
             raise UserError("the experiment has no phases, so nothing to train; give config.phases at least one with its steps")
         if (self.init_new or self.init_drop) and not self.init_from:
-            raise UserError("config.init_new and config.init_drop are about the model config.init_from, which is empty; name one")
+            raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
         if (steps := self.phase_starts()[-1]) > MOST:
             raise UserError(f"config.phases have {counted(steps, 'step')} together, which must be at most {MOST:,}; shorten them")
         if self.next_sentence and self.model.type_vocab_size < 2:
             raise UserError(
-                f"config.model.type_vocab_size={self.model.type_vocab_size} has no type for the second text of a pair; "
+                f"config.model.type_vocab_size={self.model.type_vocab_size} has no embedding for the second text of a pair; "
                 "set it to 2, or config.examples.pairs=none"
             )
         for i, phase in enumerate(self.phases):
@@ -152,7 +156,7 @@ class PretrainingExperiment:
                     f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
                 )
             if phase.continue_schedule and i == 0:
-                raise UserError(f"{key}.continue_schedule: the first phase has no schedule before it to continue")
+                raise UserError(f"{key}.continue_schedule: no phase precedes the first one; leave it out there")
             if not phase.continue_schedule and not 0 <= phase.warmup_steps <= phase.steps:
                 raise UserError(f"{key}.warmup_steps={phase.warmup_steps} must be between 0 and the phase's steps={phase.steps}")
             try:
@@ -161,23 +165,23 @@ class PretrainingExperiment:
                 raise UserError(f"{key}: {error}") from None
 
     def example_config(self, phase: int) -> ExampleConfig:
-        """What the rows of one phase look like."""
+        """The configuration of a phase's examples and rows."""
         p = self.phases[phase]
-        return dataclasses.replace(self.examples, **{name: getattr(p, name) for name in OF_ROWS})
+        return dataclasses.replace(self.examples, **{name: getattr(p, name) for name in ROW_KEYS})
 
     def phase_starts(self) -> list[int]:
-        """The first step of every phase, and last the number of steps of the whole run."""
+        """The first step of every phase, followed by the number of steps of the whole run."""
         starts = [0]
         for phase in self.phases:
             starts.append(starts[-1] + phase.steps)
         return starts
 
     def phase_seed(self, phase: int) -> int:
-        """The seed of a phase's rows: every phase walks the corpus in an order of its own."""
+        """The seed of a phase's rows: every phase reads the corpus in a different order."""
         return self.seed + phase * 2**32
 
     def schedules(self) -> list[Warmup]:
-        """One warmup-and-decay per phase that begins one, lengthened by the phases that continue it."""
+        """The warmup-and-decay schedules: one for every phase without `continue_schedule`, extended over the phases with it."""
         result: list[Warmup] = []
         for start, phase in zip(self.phase_starts(), self.phases, strict=False):
             if phase.continue_schedule:
@@ -196,10 +200,10 @@ class PretrainingExperiment:
         return result
 
 
-def _with_rows(values: JsonObject) -> JsonObject:
-    """`values` of an experiment, in which phases that leave out how long their rows are have that of `config.examples`."""
+def _with_row_defaults(values: JsonObject) -> JsonObject:
+    """The `values` of an experiment, in which phases take the `ROW_KEYS` that they leave out from `config.examples`."""
     examples, phases = values.get("examples"), values.get("phases")
     if not isinstance(examples, Mapping) or not isinstance(phases, list | tuple):
         return values
-    given = {name: examples[name] for name in OF_ROWS if name in examples}
+    given = {name: examples[name] for name in ROW_KEYS if name in examples}
     return {**values, "phases": [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]}

@@ -1,7 +1,8 @@
-"""Nested plain values to frozen dataclasses: unknown keys, wrong types and values outside their ranges are UserErrors.
+"""Builds frozen dataclasses from nested plain values; unknown keys, wrong types and values out of range are UserErrors.
 
-dacite does not make this shorter: with the same messages it takes 81 lines. It gives no path for an unknown key, from which the
-nearest key is sought, takes True for 1, and builds a group, whose own checks then fail first, before its ranges can be checked.
+dacite would not make this shorter: with the same messages it takes 81 lines. It does not report the path of an unknown key, which
+the suggestion of the nearest key needs; it accepts True for 1; and it builds a group before its ranges can be checked, so that
+the group's own checks fail first.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ Section = TypeVar("Section")
 
 
 def section(kind: type[Section], values: Any, where: str, root: Any = None) -> Section:
-    """A dataclass from nested plain values; sections and lists of sections are built in turn.
+    """Builds the dataclass `kind` from nested plain values; its sections and lists of sections are built recursively.
 
-    Raises UserError for a key that it does not have, a value of another type or outside the range that its annotation says, and
-    a key that is missing. `root` is the dataclass of the whole experiment, in which an unknown key is looked for.
+    `where` is the dotted key of the section, for messages. `root` is the dataclass of the whole experiment, whose keys are
+    suggested for an unknown key. Raises UserError for an unknown or missing key, and for a value whose type or range differs
+    from the annotation.
     """
     root = root or kind
     if not isinstance(values, Mapping):
@@ -45,7 +47,7 @@ def section(kind: type[Section], values: Any, where: str, root: Any = None) -> S
 
 
 def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
-    """`value` as what the annotation `hint` of its field describes."""
+    """Converts and checks `value` by the annotation `hint` of its field."""
     items = typing.get_args(hint)[:1]
     if is_group(hint):
         return section(hint, value, key, root)
@@ -59,14 +61,14 @@ def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
 
 
 def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
-    """`value` as one of `kinds`; whole numbers pass for floats, lists for tuples, and nothing else is converted."""
+    """Returns `value` as one of the types `kinds`; only integers are converted to floats, and lists to tuples."""
     for kind in kinds:
         if typing.get_origin(kind) is tuple:
             if isinstance(value, Sequence) and not isinstance(value, str):
                 inside = kinds_of(typing.get_args(kind)[0])
                 return tuple(_typed(f"{key}.{i}", item, inside, dataclasses.MISSING) for i, item in enumerate(value))
         elif kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value) if abs(value) < 10**300 else value  # which no range holds
+            return float(value) if abs(value) < 10**300 else value  # float() would overflow; the range check refuses the integer
         elif type(value) is kind:
             return value
     names = {bool: "true or false", float: "a float", int: "an int", str: "a str", type(None): "none"}

@@ -23,9 +23,9 @@ from bert_jax.programs.lowered import (
     costliest_run,
     evaluation_step,
     finetuning_step,
+    model_config_to_finetune,
     pretraining_step,
-    shape_to_finetune,
-    with_keys,
+    with_overrides,
 )
 
 
@@ -45,7 +45,7 @@ class Case:
     def lower(self, devices: Sequence[Any]) -> StepProgram:
         """Its program for those devices."""
         if isinstance(self.experiment, FinetuningExperiment):
-            return finetuning_step(self.experiment, shape_to_finetune(self.model), devices)
+            return finetuning_step(self.experiment, model_config_to_finetune(self.model), devices)
         make = evaluation_step if self.kind == "eval" else pretraining_step
         return make(self.experiment, self.phase, devices)
 
@@ -78,7 +78,7 @@ class Case:
 
     def changed(self, changes: Mapping[str, Any]) -> Case:
         """With other values for dotted keys of the experiment. Raises UserError where it is none with them."""
-        return dataclasses.replace(self, experiment=with_keys(self.experiment, changes))
+        return dataclasses.replace(self, experiment=with_overrides(self.experiment, changes))
 
     def batch_key(self, name: str) -> str:
         """The key of the experiment that sets `name` ("batch_size", "accumulation") for this step."""

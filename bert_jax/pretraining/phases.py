@@ -47,4 +47,4 @@ class Phase:
         UserError where none was saved for this phase and it `must_be_saved`."""
         function = self._program.training_step(self.index)
         arguments = self._program.state, self.on_devices(self.rows(step))
-        return compiled(function, *arguments, mesh=self._program.mesh, saved=self._saved, must=must_be_saved)
+        return compiled(function, *arguments, mesh=self._program.mesh, saved=self._saved, must_be_saved=must_be_saved)

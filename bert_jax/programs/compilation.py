@@ -1,4 +1,4 @@
-"""Compiles the steps of a run, and says how long that took."""
+"""Compiles the steps of a run and logs the time that compilation took."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def compiling(what: str, prefix: str = "") -> Iterator[None]:
-    """Says that `what` is being compiled, which may take minutes, and afterwards how long it took."""
+    """Logs that `what` is being compiled, which may take minutes, and afterwards the time that it took."""
     start = time.monotonic()
     log.info("%scompiling %s", prefix, what)
     yield
@@ -29,11 +29,17 @@ def compiling(what: str, prefix: str = "") -> Iterator[None]:
 
 
 def compiled(
-    function: jax.stages.Wrapped, *arguments: PyTree[jax.Array], mesh: Mesh, saved: pathlib.Path | None = None, must: bool = True
+    function: jax.stages.Wrapped,
+    *arguments: PyTree[jax.Array],
+    mesh: Mesh,
+    saved: pathlib.Path | None = None,
+    must_be_saved: bool = True,
 ) -> jax.stages.Compiled:
-    """`function` compiled for such arguments, so that the first step is as fast as the others and the log says what
-    compiling took; loaded from the directory `saved` where that is given. Raises UserError where it `must` be there and is not;
-    a run that is under way rather compiles."""
+    """Returns the jitted `function` compiled for the shapes of `arguments`, or loaded from the directory `saved`.
+
+    Compiling before the first step keeps compilation out of the first step's time. Where `saved` lacks the program, raises
+    UserError if it `must_be_saved`, and otherwise compiles: a run that has already trained some steps should go on.
+    """
     start = time.monotonic()
     lowered = function.lower(*arguments)
     program = None
@@ -41,9 +47,9 @@ def compiled(
         try:
             program = load_program(saved, lowered, list(mesh.devices.flat))
         except UserError as error:
-            if must:
+            if must_be_saved:
                 raise
-            log.warning("compiling, for %s", error)
+            log.warning("the training step is compiled again: %s", error)
     if program is not None:
         log.info("loaded the training step in %s", duration(time.monotonic() - start))
         return program

@@ -1,4 +1,5 @@
-"""The steps of the verbs as they are, lowered for a mesh of any devices, present or not: what `aot` compiles."""
+"""The steps of `pretrain` and `finetune`, lowered for a mesh of described devices, which need not be attached; `aot` compiles
+them."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from bert_jax.tasks.registry import head_class
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.steps import TrainState
 
-Described = TypeVar("Described", bound=PretrainingExperiment | FinetuningExperiment)
+Experiment = TypeVar("Experiment", bound=PretrainingExperiment | FinetuningExperiment)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,22 +43,24 @@ class StepProgram:
     state: TrainState | Mapping[str, PyTree[jax.ShapeDtypeStruct]]
     """Abstract arrays with their shardings: a `TrainState`, or the parameters of an evaluation step."""
     batch: Mapping[str, jax.ShapeDtypeStruct]
-    """Likewise."""
+    """Abstract arrays with their shardings."""
     rows: int
-    """Of the batch, over all devices."""
+    """Rows of the batch, over all devices."""
     length: int
+    """Tokens of a row."""
     flops: float
     """Model FLOPs of the step over all devices, by `metrics.report.row_flops`."""
 
     def arguments(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-        """What goes in, by what it is."""
+        """The arguments of the step by name: "parameters", "optimizer" (of a training step) and "batch"."""
         if isinstance(self.state, TrainState):
             return {"parameters": self.state.params, "optimizer": self.state.opt_state, "batch": self.batch}
         return {"parameters": self.state, "batch": self.batch}
 
 
 def batch_shapes(rows: int, length: int, predictions: int, examples: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The arrays of a pretraining batch, as `examples/assemble.py` makes them."""
+    """The abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked positions and
+    at most `examples` packed examples, as `examples/assemble.py` builds them."""
     widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
     widths |= dict.fromkeys(("masked_positions", "masked_targets"), predictions)
     widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)
@@ -65,30 +68,30 @@ def batch_shapes(rows: int, length: int, predictions: int, examples: int) -> dic
 
 
 def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
-    """The training step of a phase: the function that `pretrain` jits, on the experiment's mesh of `devices`."""
+    """The training step of a phase, the same function that `pretrain` jits, lowered for the experiment's mesh of `devices`."""
     mesh = make_mesh(experiment.mesh, devices)
     p = experiment.phases[phase]
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
     program = pretraining_program(experiment, mesh)
-    batch = _on(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
+    batch = _sharded_by_row(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
     lowered = _lower(mesh, program.training_step(phase), program.state, batch)
     flops = p.batch_size * phase_row_flops(experiment, phase)
     return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops)
 
 
 def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
-    """The step that scores held-out rows of a phase's length: forward alone, a third of a training step's FLOPs."""
+    """The step that scores held-out rows of a phase's length. It has a third of a training step's FLOPs: no backward pass."""
     mesh = make_mesh(experiment.mesh, devices)
     p, rows = experiment.phases[phase], experiment.evaluation.batch_size
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
     boxed = trained_parameters(experiment)
     params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
-    batch = _on(mesh, batch_shapes(rows, p.length, p.max_predictions, p.packed_examples))
+    batch = _sharded_by_row(mesh, batch_shapes(rows, p.length, p.max_predictions, p.packed_examples))
     lowered = _lower(mesh, jitted_eval_step(experiment, mesh), params, batch)
     return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * phase_row_flops(experiment, phase) / 3)
 
 
-def _on(mesh: Mesh, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
+def _sharded_by_row(mesh: Mesh, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, BATCH)), batch)
 
 
@@ -98,10 +101,12 @@ def _lower(mesh: Mesh, step: jax.stages.Wrapped, *arguments: PyTree[jax.ShapeDty
 
 
 def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[jax.Device]) -> StepProgram:
-    """The step of a task, on a model of the shape `model`; of a sweep, that of its `costliest_run`, on the devices of a run.
+    """The training step of a task for the model configuration `model`; for a sweep, the step of its `costliest_run`, on the
+    devices of one run.
 
-    Its rows depend on the data, which is not read: one for every unit of the batch, of the task's length (of a choice with four
-    candidates, of four times that), so more than packing needs. A teacher's answers are in the batch, the teacher is not.
+    The data is not read, so the number of rows is an upper bound: one row of the task's length for every example of the batch
+    (four times the length for multiple choice with four candidates), while packing needs fewer. With a teacher, its predictions
+    are part of the batch; the teacher itself is not part of the step.
     """
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
@@ -121,20 +126,21 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
         states = (rows, config.num_layers + 1, shape.length, config.hidden_size)
         batch["teacher_hidden_states"] = jax.ShapeDtypeStruct(states, config.dtype)
     scalars = {"steps": np.int32(0), "warmup_steps": np.int32(0), "peak": np.float32(0), "seed": np.uint32(0)}
-    state, arrays = with_shardings(program.abstract, program.shardings), _on(mesh, batch)
+    state, arrays = with_shardings(program.abstract, program.shardings), _sharded_by_row(mesh, batch)
     flops = model_row_flops(config, shape.length)
-    flops /= 3 if t.freeze_encoder else 1  # forward alone
+    flops /= 3 if t.freeze_encoder else 1  # a frozen encoder has no backward pass
     lowered = _lower(mesh, program.train, state, arrays, scalars)
     return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops)
 
 
 def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
-    """The run of its sweep with most rows a step, and of those the one with most epochs."""
+    """The run of the experiment's sweep with the largest batch, and among those the run with the most epochs."""
     return max(experiment.runs(), key=lambda run: (run.training.batch_size, run.training.epochs))
 
 
-def shape_to_finetune(name: str) -> ModelConfig:
-    """The shape of a published size, or of the model in a directory."""
+def model_config_to_finetune(name: str) -> ModelConfig:
+    """The model configuration of a published size, or of the model in a directory. Raises UserError for a directory without
+    config.json and for an unknown size."""
     directory = pathlib.Path(name)
     if (directory / "config.json").is_file():
         return config_from_json(read_object(directory / "config.json", "copy the model again"), name)
@@ -143,9 +149,9 @@ def shape_to_finetune(name: str) -> ModelConfig:
     return ModelConfig(**published(name))  # type: ignore[arg-type]
 
 
-def with_keys(experiment: Described, changes: Mapping[str, Json]) -> Described:
-    """The experiment with other values for dotted keys such as `phases.0.accumulation`. Raises UserError where it is none with
-    them."""
+def with_overrides(experiment: Experiment, changes: Mapping[str, Json]) -> Experiment:
+    """The experiment with other values for dotted keys such as `phases.0.accumulation`. Raises UserError where the changed
+    experiment is not valid."""
     for key, value in changes.items():
         experiment = _replaced(experiment, key.split("."), value)
     experiment.validate()

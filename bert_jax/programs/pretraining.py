@@ -31,7 +31,7 @@ from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingProgram:
-    """What a pretraining run computes with on a mesh."""
+    """The optimizer, state layout and jitted steps of a pretraining run on a mesh."""
 
     experiment: PretrainingExperiment
     mesh: Mesh
@@ -42,50 +42,50 @@ class PretrainingProgram:
     """The shardings alone, a tree like the state."""
 
     def training_step(self, phase: int) -> jax.stages.Wrapped:
-        """The jitted training step of a phase, see `jitted_train_step`."""
+        """The jitted training step of a phase; see `jitted_train_step`."""
         return jitted_train_step(self.experiment, phase, self.optimizer, self.shardings, self.mesh)
 
     def begin(self, parameters: PyTree[jax.Array] | None = None) -> TrainState:
-        """The state before step 0 on the mesh: of these `parameters`, or of random ones that follow from the seed."""
+        """The state before step 0 on the mesh, with these `parameters`, or with random ones drawn from the experiment's seed."""
         if parameters is None:
             return jax.jit(functools.partial(initial_state, self.experiment, self.optimizer), out_shardings=self.shardings)()
         return jax.jit(functools.partial(new_state, optimizer=self.optimizer), out_shardings=self.shardings)(parameters)
 
 
 def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh) -> PretrainingProgram:
-    """The optimizer and the layout of the state of `experiment` on `mesh`; no memory is used."""
+    """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays."""
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
     return PretrainingProgram(experiment, mesh, optimizer, with_shardings(abstract, shardings), shardings)
 
 
 def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
-    """Raises UserError where the rows of a phase or of the evaluation do not divide among the devices of `mesh`."""
+    """Raises UserError where the batch size of a phase or of the evaluation is not divisible among the devices of `mesh`."""
     for i, phase in enumerate(experiment.phases):
         check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
     check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
 
 
 def initial_state(experiment: PretrainingExperiment, optimizer: optax.GradientTransformation) -> TrainState:
-    """The state before step 0, a function of the seed alone."""
+    """The state before step 0, with random parameters; it depends on the seed only, not on the mesh."""
     key = jax.random.key(experiment.seed)
     return new_state(nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence)), optimizer)
 
 
 def trained_parameters(experiment: PretrainingExperiment) -> dict[str, PyTree[nn.Partitioned]]:
-    """The boxed shapes of what a run trains: without pairs there is neither pooler nor next-sentence head."""
+    """The boxed abstract parameters of a run. A run without sentence pairs has neither pooler nor next-sentence head."""
     return abstract_parameters(experiment.model, next_sentence=experiment.next_sentence)
 
 
 def state_layout(
     experiment: PretrainingExperiment, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> tuple[TrainState, TrainState]:
-    """The shapes of the state, and the NamedSharding of each of its arrays on `mesh`; no memory is used."""
+    """The abstract state, and the NamedSharding of each of its arrays on `mesh`; allocates no arrays."""
     return _layout(experiment, trained_parameters(experiment), optimizer, mesh)
 
 
 def former_layout(experiment: PretrainingExperiment, mesh: Mesh) -> TrainState | None:
-    """The layout of a state saved while runs without pairs still had a pooler and a next-sentence head, which nothing trained;
+    """The layout of states saved by earlier versions, in which runs without pairs had an untrained pooler and next-sentence head;
     None for a run with pairs."""
     if experiment.next_sentence:
         return None
@@ -107,7 +107,7 @@ def _layout(
 def jitted_train_step(
     experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation, shardings: TrainState, mesh: Mesh
 ) -> jax.stages.Wrapped:
-    """The jitted step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state goes to the new one."""
+    """The jitted training step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state is donated."""
     model = experiment.model
     step = functools.partial(
         train_step,
@@ -128,13 +128,13 @@ def objective_of(experiment: PretrainingExperiment) -> Objective:
 
 
 def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:
-    """The jitted step that scores a batch, (parameters, batch) -> sums, whole on every device of `mesh`."""
+    """The jitted evaluation step, (parameters, batch) -> sums; the sums are replicated on every device of `mesh`."""
     scored = functools.partial(eval_step, objective=objective_of(experiment))
     return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def phase_row_flops(experiment: PretrainingExperiment, i: int) -> float:
-    """Model FLOPs of one row of a phase, forward and backward."""
+    """Model FLOPs of the forward and backward pass of one row of a phase."""
     phase = experiment.phases[i]
     return model_row_flops(experiment.model, phase.length, phase.max_predictions)
 

@@ -1,7 +1,7 @@
-"""Compiled training steps on disk: `aot --save=DIR` writes them on any machine, `pretrain --compiled=DIR` starts with them.
+"""Compiled training steps on disk: `aot --save=DIR` writes them on any machine, `pretrain --compiled=DIR` loads them.
 
-A program is valid for one JAX, one compiler, one kind and number of chips, and one step to the letter: its file is named by a
-hash of all of that, the step as the lowered text, and begins with a line that says it in words.
+A program is valid for one version of JAX, one compiler version, one kind and number of chips, and one lowered step. The file name
+is a hash of all of these; the first line of the file names all but the step (`compatibility`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _compiler_version(devices: Sequence[jax.Device]) -> str:
     return f"{name} {importlib.metadata.version(name)}"
 
 
-def made_for(devices: Sequence[jax.Device]) -> str:
-    """What a program is valid for besides its step, in words: `16 x TPU v5 lite, jax 0.10.2, libtpu 0.0.42.1`."""
+def compatibility(devices: Sequence[jax.Device]) -> str:
+    """The devices and versions that a program is valid for: `16 x TPU v5 lite, jax 0.10.2, libtpu 0.0.42.1`."""
     return f"{len(devices)} x {devices[0].device_kind}, jax {jax.__version__}, {_compiler_version(devices)}"
 
 
@@ -46,20 +46,21 @@ def save_program(
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / program_name(lowered, devices)
     part = file.with_suffix(".part")
-    part.write_bytes(made_for(devices).encode() + b"\n" + payload)
+    part.write_bytes(compatibility(devices).encode() + b"\n" + payload)
     part.replace(file)
     return file
 
 
 def load_program(directory: pathlib.Path, lowered: jax.stages.Lowered, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
-    """The compiled form of `lowered` from `directory`. Files there run as code: do not use a directory that others can write to.
+    """Loads the compiled form of `lowered` from `directory`. The files are unpickled and can run any code: do not use a directory
+    that others can write to.
 
     Raises UserError where the directory does not exist, or holds no program for this step, these devices and this JAX.
     """
     remedy = "make it with `python -m bert_jax.aot --save=DIR` and the same --config, or leave --compiled out"
     if not directory.is_dir():
         raise UserError(f"--compiled={directory} is no directory; {remedy}")
-    file, here = directory / program_name(lowered, devices), made_for(devices)
+    file, here = directory / program_name(lowered, devices), compatibility(devices)
     if not file.exists():
         kept = sorted({_first_line(other) for other in directory.glob(f"*{SUFFIX}")})
         holds = f"programs for {' and for '.join(kept)}" if kept else "no programs"
@@ -69,7 +70,7 @@ def load_program(directory: pathlib.Path, lowered: jax.stages.Lowered, devices: 
     payload = file.read_bytes().partition(b"\n")[2]
     try:
         return serialize_executable.deserialize_and_load(payload, arguments, lowered.out_tree, execution_devices=list(devices))
-    except Exception as error:  # what the file holds decides which: it is unpickled
+    except Exception as error:  # unpickling a damaged file can raise any exception
         raise UserError(f"--compiled: {file} cannot be loaded here: {str(error).splitlines()[0]}; {remedy}") from error
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from annotated_types import Interval
 
 from bert_jax.configs.files import read_experiment
-from bert_jax.configs.overrides import UNSET, flag_for, split_overrides
+from bert_jax.configs.overrides import UNSET, split_overrides, suggested_flag
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser
@@ -73,7 +73,7 @@ def parse_flags(
 def flag_parser(verb: str, description: str | None, schema: type | None = None) -> FlagParser:
     """The flags of a verb that trains, but for those that set a key of its configuration."""
     parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
-    parser.elsewhere = lambda argument: flag_for(argument, schema)
+    parser.elsewhere = lambda argument: suggested_flag(argument, schema)
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
     parser.add_argument("--workdir", metavar="DIR", help="directory of this run; the same one again continues it")
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")

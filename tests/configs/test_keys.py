@@ -9,7 +9,7 @@ import pytest
 from bert_jax import predict
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.keys import ALIASES, leaves, meant
+from bert_jax.configs.keys import ALIASES, leaf_keys, suggested_keys
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import FlagParser
@@ -41,12 +41,12 @@ BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
     ],
 )
 def test_the_whole_tree_is_searched_for_the_key_that_was_meant(key: str, finetunes: list[str], pretrains: list[str]):
-    assert sorted(meant(key, FinetuningExperiment)) == sorted(finetunes)
-    assert sorted(meant(key, PretrainingExperiment)) == sorted(pretrains)
+    assert sorted(suggested_keys(key, FinetuningExperiment)) == sorted(finetunes)
+    assert sorted(suggested_keys(key, PretrainingExperiment)) == sorted(pretrains)
 
 
 def test_every_alias_stands_for_a_key_and_is_none_itself():
-    known = [f".{key}" for schema in (PretrainingExperiment, FinetuningExperiment) for key, _ in leaves(schema)]
+    known = [f".{key}" for schema in (PretrainingExperiment, FinetuningExperiment) for key, _ in leaf_keys(schema)]
     assert [name for name in ALIASES if not any(key.endswith(f".{name}") for key in known)] == []
 
 

@@ -65,13 +65,13 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("phases.0.batch_size", 0, "batch_size=0 must be at least 1"),
         ("phases.0.accumulation", 3, "batch_size=256 does not divide into 3 microbatches"),
         ("phases.0.warmup_steps", 11, "warmup_steps=11 must be between 0 and the phase's steps=10"),
-        ("phases.0.continue_schedule", True, "no schedule before it"),
+        ("phases.0.continue_schedule", True, "no phase precedes the first one"),
         ("phases.0.max_predictions", 0, "max_predictions=0"),
         ("examples.pairs", "papper", "did you mean 'paper'"),
         ("examples.whole_word", 1, "must be true or false"),
         ("mesh.data", 0, "mesh.data=0"),
         ("log_every", 0, "log_every=0"),
-        ("model.type_vocab_size", 1, "has no type for the second text of a pair; set it to 2, or config.examples.pairs=none"),
+        ("model.type_vocab_size", 1, "has no embedding for the second text of a pair; set it to 2, or config.examples.pairs"),
     ],
 )
 def test_an_impossible_value_is_an_error_naming_key_value_and_limit(path, value, says):

@@ -70,8 +70,8 @@ def test_a_run_under_way_compiles_what_was_not_saved_and_a_start_refuses(
     with caplog.at_level(logging.INFO, "bert_jax"):
         with pytest.raises(UserError, match="holds no programs"):
             compiled(step, x, mesh=mesh, saved=tmp_path / "saved")
-        np.testing.assert_array_equal(compiled(step, x, mesh=mesh, saved=tmp_path / "saved", must=False)(x), 2 * x)
-        assert "compiling, for --compiled=" in caplog.text
+        np.testing.assert_array_equal(compiled(step, x, mesh=mesh, saved=tmp_path / "saved", must_be_saved=False)(x), 2 * x)
+        assert "the training step is compiled again: --compiled=" in caplog.text
         assert "compiled the training step in" in caplog.text
         lowered = step.lower(x)
         save_program(tmp_path / "saved", lowered, lowered.compile(), jax.devices()[:1])
@@ -90,7 +90,7 @@ def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configu
     status, said = Run(file, tmp_path / "run", f"--compiled={tmp_path / 'saved'}").end()
     assert status == 0, said
     assert (said.count("loaded the training step"), said.count("compiled the training step")) == (1, 1)
-    assert said.count("compiling, for --compiled=") == 1
+    assert said.count("the training step is compiled again: --compiled=") == 1
     assert results(tmp_path / "run")["steps"] == LAST_STEP
     status, said = Run(file, tmp_path / "other", f"--compiled={tmp_path / 'saved'}", "--config.phases.0.learning_rate=1e-2").end()
     assert status == 2

@@ -22,7 +22,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.costs.compiling import Compiler
 from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
-from bert_jax.programs.lowered import finetuning_step, pretraining_step, shape_to_finetune, with_keys
+from bert_jax.programs.lowered import finetuning_step, model_config_to_finetune, pretraining_step, with_overrides
 from bert_jax.sharding.mesh import mesh_shape
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -91,9 +91,9 @@ def test_the_step_fits_the_chips_that_are_named(config: str, hardware: str, phas
     pytest.importorskip("libtpu")
     experiment, target = load(config), compiler(hardware)
     if isinstance(experiment, PretrainingExperiment):
-        step = pretraining_step(with_keys(experiment, LAYERS_IN_A_LOOP), phase, target.devices)
+        step = pretraining_step(with_overrides(experiment, LAYERS_IN_A_LOOP), phase, target.devices)
     else:
-        step = finetuning_step(with_keys(experiment, LAYERS_IN_A_LOOP), shape_to_finetune("base"), target.devices)
+        step = finetuning_step(with_overrides(experiment, LAYERS_IN_A_LOOP), model_config_to_finetune("base"), target.devices)
     compiled = target.compile(step.lowered)  # raises DoesNotFit, with the figures
     print(f"{config} {phase} {hardware}: {used_bytes(compiled.memory) / 2**30:.2f} GiB, compiled in {compiled.seconds:.0f} s")
     assert used_bytes(compiled.memory) <= target.topology.device_memory
@@ -103,7 +103,7 @@ def test_the_step_fits_the_chips_that_are_named(config: str, hardware: str, phas
 def test_the_step_fits_the_memory_that_is_named(config: str, hardware: str, phase: int):
     experiment = load(config)
     assert isinstance(experiment, PretrainingExperiment)
-    program = pretraining_step(with_keys(experiment, LAYERS_IN_A_LOOP), phase, jax.devices()[:1]).lowered.compile()
+    program = pretraining_step(with_overrides(experiment, LAYERS_IN_A_LOOP), phase, jax.devices()[:1]).lowered.compile()
     used = used_bytes(program.memory_analysis())
     print(f"{config} {hardware}: {used / 2**30:.2f} GiB")
     (gib,) = re.findall(r"(\d+) GiB", hardware)

@@ -13,7 +13,7 @@ from annotated_types import Interval
 from bert_jax import aot, convert, predict
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.keys import leaves
+from bert_jax.configs.keys import leaf_keys
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
@@ -132,13 +132,13 @@ EXPERIMENTS = {
     PretrainingExperiment: {"phases": [{"steps": 20}]},
     FinetuningExperiment: {"init_from": "model", "task": {"name": "glue/mrpc"}},
 }
-KEYS = [(kind, key) for kind in EXPERIMENTS for key, _ in leaves(kind)]
+KEYS = [(kind, key) for kind in EXPERIMENTS for key, _ in leaf_keys(kind)]
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS)
 def test_every_key_that_is_a_number_or_a_word_says_its_range(kind: Any):
     without = []
-    for key, hint in leaves(kind):
+    for key, hint in leaf_keys(kind):
         stated, kinds = constraints(hint), plain(kinds_of(hint))
         if kinds & {int, float} and not intervals(hint):
             without.append(key)
@@ -149,7 +149,7 @@ def test_every_key_that_is_a_number_or_a_word_says_its_range(kind: Any):
 
 @pytest.mark.parametrize(("kind", "key"), KEYS, ids=[f"{kind.__name__}-{key}" for kind, key in KEYS])
 def test_an_odd_value_of_any_key_is_in_its_range_or_refused_in_one_sentence(kind: Any, key: str, tmp_path: pathlib.Path):
-    hint = dict(leaves(kind))[key]
+    hint = dict(leaf_keys(kind))[key]
     kinds = plain(kinds_of(hint))
     file = tmp_path / "experiment.py"
     file.write_text(f"def get_config(): return {EXPERIMENTS[kind]!r}")

@@ -15,7 +15,14 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.costs import cases
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
-from bert_jax.programs.lowered import StepProgram, costliest_run, evaluation_step, finetuning_step, pretraining_step, with_keys
+from bert_jax.programs.lowered import (
+    StepProgram,
+    costliest_run,
+    evaluation_step,
+    finetuning_step,
+    pretraining_step,
+    with_overrides,
+)
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_layers": 4, "num_heads": 2, "intermediate_size": 64, "max_position": 512}
 SMALL = ModelConfig(**SIZES)
@@ -46,11 +53,11 @@ def test_the_costliest_run_of_a_sweep_has_most_rows_and_then_most_epochs():
 
 def test_an_experiment_with_other_values_is_the_same_elsewhere_and_must_be_possible():
     experiment = PretrainingExperiment.from_dict({"phases": [{"steps": 1}, {"steps": 2}]})
-    changed = with_keys(experiment, {"phases.1.accumulation": 4, "mesh.fsdp": 2})
+    changed = with_overrides(experiment, {"phases.1.accumulation": 4, "mesh.fsdp": 2})
     assert (changed.phases[1].accumulation, changed.mesh.fsdp) == (4, 2)
-    assert with_keys(changed, {"phases.1.accumulation": 1, "mesh.fsdp": 1}) == experiment
+    assert with_overrides(changed, {"phases.1.accumulation": 1, "mesh.fsdp": 1}) == experiment
     with pytest.raises(UserError, match="does not divide into 3 microbatches"):
-        with_keys(experiment, {"phases.0.accumulation": 3})
+        with_overrides(experiment, {"phases.0.accumulation": 3})
 
 
 def test_rows_hold_all_candidates_of_a_choice():

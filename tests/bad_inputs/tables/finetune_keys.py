@@ -83,7 +83,7 @@ CASES = [
     Case(
         "a run twice in a sweep",
         "--config.sweep.seeds='[1, 1]'",
-        "config.sweep asks twice for the run batch-16_rate-3e-05_epochs-1_seed-1; leave one out",
+        "config.sweep contains the run batch-16_rate-3e-05_epochs-1_seed-1 twice; remove the repeated value",
     ),
     Case(
         "a sweep on devices that do not divide",
@@ -157,7 +157,7 @@ CASES = [
     Case(
         "random weights and a kept head",
         "--config.init_random=true --config.keep_head=true",
-        "config.init_random begins with random weights: keep_head and init_new have no use; leave them out",
+        "config.init_random starts from random weights, without keep_head and init_new; leave them out",
     ),
     Case(
         "a decay for pretraining",

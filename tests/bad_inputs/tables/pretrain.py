@@ -148,12 +148,12 @@ CASES = [
     Case(
         "a new part without a model",
         "--config.init_new=pooler",
-        "config.init_new and config.init_drop are about the model config.init_from, which is empty; name one",
+        "config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model",
     ),
     Case(
         "a dropped part without a model",
         "--config.init_drop=pooler",
-        "config.init_new and config.init_drop are about the model config.init_from, which is empty; name one",
+        "config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model",
     ),
     Case(
         "a model with another vocabulary",

@@ -133,7 +133,7 @@ CASES = [
     Case(
         "a schedule that continues nothing",
         "--config.phases.0.continue_schedule=true",
-        "config.phases.0.continue_schedule: the first phase has no schedule before it to continue",
+        "config.phases.0.continue_schedule: no phase precedes the first one; leave it out there",
     ),
     Case("no steps", "--config.phases.0.steps=0", "config.phases.0.steps=0 must be at least 1"),
     Case("negative steps", "--config.phases.0.steps=-3", "config.phases.0.steps=-3 must be at least 1"),
