@@ -25,7 +25,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BestWeights
-from bert_jax.finetuning.data import fingerprints, read_units
+from bert_jax.finetuning.data import fingerprints, read_features
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.log import FinetuningLog, log_start
 from bert_jax.finetuning.results import results
@@ -158,7 +158,7 @@ def finish(learned: Learned, run: Run, inputs: Inputs) -> None:
     job = Job(learned.experiment, run, learned.directory, jax.devices(), inputs)
     with BestWeights(job) as best:
         best.export(run.workdir, inputs.start)  # first: no fault of a prediction may cost the model
-        for split in job.data.units:
+        for split in job.data.features:
             if split != "train":
                 logits = job.logits(best.found["params"], split)
                 if run.is_first:
@@ -188,7 +188,7 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
                 f"config.task.length={experiment.task.length} is longer than the position table of {experiment.init_from} "
                 f"({start.config.max_position}); shorten it, or extend the table with `python -m bert_jax.convert`"
             )
-        data = read_units(task, start)
+        data = read_features(task, start)
         log_start(experiment, task, start.config, data.baselines)
         teacher = teacher_of(experiment, start, experiment.head_config(task.head))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.batches.source import shard_rows
 from bert_jax.examples.assemble import Batch
 from bert_jax.examples.counter import key_of
-from bert_jax.examples.labelled import RowShape, Unit, assemble_units, pack_units, unit_logits
+from bert_jax.examples.labelled import Feature, RowShape, assemble_features, feature_logits, pack_features
 from bert_jax.examples.packing import shuffled
 
 EVALUATED = {"cpu": 2_048}
@@ -19,18 +19,20 @@ EVALUATED_ELSEWHERE = 16_384
 
 
 class LabelledBatches:
-    """`batches.at(step)` holds the units of a step, packed, whoever asks, in whatever order.
+    """`batches.at(step)` holds the features of a step, packed, whoever asks, in whatever order.
 
-    Every epoch visits all units in an order of its own; the last step of an epoch holds what is left (as transformers' trainers
-    do; the original drops it). The number of rows depends on the lengths: it is rounded up to one of few, since each costs a
-    compilation.
+    Every epoch visits all features in an order of its own; the last step of an epoch holds what is left (as transformers'
+    trainers do; the original drops it). The number of rows depends on the lengths: it is rounded up to one of few, since each
+    costs a compilation.
     """
 
-    def __init__(self, units: Sequence[Unit], shape: RowShape, batch_size: int, seed: int, *, row_multiple: int, pad_id: int):
-        self._units, self._shape, self._batch_size, self._seed = units, shape, batch_size, seed
+    def __init__(
+        self, features: Sequence[Feature], shape: RowShape, batch_size: int, seed: int, *, row_multiple: int, pad_id: int
+    ):
+        self._features, self._shape, self._batch_size, self._seed = features, shape, batch_size, seed
         self._pad_id = pad_id
-        self.steps_per_epoch = -(-len(units) // batch_size)
-        typical = min(batch_size, len(units)) * sum(unit.size for unit in units) / len(units) / shape.length
+        self.steps_per_epoch = -(-len(features) // batch_size)
+        typical = min(batch_size, len(features)) * sum(feature.size for feature in features) / len(features) / shape.length
         self._granule = row_multiple * max(1, round(typical / 16 / row_multiple))
         self._fewest = self._rounded(1.05 * typical)  # packs 95 % full: a smaller batch is padded rather than compiled for
 
@@ -38,25 +40,25 @@ class LabelledBatches:
         return -(-int(np.ceil(rows)) // self._granule) * self._granule
 
     def members(self, step: int) -> list[int]:
-        """The numbers of the units of a step."""
+        """The numbers of the features of a step."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = shuffled(len(self._units), key_of(self._seed, epoch), np.int64)
+        order = shuffled(len(self._features), key_of(self._seed, epoch), np.int64)
         return order[place * self._batch_size : (place + 1) * self._batch_size].tolist()
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
         """The rows of `step`, or of them the part that the host `shard` = (index, count) holds."""
-        units = [self._units[i] for i in self.members(step)]
-        rows = pack_units(units, self._shape)
+        features = [self._features[i] for i in self.members(step)]
+        rows = pack_features(features, self._shape)
         count = max(self._fewest, self._rounded(len(rows)))
         mine = shard_rows(count, shard)
-        return assemble_units(units, [rows[r] for r in mine if r < len(rows)], len(mine), self._shape, self._pad_id)
+        return assemble_features(features, [rows[r] for r in mine if r < len(rows)], len(mine), self._shape, self._pad_id)
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationBatches:
-    """All `units` in batches of `rows` rows, each unit exactly once whatever the mesh."""
+    """All `features` in batches of `rows` rows, each feature exactly once whatever the mesh."""
 
-    units: Sequence[Unit]
+    features: Sequence[Feature]
     shape: RowShape
     rows: int
     pad_id: int
@@ -67,21 +69,20 @@ class EvaluationBatches:
         mine: Sequence[int] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[np.ndarray]:
-        """What `forward` says of every unit, in their order; see `unit_logits`.
+        """What `forward` says of every feature, in their order; see `feature_logits`.
 
         `forward` gets the rows `mine` of a batch, those that this host holds (None: all), and returns the logits of all rows.
         `progress` is told after each batch how many rows are done, and how many there are.
         """
-        packed = pack_units(self.units, self.shape)
+        packed = pack_features(self.features, self.shape)
         done = 0
-        found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(self.units)
+        found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(self.features)
         for rows, batch in self._batches(packed, range(self.rows) if mine is None else mine):
             numbers = [i for members in rows for i in members]
             local = iter(range(len(numbers)))
-            of_units = unit_logits(
-                forward(batch), [self.units[i] for i in numbers], [[next(local) for _ in members] for members in rows], self.shape
-            )
-            for i, logits in zip(numbers, of_units, strict=True):
+            local_rows = [[next(local) for _ in members] for members in rows]
+            of_features = feature_logits(forward(batch), [self.features[i] for i in numbers], local_rows, self.shape)
+            for i, logits in zip(numbers, of_features, strict=True):
                 found[i] = logits
             done += len(rows)
             if progress:
@@ -92,7 +93,7 @@ class EvaluationBatches:
         for first in range(0, len(packed), self.rows):
             rows = packed[first : first + self.rows]
             own = [rows[r] if r < len(rows) else [] for r in mine]
-            yield rows, assemble_units(self.units, own, len(mine), self.shape, self.pad_id)
+            yield rows, assemble_features(self.features, own, len(mine), self.shape, self.pad_id)
 
 
 def evaluation_rows(shape: RowShape, platform: str, row_multiple: int) -> int:

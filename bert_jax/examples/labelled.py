@@ -22,9 +22,9 @@ ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)
 
 @dataclasses.dataclass(frozen=True)
 class LabelLayout:
-    """Which arrays the labels of packed rows are, and where in a row's logits those of a unit lie.
+    """Which arrays the labels of packed rows are, and where in a row's logits those of a feature lie.
 
-    The defaults are one label int32 and one row of logits for each unit: labels [R, U], logits [R, U, C].
+    The defaults are one label int32 and one row of logits for each feature: labels [R, U], logits [R, U, C].
     """
 
     shape: tuple[int, ...] = ()
@@ -37,17 +37,17 @@ class LabelLayout:
     logits_per_token: bool = False
     """Logits are [R, L, C]."""
     logits_per_candidate: bool = False
-    """Logits are [R, P, 1], one for each sequence of a unit."""
+    """Logits are [R, P, 1], one for each sequence of a feature."""
     read_positions: int = 0
-    """How many tokens of a unit the model reads instead of its [CLS]."""
+    """How many tokens of a feature the model reads instead of its [CLS]."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Unit:
+class Feature:
     """What the model reads at once of one example, and what it is to say.
 
-    One sequence, or for a choice one for each candidate; a question about a long context is several units. `target` is None where
-    nobody knows (a test set), else by the `LabelLayout` of the head an array of its shape and dtype:
+    One sequence, or for a choice one for each candidate; a question about a long context is several features. `target` is None
+    where nobody knows (a test set), else by the `LabelLayout` of the head an array of its shape and dtype:
 
         one label     int [] the label, or the right candidate; float [] of a regression; float [C] of several labels
         per token     int [n], -1 where a token has no label
@@ -78,34 +78,36 @@ class RowShape:
     """Which arrays the labels are."""
     length: int
     """L, tokens of a row."""
-    units: int
-    """U, the most units in a row."""
+    features: int
+    """U, the most features in a row."""
     candidates: int = 1
-    """Sequences of a unit; a row has P = U x candidates slots."""
+    """Sequences of a feature; a row has P = U x candidates slots."""
 
     @property
     def slots(self) -> int:
         """P, the most sequences in a row."""
-        return self.units * self.candidates
+        return self.features * self.candidates
 
 
-def row_shape(units: Sequence[Unit], layout: LabelLayout) -> RowShape:
-    """The shape for packing `units`: the shortest row that holds the longest, and room for twice as many as go into a row on the
-    average (more would be slots that are hardly ever used)."""
-    longest = max(unit.size for unit in units)
+def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
+    """The shape for packing `features`: the shortest row that holds the longest, and room for twice as many as go into a row on
+    the average (more would be slots that are hardly ever used)."""
+    longest = max(feature.size for feature in features)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
-    mean = sum(unit.size for unit in units) / len(units)
-    return RowShape(layout, length, max(1, round(2 * length / mean)), max(len(unit.ids) for unit in units))
+    mean = sum(feature.size for feature in features) / len(features)
+    return RowShape(layout, length, max(1, round(2 * length / mean)), max(len(feature.ids) for feature in features))
 
 
-def pack_units(units: Sequence[Unit], shape: RowShape) -> list[list[int]]:
-    """Rows, each a list of numbers of `units`: best fit, longest first, at most `shape.units` in a row."""
-    rows = best_fit([unit.size for unit in units], lambda n: shape.length, lambda length: shape.units)
+def pack_features(features: Sequence[Feature], shape: RowShape) -> list[list[int]]:
+    """Rows, each a list of numbers of `features`: best fit, longest first, at most `shape.features` in a row."""
+    rows = best_fit([feature.size for feature in features], lambda n: shape.length, lambda length: shape.features)
     return [members for _, members in rows]
 
 
-def assemble_units(units: Sequence[Unit], rows: Sequence[Sequence[int]], count: int, shape: RowShape, pad_id: int) -> Batch:
-    """The batch of `count` rows, of which the first hold the units that `rows` say and the others nothing.
+def assemble_features(
+    features: Sequence[Feature], rows: Sequence[Sequence[int]], count: int, shape: RowShape, pad_id: int
+) -> Batch:
+    """The batch of `count` rows, of which the first hold the features that `rows` say and the others nothing.
 
     input_ids, token_type_ids, position_ids, sequence_ids int32 [R, L]; cls_positions int32 [R, P]; read_positions int32 [R, U, n]
     where the layout has them; labels [R, U, ...] or [R, L] and label_weights float32 [R, U] or [R, L], 1 where there is something
@@ -116,16 +118,16 @@ def assemble_units(units: Sequence[Unit], rows: Sequence[Sequence[int]], count: 
     batch: Batch = {name: np.zeros((count, L), np.int32) for name in names}
     batch["input_ids"][:] = pad_id
     batch["cls_positions"] = np.zeros((count, P), np.int32)
-    width = L if layout.per_token else shape.units
+    width = L if layout.per_token else shape.features
     labels: np.ndarray = np.zeros((count, width, *layout.shape), layout.dtype)
     weights = np.zeros((count, width), np.float32)
     if layout.read_positions:
-        batch["read_positions"] = np.zeros((count, shape.units, layout.read_positions), np.int32)
+        batch["read_positions"] = np.zeros((count, shape.features, layout.read_positions), np.int32)
     for r, members in enumerate(rows):
         column = 0
         for u, i in enumerate(members):
-            unit, start = units[i], column
-            for candidate, (ids, types) in enumerate(zip(unit.ids, unit.types, strict=True)):
+            feature, start = features[i], column
+            for candidate, (ids, types) in enumerate(zip(feature.ids, feature.types, strict=True)):
                 slot, end = u * shape.candidates + candidate, column + len(ids)
                 batch["input_ids"][r, column:end] = ids
                 batch["token_type_ids"][r, column:end] = types
@@ -133,39 +135,39 @@ def assemble_units(units: Sequence[Unit], rows: Sequence[Sequence[int]], count: 
                 batch["sequence_ids"][r, column:end] = slot + 1
                 batch["cls_positions"][r, slot] = column
                 column = end
-            if unit.read_positions is not None:
-                batch["read_positions"][r, u] = start + unit.read_positions
-            if unit.target is None:
+            if feature.read_positions is not None:
+                batch["read_positions"][r, u] = start + feature.read_positions
+            if feature.target is None:
                 continue
             if layout.per_token:
-                learnt = unit.target >= 0
-                labels[r, start:column] = np.where(learnt, unit.target, 0)
+                learnt = feature.target >= 0
+                labels[r, start:column] = np.where(learnt, feature.target, 0)
                 weights[r, start:column] = learnt
             else:
-                labels[r, u] = unit.target + (start if layout.are_columns else 0)
+                labels[r, u] = feature.target + (start if layout.are_columns else 0)
                 weights[r, u] = 1
     return batch | {"labels": labels, "label_weights": weights}
 
 
-def unit_logits(
-    logits: np.ndarray, units: Sequence[Unit], rows: Sequence[Sequence[int]], shape: RowShape
+def feature_logits(
+    logits: np.ndarray, features: Sequence[Feature], rows: Sequence[Sequence[int]], shape: RowShape
 ) -> list[np.ndarray]:
-    """The logits of each of a batch's `units`, in their order.
+    """The logits of each of a batch's `features`, in their order.
 
-    `logits` are float32 as the layout says: [R, U, C], [R, L, C] per token, or [R, P, 1] per candidate; those of a unit are [C],
-    [n, C] or [candidates].
+    `logits` are float32 as the layout says: [R, U, C], [R, L, C] per token, or [R, P, 1] per candidate; those of a feature are
+    [C], [n, C] or [candidates].
     """
     layout = shape.layout
-    found: list[np.ndarray] = [logits[:0]] * len(units)
+    found: list[np.ndarray] = [logits[:0]] * len(features)
     for r, members in enumerate(rows):
         column = 0
         for u, i in enumerate(members):
             if layout.logits_per_token:
-                found[i] = logits[r, column : column + units[i].size]
+                found[i] = logits[r, column : column + features[i].size]
             elif layout.logits_per_candidate:
                 first = u * shape.candidates
-                found[i] = logits[r, first : first + len(units[i].ids), 0]
+                found[i] = logits[r, first : first + len(features[i].ids), 0]
             else:
                 found[i] = logits[r, u]
-            column += units[i].size
+            column += features[i].size
     return found

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import RowShape, Unit, row_shape
+from bert_jax.examples.labelled import Feature, RowShape, row_shape
 from bert_jax.finetuning.warm_start import weights_fingerprint
 from bert_jax.interop.huggingface import Model
 from bert_jax.tasks.baselines import Baseline
@@ -20,7 +20,7 @@ class Data:
     """A task's examples as one model reads them."""
 
     task: Task
-    units: Mapping[str, Sequence[Unit]]
+    features: Mapping[str, Sequence[Feature]]
     """By split."""
     shape: RowShape
     pad_id: int
@@ -30,20 +30,20 @@ class Data:
     @property
     def dev(self) -> list[str]:
         """The splits that are scored during training; the first one decides."""
-        return [split for split in self.units if split.startswith("dev")]
+        return [split for split in self.features if split.startswith("dev")]
 
 
-def read_units(task: Task, start: Model) -> Data:
+def read_features(task: Task, start: Model) -> Data:
     """The task's examples as the model `start` reads them. Raises UserError where training or a dev split has no labels."""
-    units = {split: task.units(split, start.tokenizer) for split in task.splits}
-    if all(unit.target is None for unit in units["train"]):
+    features = {split: task.features(split, start.tokenizer) for split in task.splits}
+    if all(feature.target is None for feature in features["train"]):
         raise UserError(f"no example of {task.name} to train on has a label; give the file with labels")
-    baselines = {split: task.baseline(split) for split in units if split.startswith("dev")}
+    baselines = {split: task.baseline(split) for split in features if split.startswith("dev")}
     for split, baseline in baselines.items():
         if not baseline.scores:
             raise UserError(f"no example of {task.name}, {split}, has a label to score it by; give the file with labels")
-    everything = [unit for split in units.values() for unit in split]
-    return Data(task, units, row_shape(everything, task.head.layout), start.tokenizer.pad_id, baselines)
+    everything = [feature for split in features.values() for feature in split]
+    return Data(task, features, row_shape(everything, task.head.layout), start.tokenizer.pad_id, baselines)
 
 
 def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:

@@ -64,7 +64,7 @@ class Job:
         self.data, self.start, self._inputs = inputs.data, inputs.start, inputs
         self.prefix = f"{directory.name}  " if directory != run.workdir else ""
         self.mesh = make_mesh(experiment.mesh, devices)
-        training, train = experiment.training, self.data.units["train"]
+        training, train = experiment.training, self.data.features["train"]
         self.batches = LabelledBatches(
             train,
             self.data.shape,
@@ -155,7 +155,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
             job.run.watchdog.alive("evaluation")
             return np.asarray(found.addressable_data(0))
 
-        batches = EvaluationBatches(data.units[split], data.shape, rows, data.pad_id)
+        batches = EvaluationBatches(data.features[split], data.shape, rows, data.pad_id)
         shown = evaluation_progress(job.prefix + split, job.run.is_first)
         with fits_in_memory(demand), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh), shown as progress:
             return batches.logits(forward, mine.tolist(), progress)

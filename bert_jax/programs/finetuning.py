@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.labelling import BertForLabels, initial_label_parameters
 from bert_jax.interface.words import counted
@@ -60,13 +60,13 @@ class Program:
 
 
 def program_of(
-    experiment: FinetuningExperiment, start: Model, task: Task, units: Sequence[Unit], steps_per_epoch: int, mesh: Mesh
+    experiment: FinetuningExperiment, start: Model, task: Task, features: Sequence[Feature], steps_per_epoch: int, mesh: Mesh
 ) -> Program:
-    """The program of a run that begins with the model `start` and learns `units`."""
+    """The program of a run that begins with the model `start` and learns `features`."""
     return training_program(
         experiment.model_config(start.config, mesh.devices.flat[0].platform),
         experiment.head_config(task.head),
-        label_loss(experiment, task, units),
+        label_loss(experiment, task, features),
         experiment.optimizer,
         shared(experiment.training),
         steps_per_epoch if experiment.training.gradual_unfreezing else 0,
@@ -134,13 +134,13 @@ def shared(training: TrainingConfig) -> TrainingConfig:
     )
 
 
-def label_loss(experiment: FinetuningExperiment, task: Task, units: Sequence[Unit]) -> LabelLoss:
-    """The loss that the experiment asks for on these training `units`. Raises UserError for class weights that are not one a
+def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[Feature]) -> LabelLoss:
+    """The loss that the experiment asks for on these training `features`. Raises UserError for class weights that are not one a
     label."""
     weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
     takes = task.head.outputs.takes_class_weights and bool(labels)
     if takes and weights == (0.0,):
-        targets = np.concatenate([np.ravel(u.target) for u in units if u.target is not None])
+        targets = np.concatenate([np.ravel(one.target) for one in features if one.target is not None])
         counts = np.bincount(targets[targets >= 0].astype(np.int64), minlength=len(labels))
         weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
     if weights and not takes:

@@ -19,7 +19,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.files import Json, read_object
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import RowShape, assemble_units
+from bert_jax.examples.labelled import RowShape, assemble_features
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.metrics.report import model_row_flops
 from bert_jax.model.config import ModelConfig, published
@@ -119,7 +119,7 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     shape = RowShape(head.layout, candidates * run.task.length, 2, candidates)
     multiple = row_multiple(mesh) * t.accumulation
     rows = -(-t.batch_size // multiple) * multiple
-    batch: dict[str, Any] = dict(assemble_units([], [], rows, shape, 0))
+    batch: dict[str, Any] = dict(assemble_features([], [], rows, shape, 0))
     if d.teacher:
         batch["teacher_logits"] = jax.eval_shape(program.logits, program.abstract.params, batch)
     if d.hidden_weight:

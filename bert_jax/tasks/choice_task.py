@@ -1,7 +1,7 @@
 """One of several continuations of a prompt: SWAG (paper section 4.4), CODAH in its format, and choices of one's own.
 
 Every candidate is a sequence of its own, `[CLS] prompt [SEP] candidate [SEP]`, cut to `config.length` tokens; all candidates of
-an example are one unit, which is right where its best score is that of the right one.
+an example are one feature, which is right where its best score is that of the right one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.outputs import softmax
 from bert_jax.tasks import catalogue
@@ -60,9 +60,9 @@ class ChoiceTask:
         """A score for each candidate."""
         return ChoiceHead()
 
-    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+    def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
         """One for each example, in order, with a sequence for each of its candidates."""
-        return [self._unit(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
+        return [self._feature(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """Accuracy over the examples with a label; {} where none has one."""
@@ -99,11 +99,11 @@ class ChoiceTask:
             paths.append(predictions_file(directory, f"{split}.csv", "".join(f"{line}\n" for line in lines)))
         return paths
 
-    def _unit(self, number: int, example: ChoiceExample, tokenizer: Tokenizer) -> Unit:
+    def _feature(self, number: int, example: ChoiceExample, tokenizer: Tokenizer) -> Feature:
         prompt = tokenizer.encode(example.prompt)
         pairs = [encode_pair(tokenizer, prompt, tokenizer.encode(choice), self.length) for choice in example.choices]
         ids, types = zip(*pairs, strict=True)
-        return Unit(number, ids, types, None if example.label is None else np.asarray(example.label, np.int32))
+        return Feature(number, ids, types, None if example.label is None else np.asarray(example.label, np.int32))
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
         """The examples with a label, and their labels."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.heads.mention import MentionHead
 from bert_jax.heads.outputs import softmax
 from bert_jax.interface.words import counted
@@ -67,20 +67,20 @@ class MentionTask:
         """A logit for A, B and neither."""
         return MentionHead(labels=LABELS)
 
-    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+    def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
         """One for each example, in order. What could not be read as it stands is counted and said, once."""
-        units, inexact, broken = [], [], []
+        features, inexact, broken = [], [], []
         for i, example in enumerate(self.splits[split]):
             reading = read_mentions(tokenizer, example, self.length - 2)
             inexact += [] if reading.exact else [example.id]
             broken += [example.id] if reading.is_broken else []
             ids = np.array([tokenizer.cls_id, *reading.ids, tokenizer.sep_id], np.int32)
             target = None if example.label is None else np.asarray(LABELS.index(example.label), np.int32)
-            units.append(Unit(i, (ids,), (np.zeros_like(ids),), target, np.array(reading.mention_starts, np.int32) + 1))
+            features.append(Feature(i, (ids,), (np.zeros_like(ids),), target, np.array(reading.mention_starts, np.int32) + 1))
         if split not in self._told:
             self._tell(split, inexact, broken)
             self._told.add(split)
-        return units
+        return features
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """Those of `gap_scores`, the accuracy of the three answers, and log_loss (of which less is better), over the examples

@@ -27,7 +27,7 @@ NAMES = tuple(_TASKS)
 EXPERIMENTS: Mapping[str, str] = {name: file for module in _MODULES for name, file in module.EXPERIMENTS.items()}
 """By the name of a task: its experiment in experiments/finetune/, with its argument."""
 _WANTED = "a file with tasks has NAMES, KIND and load (bert_jax/tasks/__init__.py says what they are)"
-_ANSWERS = ("name", "head", "metric", "splits", "units", "scores", "baseline", "degeneracy", "write_predictions")
+_ANSWERS = ("name", "head", "metric", "splits", "features", "scores", "baseline", "degeneracy", "write_predictions")
 """Of a `Task`."""
 
 

@@ -1,6 +1,6 @@
 """Questions whose answer is a span of a context: SQuAD 1.1 and 2.0 (paper sections 4.2 and 4.3), and questions of one's own.
 
-A context that is too long is read in windows, each a unit. A window is to find the first answer that is some tokens of the
+A context that is too long is read in windows, each a feature. A window is to find the first answer that is some tokens of the
 context; one that does not hold all of it is to point at [CLS], as is every window of a question without an answer
 (run_squad.py). What is said of a question is `best_spans` over its windows.
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.heads.span import SpanHead
 from bert_jax.interface.words import counted
 from bert_jax.tasks import catalogue
@@ -47,7 +47,7 @@ EXPERIMENTS = {name: name.replace("squad/", "squad.py:") for name in _VERSIONS}
 
 @dataclasses.dataclass(frozen=True)
 class _Reading:
-    """How a question was laid out: its windows, a unit each, and the characters of every token of its context."""
+    """How a question was laid out: its windows, a feature each, and the characters of every token of its context."""
 
     windows: list[Window]
     offsets: np.ndarray  # int64 [C, 2]
@@ -65,8 +65,8 @@ class _Verdicts:
 
 @dataclasses.dataclass(frozen=True)
 class SpanTask:
-    """A task of questions. It remembers how `units` laid out a split, which the methods that take logits need, and the threshold
-    of "no answer" tuned last; nothing else."""
+    """A task of questions. It remembers how `features` laid out a split, which the methods that take logits need, and the
+    threshold of "no answer" tuned last; nothing else."""
 
     name: str
     config: TaskConfig
@@ -87,11 +87,11 @@ class SpanTask:
         """F1 over words, in percent; of 2.0 at the tuned threshold."""
         return "f1"
 
-    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+    def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
         """The windows of every question, in order. A question without a target is one whose answers are not known, or stand
         nowhere in the tokens of its context; these are said, once, as are answers that begin or end inside a token."""
         contexts: dict[str, tuple[list[int], np.ndarray]] = {}  # most are asked about several times
-        units: list[Unit] = []
+        features: list[Feature] = []
         readings: list[_Reading] = []
         inexact: list[str] = []
         lost: list[str] = []
@@ -106,7 +106,7 @@ class SpanTask:
             if example.answers and not is_exact:
                 (inexact if tokens else lost).append(example.id)
             known = tokens is not None or example.is_impossible
-            units += [Unit(i, (w.input_ids,), (w.token_type_ids,), _target(w, tokens) if known else None) for w in own]
+            features += [Feature(i, (w.input_ids,), (w.token_type_ids,), _target(w, tokens) if known else None) for w in own]
         if split not in self._readings:
             where = f"{self.name}, {split}"
             if inexact:
@@ -119,7 +119,7 @@ class SpanTask:
                     f"{where}: {counted(len(lost), 'question')} without an answer in the context, not learnt, first {lost[0]}"
                 )
         self._readings[split] = readings
-        return units
+        return features
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """In percent. SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, also of the questions with an answer
@@ -192,10 +192,10 @@ class SpanTask:
     def _answers(self, split: str, logits: Sequence[np.ndarray]) -> Iterator[Answer]:
         """What is said of each question, before any threshold."""
         if split not in self._readings:
-            raise ValueError(f"call units({split!r}, tokenizer) first: it says where the windows are")
+            raise ValueError(f"call features({split!r}, tokenizer) first: it says where the windows are")
         readings = self._readings[split]
         if len(logits) != sum(len(reading.windows) for reading in readings):
-            raise ValueError(f"logits of {len(logits)} units are not those of {split}")
+            raise ValueError(f"logits of {len(logits)} features are not those of {split}")
         rest = iter(logits)
         for example, reading in zip(self.splits[split], readings, strict=True):
             own = [next(rest) for _ in reading.windows]

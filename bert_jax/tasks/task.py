@@ -15,7 +15,7 @@ from annotated_types import Interval
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.examples.config import LONGEST
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.examples.pairs import truncation
 from bert_jax.heads.head import TaskHead
 from bert_jax.interface.ranges import CountOrZero, Name, OneOf
@@ -57,8 +57,8 @@ class TaskConfig:
 
 
 class Task(Protocol):
-    """What `finetune` asks of a task. Logits are float32 arrays, one for each unit of a split in its order: [C] of a sequence or
-    mention head, [n, C] of a token head, [n, 2] of a span head, [candidates] of a choice head."""
+    """What `finetune` asks of a task. Logits are float32 arrays, one for each feature of a split in its order: [C] of a sequence
+    or mention head, [n, C] of a token head, [n, 2] of a span head, [candidates] of a choice head."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class Task(Protocol):
     def splits(self) -> Mapping[str, Sequence[Any]]:
         """The examples by split: "train"; "dev", or several that begin with it, of which the first decides; "test" likewise."""
 
-    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+    def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
         """The examples of a split as a model with this tokenizer reads them."""
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.heads.outputs import Label
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.tasks import catalogue
@@ -85,9 +85,9 @@ class TextTask:
         kinds = {example.text_b is not None for example in self.splits["train"]}
         return kinds.pop() if len(kinds) == 1 else None
 
-    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
+    def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
         """One for each example, in order."""
-        return [self._unit(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
+        return [self._feature(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """The official metrics over the examples with a label; {} where none has one."""
@@ -144,11 +144,11 @@ class TextTask:
             written.append(predictions_file(directory, f"{split}.txt", table_text([header, *judged])))
         return written
 
-    def _unit(self, number: int, example: TextExample, tokenizer: Tokenizer) -> Unit:
+    def _feature(self, number: int, example: TextExample, tokenizer: Tokenizer) -> Feature:
         second = None if example.text_b is None else tokenizer.encode(example.text_b)
         ids, types = encode_pair(tokenizer, tokenizer.encode(example.text), second, self.length)
         target: np.ndarray | None = None if example.label is None else np.asarray(self._target(example), self.head.outputs.dtype)
-        return Unit(number, (ids,), (types,), target)
+        return Feature(number, (ids,), (types,), target)
 
     def _target(self, example: TextExample) -> int | float | list[bool]:
         """A label as a number, or of several labels which of all they are."""

@@ -1,9 +1,9 @@
 """Tagging words: named entities (CoNLL-2003, WNUT-17), parts of speech (CoNLL-U), and taggings of one's own.
 
 The tag of a word is the model's answer at the word's first piece (paper section 5.3), each by itself: no rule forbids an I after
-an O. Every word of a split is labelled in exactly one unit. A sentence that fits is one unit; a longer one is cut between words
-into parts of at most half the room, so that a word sees at least a quarter of it to either side, as far as the text goes. With
-context="document" what is left of the room shows the words around, before and after the sentence, whole and without marks.
+an O. Every word of a split is labelled in exactly one feature. A sentence that fits is one feature; a longer one is cut between
+words into parts of at most half the room, so that a word sees at least a quarter of it to either side, as far as the text goes.
+With context="document" what is left of the room shows the words around, before and after the sentence, whole and without marks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.heads.outputs import TRIED
 from bert_jax.heads.token import TokenHead
 from bert_jax.interface.words import counted
@@ -56,17 +56,17 @@ _ENTITIES = ("conll2003", "wnut17")
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where in a unit the words are that it labels."""
+    """Where in a feature the words are that it labels."""
 
     example: int
-    size: int  # tokens of the unit
+    size: int  # tokens of the feature
     word: int  # the first of them
     columns: np.ndarray  # int64 [words], their first pieces
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenTask:
-    """A tagging task. `units` notes how it laid out a split; the methods that take logits need it called before them."""
+    """A tagging task. `features` notes how it laid out a split; the methods that take logits need it called before them."""
 
     name: str
     config: TaskConfig
@@ -87,14 +87,14 @@ class TokenTask:
         """F1 of entities, or the accuracy of words."""
         return "f1" if self.has_entities else "accuracy"
 
-    def units(self, split: str, tokenizer: Tokenizer) -> list[Unit]:
-        """The units of a split, by sentence and part; targets are -1 but at first pieces of words whose label training knows.
+    def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
+        """The features of a split, by sentence and part; targets are -1 but at first pieces of words whose label training knows.
 
         A word without a piece is read as [UNK], and a word longer than the room by its first pieces; both are said, once.
         """
         examples, room = self.splits[split], self.config.length - 2
         ids_of = {label: i for i, label in enumerate(self.labels)}
-        found: list[tuple[Unit, _Place]] = []
+        found: list[tuple[Feature, _Place]] = []
         silent, long = 0, 0
         for members in _texts(examples, self.config.context):
             words = [word for i in members for word in examples[i].words]
@@ -117,7 +117,7 @@ class TokenTask:
                     if labels is not None:
                         target = np.full_like(row, -1)
                         target[columns] = labels[a - first : b - first]
-                    found.append((Unit(i, (row,), (np.zeros_like(row),), target), _Place(i, len(row), a - first, columns)))
+                    found.append((Feature(i, (row,), (np.zeros_like(row),), target), _Place(i, len(row), a - first, columns)))
         if split not in self._places:
             if silent:
                 self.say(f"{self.name}, {split}: {counted(silent, 'word')} without a character that the tokenizer reads: [UNK]")
@@ -128,7 +128,7 @@ class TokenTask:
                 )
         found.sort(key=lambda pair: pair[0].example)  # sentences of a document may lie apart in a file of one's own
         self._places[split] = [place for _, place in found]
-        return [unit for unit, _ in found]
+        return [feature for feature, _ in found]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """Of entities f1, precision, recall, the accuracy of tags, and f1_TYPE for each type in training or in the split; of
@@ -184,7 +184,7 @@ class TokenTask:
     def _predicted(self, split: str, logits: Sequence[np.ndarray]) -> list[list[str]]:
         """The label of every word of every sentence."""
         if split not in self._places:
-            raise ValueError(f"call units({split!r}, tokenizer) first: it says where the words are")
+            raise ValueError(f"call features({split!r}, tokenizer) first: it says where the words are")
         said = [[""] * len(example.words) for example in self.splits[split]]
         for place, values in zip(self._places[split], logits, strict=True):
             best = values[place.columns].argmax(-1)
@@ -313,7 +313,7 @@ def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]
 
 
 def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[int, int]]:
-    """The words [first, end) in ranges that a unit can label, given where each word starts among the pieces."""
+    """The words [first, end) in ranges that a feature can label, given where each word starts among the pieces."""
     if starts[end] - starts[first] <= room:
         return [(first, end)] if end > first else []
     parts = []

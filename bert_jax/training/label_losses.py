@@ -1,6 +1,6 @@
 """The losses of labelled tasks as sums that add; batches and logits are those of packed rows (`examples/labelled.py`).
 
-R rows, L tokens, P slots (sequences) of a row, U units, C labels; a choice has P = U x candidates.
+R rows, L tokens, P slots (sequences) of a row, U features, C labels; a choice has P = U x candidates.
 """
 
 from __future__ import annotations

@@ -8,16 +8,16 @@ import pytest
 
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.examples.assemble import Batch
-from bert_jax.examples.labelled import RowShape, Unit, row_shape
-from tests.random_units import KIND_OF, KINDS, LAYOUTS, random_units
+from bert_jax.examples.labelled import Feature, RowShape, row_shape
+from tests.random_features import KIND_OF, KINDS, LAYOUTS, random_features
 
-UNITS = random_units("sequence", 50, seed=1)
-SHAPE = row_shape(UNITS, LAYOUTS["sequence"])
+FEATURES = random_features("sequence", 50, seed=1)
+SHAPE = row_shape(FEATURES, LAYOUTS["sequence"])
 BATCH_SIZE = 12
 
 
 def batches_of(seed: int = 0, *, batch_size: int = BATCH_SIZE, row_multiple: int = 4) -> LabelledBatches:
-    return LabelledBatches(UNITS, SHAPE, batch_size, seed, row_multiple=row_multiple, pad_id=0)
+    return LabelledBatches(FEATURES, SHAPE, batch_size, seed, row_multiple=row_multiple, pad_id=0)
 
 
 def sequences_in(batch: Batch) -> list[tuple[int, ...]]:
@@ -30,11 +30,11 @@ def sequences_in(batch: Batch) -> list[tuple[int, ...]]:
 
 
 def sequences_of(numbers: Sequence[int]) -> list[tuple[int, ...]]:
-    return sorted(tuple(UNITS[i].ids[0].tolist()) for i in numbers)
+    return sorted(tuple(FEATURES[i].ids[0].tolist()) for i in numbers)
 
 
 @pytest.mark.parametrize("batch_size", [1, 12, 50, 200])
-def test_every_epoch_visits_every_unit_once_and_its_last_step_holds_what_is_left(batch_size):
+def test_every_epoch_visits_every_feature_once_and_its_last_step_holds_what_is_left(batch_size):
     batches = batches_of(batch_size=batch_size)
     assert batches.steps_per_epoch == -(-50 // batch_size)
     for epoch in range(3):
@@ -54,13 +54,13 @@ def test_the_order_differs_between_epochs_and_between_seeds():
     assert tuple(range(50)) not in orders
 
 
-def test_a_batch_holds_the_units_of_its_step_and_nothing_else():
+def test_a_batch_holds_the_features_of_its_step_and_nothing_else():
     batches = batches_of()
     for step in range(2 * batches.steps_per_epoch):
         assert sequences_in(batches.at(step)) == sequences_of(batches.members(step))
 
 
-def test_a_batch_depends_on_nothing_but_units_seed_and_step():
+def test_a_batch_depends_on_nothing_but_features_seed_and_step():
     first = batches_of(7)
     for step in range(6):
         first.at(step)
@@ -81,8 +81,8 @@ def test_the_shards_of_the_hosts_together_are_the_whole_batch(hosts):
 
 @pytest.mark.parametrize("row_multiple", [1, 3, 8])
 def test_rows_divide_over_the_devices_and_come_in_few_numbers(row_multiple):
-    units = random_units("sequence", 400, seed=2)
-    batches = LabelledBatches(units, row_shape(units, LAYOUTS["sequence"]), 64, 0, row_multiple=row_multiple, pad_id=0)
+    features = random_features("sequence", 400, seed=2)
+    batches = LabelledBatches(features, row_shape(features, LAYOUTS["sequence"]), 64, 0, row_multiple=row_multiple, pad_id=0)
     rows = collections.Counter(len(batches.at(step)["input_ids"]) for step in range(4 * batches.steps_per_epoch))
     assert all(count % row_multiple == 0 for count in rows)
     assert len(rows) <= 3, "each costs a compilation"
@@ -104,15 +104,15 @@ def fake_logits(batch: Batch, shape: RowShape) -> np.ndarray:
     return sums[..., :1] if KIND_OF[shape.layout] == "choice" else sums
 
 
-def fake_logits_of(unit: Unit, kind: str) -> np.ndarray:
-    """The same from the unit itself."""
+def fake_logits_of(feature: Feature, kind: str) -> np.ndarray:
+    """The same from the feature itself."""
     of_sequences = [
-        np.stack([ids, types, np.arange(len(ids))], -1) for ids, types in zip(unit.ids, unit.types, strict=True)
+        np.stack([ids, types, np.arange(len(ids))], -1) for ids, types in zip(feature.ids, feature.types, strict=True)
     ]
     if kind in ("token", "span"):
         return of_sequences[0]
     if kind == "mention":
-        return unit.ids[0][unit.read_positions]
+        return feature.ids[0][feature.read_positions]
     return np.array([x[:, 0].sum() for x in of_sequences]) if kind == "choice" else of_sequences[0].sum(0)
 
 
@@ -145,19 +145,19 @@ def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_evaluation_gives_every_unit_its_own_logits_in_order_whatever_the_rows_and_the_hosts(kind):
-    units = random_units(kind, 30, seed=4)
-    shape = row_shape(units, LAYOUTS[kind])
+def test_evaluation_gives_every_feature_its_own_logits_in_order_whatever_the_rows_and_the_hosts(kind):
+    features = random_features(kind, 30, seed=4)
+    shape = row_shape(features, LAYOUTS[kind])
     for rows, hosts in ((4, 1), (4, 2), (8, 4), (64, 2)):
-        for found in evaluated(EvaluationBatches(units, shape, rows, pad_id=0), hosts):
-            assert len(found) == len(units)
-            for mine, unit in zip(found, units, strict=True):
-                np.testing.assert_array_equal(mine, fake_logits_of(unit, kind))
+        for found in evaluated(EvaluationBatches(features, shape, rows, pad_id=0), hosts):
+            assert len(found) == len(features)
+            for mine, feature in zip(found, features, strict=True):
+                np.testing.assert_array_equal(mine, fake_logits_of(feature, kind))
 
 
 def test_evaluation_tells_how_many_of_its_rows_are_done():
     told: list[tuple[int, int]] = []
-    batches = EvaluationBatches(UNITS, SHAPE, 4, 0)
+    batches = EvaluationBatches(FEATURES, SHAPE, 4, 0)
 
     def forward(batch: Batch) -> np.ndarray:
         return fake_logits(batch, SHAPE)
@@ -174,7 +174,7 @@ def test_every_evaluation_batch_has_the_same_shape():
         shapes.add(tuple(array.shape for array in batch.values()))
         return fake_logits(batch, SHAPE)
 
-    EvaluationBatches(UNITS, SHAPE, 8, pad_id=0).logits(forward)
+    EvaluationBatches(FEATURES, SHAPE, 8, pad_id=0).logits(forward)
     assert len(shapes) == 1
 
 

@@ -145,7 +145,7 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     from bert_jax.batches.device import to_device
     from bert_jax.batches.labelled import LabelledBatches
     from bert_jax.configs.finetuning import FinetuningExperiment
-    from bert_jax.finetuning.data import read_units
+    from bert_jax.finetuning.data import read_features
     from bert_jax.finetuning.warm_start import labelled_start, with_own_head
     from bert_jax.programs.finetuning import program_of
     from bert_jax.sharding.mesh import make_mesh
@@ -164,11 +164,11 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     )
     labelled = load_task(experiment.task)
     start = labelled_start(experiment, labelled.head)
-    data, mesh = read_units(labelled, start), make_mesh(experiment.mesh)
+    data, mesh = read_features(labelled, start), make_mesh(experiment.mesh)
     batches = LabelledBatches(
-        data.units["train"], data.shape, setting.batch_size, experiment.seed, row_multiple=1, pad_id=data.pad_id
+        data.features["train"], data.shape, setting.batch_size, experiment.seed, row_multiple=1, pad_id=data.pad_id
     )
-    program = program_of(experiment, start, labelled, data.units["train"], batches.steps_per_epoch, mesh)
+    program = program_of(experiment, start, labelled, data.features["train"], batches.steps_per_epoch, mesh)
     state = program.begin(with_own_head(start, program.config, program.head, experiment).params)
     scalars = {
         "steps": np.int32(10 * options.steps),

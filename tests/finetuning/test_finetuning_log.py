@@ -19,8 +19,8 @@ from bert_jax.metrics.report import Pace
 from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.tasks.baselines import Baseline
+from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
-from tests.random_units import HEADS, LAYOUTS, random_units
 
 BASELINES = {"dev": Baseline({"f1": 0.75}, {"'a' for all, best on dev": 0.75})}
 TASK: Any = types.SimpleNamespace(name="toy", head=HEADS["sequence"], metric="f1", splits={"train": "abc", "dev": "ab"})
@@ -46,9 +46,9 @@ def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
 @pytest.fixture
 def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
     run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=types.SimpleNamespace(alive=lambda doing: None))
-    units = random_units("sequence", 8)
-    shape = row_shape(units, LAYOUTS["sequence"])
-    batches = LabelledBatches(units, shape, 4, 0, row_multiple=1, pad_id=0)
+    features = random_features("sequence", 8)
+    shape = row_shape(features, LAYOUTS["sequence"])
+    batches = LabelledBatches(features, shape, 4, 0, row_multiple=1, pad_id=0)
     job: Any = types.SimpleNamespace(
         experiment=FinetuningExperiment.from_dict({"init_from": "m"}),
         run=run,

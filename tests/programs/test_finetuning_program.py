@@ -16,20 +16,20 @@ from bert_jax.batches.device import to_device
 from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import Unit, row_shape
+from bert_jax.examples.labelled import Feature, row_shape
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.heads.labelling import BertForLabels
 from bert_jax.programs.finetuning import label_loss, program_of, teaching, training_program
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY
-from tests.random_units import HEADS, LAYOUTS, random_label_parameters, random_units
 
 CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
 HEAD = HEADS["sequence"]
-UNITS = random_units("sequence", 48, shortest=8, longest=8)
-SHAPE = row_shape(UNITS, LAYOUTS["sequence"])
+FEATURES = random_features("sequence", 48, shortest=8, longest=8)
+SHAPE = row_shape(FEATURES, LAYOUTS["sequence"])
 START: Any = types.SimpleNamespace(config=CONFIG)
 PARAMS = random_label_parameters(HEAD, CONFIG)
 
@@ -46,8 +46,8 @@ def experiment(**sections: Any) -> FinetuningExperiment:
 def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int = 4) -> Any:
     """The parameters after so many steps from PARAMS, as numpy arrays."""
     mesh = make_mesh(MeshConfig(), devices)
-    batches = LabelledBatches(UNITS, SHAPE, one.training.batch_size, one.seed, row_multiple=4, pad_id=0)
-    program = program_of(one, START, task_of(), UNITS, batches.steps_per_epoch, mesh)
+    batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, row_multiple=4, pad_id=0)
+    program = program_of(one, START, task_of(), FEATURES, batches.steps_per_epoch, mesh)
     peak, seed = np.float32(one.training.learning_rate), np.uint32(one.seed)
     scalars = {"steps": np.int32(steps), "warmup_steps": np.int32(0), "peak": peak, "seed": seed}
     state = program.begin(PARAMS)
@@ -80,7 +80,7 @@ def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what
     assert sweep(whole, run, train, lambda best: None) == 0
     assert training_program.cache_info().currsize == 2
     meshes = [make_mesh(MeshConfig(), jax.devices()[i : i + 4]) for i in (0, 4)]
-    programs = [program_of(whole.runs()[0], START, task_of(), UNITS, 3, mesh) for mesh in meshes]
+    programs = [program_of(whole.runs()[0], START, task_of(), FEATURES, 3, mesh) for mesh in meshes]
     assert training_program.cache_info().currsize == 2
     assert [program.train._cache_size() for program in programs] == [1, 1]
 
@@ -105,7 +105,7 @@ def test_what_is_compiled_depends_on_an_epochs_steps_only_where_layers_thaw_by_t
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
 
     def differ(one: FinetuningExperiment) -> bool:
-        first, second = (program_of(one, START, task_of(), UNITS, steps, mesh) for steps in (3, 4))
+        first, second = (program_of(one, START, task_of(), FEATURES, steps, mesh) for steps in (3, 4))
         return first is not second
 
     assert not differ(experiment())
@@ -118,22 +118,22 @@ def test_what_is_compiled_depends_on_an_epochs_steps_only_where_layers_thaw_by_t
 def test_balanced_class_weights_are_inverse_frequencies():
     """n / (classes * count of the class), scikit-learn's "balanced"; tokens without a label are not counted."""
     for kind in ("sequence", "token"):
-        units = random_units(kind, 30)
-        found = label_loss(experiment(training={"class_weights": [0]}), task_of(kind), units).class_weights
-        targets = np.concatenate([np.ravel(unit.target) for unit in units])
+        features = random_features(kind, 30)
+        found = label_loss(experiment(training={"class_weights": [0]}), task_of(kind), features).class_weights
+        targets = np.concatenate([np.ravel(feature.target) for feature in features])
         counts = [(targets == label).sum() for label in range(3)]
         np.testing.assert_allclose(found, [sum(counts) / (3 * count) for count in counts])
 
 
 def test_a_class_that_no_example_has_does_not_break_the_balance():
-    units = [Unit(0, (np.array([2]),), (np.array([0]),), np.int32(label)) for label in (0, 0, 1)]
-    weights = label_loss(experiment(training={"class_weights": [0]}), task_of(), units).class_weights
+    features = [Feature(0, (np.array([2]),), (np.array([0]),), np.int32(label)) for label in (0, 0, 1)]
+    weights = label_loss(experiment(training={"class_weights": [0]}), task_of(), features).class_weights
     np.testing.assert_allclose(weights[:2], [0.5, 1.0])
     assert np.isfinite(weights[2])
 
 
 def test_class_weights_that_are_given_are_taken():
-    loss = label_loss(experiment(training={"class_weights": [1, 2, 0.5], "label_smoothing": 0.1}), task_of(), UNITS)
+    loss = label_loss(experiment(training={"class_weights": [1, 2, 0.5], "label_smoothing": 0.1}), task_of(), FEATURES)
     assert (loss.class_weights, loss.label_smoothing, loss.soft_weight) == ((1.0, 2.0, 0.5), 0.1, 0.0)
 
 
@@ -148,7 +148,7 @@ def test_class_weights_that_are_given_are_taken():
 )
 def test_class_weights_that_do_not_fit_are_refused(kind, weights, says):
     with pytest.raises(UserError, match=says):
-        label_loss(experiment(training={"class_weights": weights}), task_of(kind), random_units(kind, 3))
+        label_loss(experiment(training={"class_weights": weights}), task_of(kind), random_features(kind, 3))
 
 
 # ----------------------------------------------------------------------------------------------------------------- the teacher
@@ -163,7 +163,7 @@ def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers
     config = dataclasses.replace(TINY, num_layers=3, scan_unroll=1, hidden_dropout=0.5, attention_dropout=0.5)
     params = random_label_parameters(HEAD, config, seed=1)
     teacher: Any = types.SimpleNamespace(config=config, head=HEAD, params=params)
-    batch = LabelledBatches(UNITS, SHAPE, 16, 0, row_multiple=8, pad_id=0).at(0)
+    batch = LabelledBatches(FEATURES, SHAPE, 16, 0, row_multiple=8, pad_id=0).at(0)
     mesh = make_mesh(MeshConfig())
     ones = [experiment(distillation={"teacher": "t", "hidden_weight": weight}) for weight in (1.0, 0.0)]
     with_states, without = (teaching(teacher, one, CONFIG.num_layers, mesh) for one in ones)

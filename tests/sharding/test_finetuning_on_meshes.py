@@ -19,15 +19,15 @@ from bert_jax.examples.labelled import row_shape
 from bert_jax.programs.finetuning import Program, program_of
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
+from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, largest_difference
-from tests.random_units import HEADS, LAYOUTS, random_label_parameters, random_units
 
 MESHES = {
     "data 8": MeshConfig(data=8),
     "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2),
 }
 CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
-UNITS = {kind: random_units(kind, 60, seed=3) for kind in ("sequence", "mention")}
+FEATURES = {kind: random_features(kind, 60, seed=3) for kind in ("sequence", "mention")}
 STEPS = 3
 PARAMETERS_WITHIN = 2e-4  # as in pretraining: of the largest of each array, since Adam's first steps divide rounding by rounding
 SUMS_WITHIN = 2e-6
@@ -47,8 +47,8 @@ def program_on(name: str, kind: str) -> tuple[Program, jax.sharding.Mesh]:
     experiment = experiment_on(MESHES.get(name, MeshConfig()))
     mesh = make_mesh(experiment.mesh, jax.devices()[: 8 if name in MESHES else 1])
     start: Any = types.SimpleNamespace(config=CONFIG)
-    task: Any = types.SimpleNamespace(name="units", head=HEADS[kind])
-    return program_of(experiment, start, task, UNITS[kind], 2, mesh), mesh
+    task: Any = types.SimpleNamespace(name="features", head=HEADS[kind])
+    return program_of(experiment, start, task, FEATURES[kind], 2, mesh), mesh
 
 
 @functools.cache
@@ -56,8 +56,8 @@ def trained(name: str) -> tuple[Any, list[dict[str, float]]]:
     """The state after three steps, which end an epoch and begin the next, and the sums of each of them."""
     kind = "sequence"
     program, mesh = program_on(name, kind)
-    shape = row_shape(UNITS[kind], LAYOUTS[kind])
-    batches = LabelledBatches(UNITS[kind], shape, 40, 5, row_multiple=8, pad_id=0)
+    shape = row_shape(FEATURES[kind], LAYOUTS[kind])
+    batches = LabelledBatches(FEATURES[kind], shape, 40, 5, row_multiple=8, pad_id=0)
     scalars = {"steps": np.int32(6), "warmup_steps": np.int32(0), "peak": np.float32(1e-3), "seed": np.uint32(5)}
     state, sums = program.begin(random_label_parameters(HEADS[kind], CONFIG)), []
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
@@ -93,15 +93,15 @@ def test_each_device_holds_only_its_part_of_the_parameters():
 
 
 @pytest.mark.parametrize(("name", "kind"), [("data 8", "sequence"), ("data 2 x fsdp 2 x tensor 2", "mention")])
-def test_evaluation_on_a_mesh_gives_every_unit_the_logits_of_one_device(name, kind):
-    shape, params = row_shape(UNITS[kind], LAYOUTS[kind]), random_label_parameters(HEADS[kind], CONFIG)
+def test_evaluation_on_a_mesh_gives_every_feature_the_logits_of_one_device(name, kind):
+    shape, params = row_shape(FEATURES[kind], LAYOUTS[kind]), random_label_parameters(HEADS[kind], CONFIG)
 
     def logits_on(name: str) -> list[np.ndarray]:
         program, mesh = program_on(name, kind)
         rows = min(32, evaluation_rows(shape, "cpu", row_multiple(mesh)))
         spread = jax.device_put(params, program.shardings.params)
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            return EvaluationBatches(UNITS[kind], shape, rows, 0).logits(
+            return EvaluationBatches(FEATURES[kind], shape, rows, 0).logits(
                 lambda batch: np.asarray(program.logits(spread, to_device(batch, mesh, BATCH)))
             )
 

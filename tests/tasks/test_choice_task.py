@@ -7,11 +7,11 @@ import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import assemble_units, pack_units, row_shape, unit_logits
+from bert_jax.examples.labelled import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.tasks.choice_task import load
 from bert_jax.tasks.own_data import OwnDataConfig
 from bert_jax.tasks.task import TaskConfig
-from tests.random_units import LAYOUTS
+from tests.random_features import LAYOUTS
 
 SWAG = "video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 
@@ -38,27 +38,27 @@ def choosing(*places: int, of: int = 4) -> list[np.ndarray]:
     return [2 * np.eye(of, dtype=np.float32)[place] for place in places]
 
 
-def test_a_unit_is_the_prompt_with_each_candidate(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_a_feature_is_the_prompt_with_each_candidate(tmp_path: pathlib.Path, tiny: Tokenizer):
     task = load(codah(tmp_path, "01", "2"))
     assert (task.head.kind, task.head.labels, task.metric) == ("choice", (), "accuracy")
-    [unit] = task.units("dev", tiny)
+    [feature] = task.features("dev", tiny)
     endings = ("the a", "the b", "the 中", "world")
     hello = tiny.encode("hello 0")
-    for ids, types, ending in zip(unit.ids, unit.types, endings, strict=True):
+    for ids, types, ending in zip(feature.ids, feature.types, endings, strict=True):
         assert ids.tolist() == [tiny.cls_id, *hello, tiny.sep_id, *tiny.encode(ending), tiny.sep_id]
         assert types.sum() == len(tiny.encode(ending)) + 1
-    assert unit.target == 2
+    assert feature.target == 2
 
 
 def test_each_candidate_is_cut_to_the_length(tmp_path: pathlib.Path, tiny: Tokenizer):
     rows = [f"o\t{'hello ' * 20}\t{'the ' * 20}\t\ufeff\t\u200b\t😀[SEP]\t0"]
     for split in ("train", "dev"):
         put(tmp_path / f"{split}.tsv", *rows)
-    [unit] = load(TaskConfig(name="codah", data_dir=str(tmp_path), length=9)).units("dev", tiny)
-    assert [len(ids) for ids in unit.ids] == [9, 9, 9, 9]
+    [feature] = load(TaskConfig(name="codah", data_dir=str(tmp_path), length=9)).features("dev", tiny)
+    assert [len(ids) for ids in feature.ids] == [9, 9, 9, 9]
     # 6 tokens are left for both: three each, or all of them for the prompt where a candidate has none
-    assert [int(types.sum()) for types in unit.types] == [4, 1, 1, 4]
-    assert all((ids == tiny.sep_id).sum() == 2 for ids in unit.ids)
+    assert [int(types.sum()) for types in feature.types] == [4, 1, 1, 4]
+    assert all((ids == tiny.sep_id).sum() == 2 for ids in feature.ids)
 
 
 def test_swag_repeats_the_beginning_of_the_second_sentence_in_each_candidate(tmp_path: pathlib.Path):
@@ -94,16 +94,16 @@ def test_ones_own_candidates_may_differ_in_number(tmp_path: pathlib.Path, tiny: 
     path = put(tmp_path / "own.tsv", *rows)
     own = OwnDataConfig(train=path, dev=path, separator="|", first_choice=1)
     task = load(TaskConfig(name="own/choice", own=own))
-    units = task.units("dev", tiny)
-    assert [len(unit.ids) for unit in units] == [3, 2]
-    assert [unit.target for unit in units] == [2, 0]
-    shape = row_shape(units, LAYOUTS["choice"])
-    rows_of = pack_units(units, shape)
-    batch = assemble_units(units, rows_of, len(rows_of), shape, tiny.pad_id)
+    features = task.features("dev", tiny)
+    assert [len(feature.ids) for feature in features] == [3, 2]
+    assert [feature.target for feature in features] == [2, 0]
+    shape = row_shape(features, LAYOUTS["choice"])
+    rows_of = pack_features(features, shape)
+    batch = assemble_features(features, rows_of, len(rows_of), shape, tiny.pad_id)
     # a model that says the first token after the prompt: what comes back is of the right candidates
     said = np.take_along_axis(batch["input_ids"], batch["cls_positions"] + 3, axis=1)[..., None].astype(np.float32)
-    back = unit_logits(said, units, rows_of, shape)
-    assert [values.tolist() for values in back] == [[ids[3] for ids in unit.ids] for unit in units]
+    back = feature_logits(said, features, rows_of, shape)
+    assert [values.tolist() for values in back] == [[ids[3] for ids in feature.ids] for feature in features]
     [written] = task.write_predictions(tmp_path, "dev", [*choosing(2, of=3), *choosing(1, of=2)])
     assert [line.split("\t")[:3] for line in written.read_text().splitlines()] == [
         ["id", "prediction", "label"],
@@ -134,9 +134,9 @@ def test_the_real_codah_is_read_whole(shared_data: pathlib.Path, tiny: Tokenizer
     if not (shared_data / "codah").is_dir():
         pytest.skip("needs codah in ../shared/data")
     task = load(TaskConfig(name="codah", data_dir=str(shared_data / "codah")))
-    units = task.units("dev", tiny)
-    assert len(units) == len(task.splits["dev"]) == 556
-    assert {len(unit.ids) for unit in units} == {4}
-    right = choosing(*(int(unit.target) for unit in units if unit.target is not None))
+    features = task.features("dev", tiny)
+    assert len(features) == len(task.splits["dev"]) == 556
+    assert {len(feature.ids) for feature in features} == {4}
+    right = choosing(*(int(feature.target) for feature in features if feature.target is not None))
     assert task.scores("dev", right) == {"accuracy": 1.0}
     assert 0.2 < task.baseline("dev").scores["accuracy"] < 0.3

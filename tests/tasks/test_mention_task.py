@@ -11,11 +11,11 @@ import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import assemble_units, pack_units, row_shape
+from bert_jax.examples.labelled import assemble_features, pack_features, row_shape
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import LABELS, MentionTask, load, nearest_tokens, read_mentions
 from bert_jax.tasks.task import TaskConfig
-from tests.random_units import LAYOUTS
+from tests.random_features import LAYOUTS
 
 HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
 
@@ -60,32 +60,34 @@ ADVERSARIAL = (
 def test_marks_are_where_the_tokens_of_the_mention_begin(tiny: Tokenizer, text: str):
     said: list[str] = []
     asked = example(text)
-    [unit] = task(asked, say=said.append).units("dev", tiny)
-    assert unit.read_positions is not None
-    assert unit.read_positions.dtype == np.int32
+    [feature] = task(asked, say=said.append).features("dev", tiny)
+    assert feature.read_positions is not None
+    assert feature.read_positions.dtype == np.int32
     assert said == []
-    for mark, start in zip(unit.read_positions, (asked.pronoun_start, asked.a_start, asked.b_start), strict=True):
-        # the text from the mention on, read by itself, is what the unit holds from the mark on
-        assert unit.ids[0][mark:-1].tolist() == tiny.encode(text[start:])
+    for mark, start in zip(feature.read_positions, (asked.pronoun_start, asked.a_start, asked.b_start), strict=True):
+        # the text from the mention on, read by itself, is what the feature holds from the mark on
+        assert feature.ids[0][mark:-1].tolist() == tiny.encode(text[start:])
 
 
-def test_a_unit_holds_the_text_and_its_label(tiny: Tokenizer):
-    units = task(*(example("ann saw bo and she ran", label=label) for label in ("A", "B", "neither", None))).units("dev", tiny)
-    assert [unit.target for unit in units] == [0, 1, 2, None]
-    assert units[0].ids[0].tolist() == [tiny.cls_id, *tiny.encode("ann saw bo and she ran"), tiny.sep_id]
-    assert units[0].types[0].tolist() == [0] * units[0].size
+def test_a_feature_holds_the_text_and_its_label(tiny: Tokenizer):
+    examples = (example("ann saw bo and she ran", label=label) for label in ("A", "B", "neither", None))
+    features = task(*examples).features("dev", tiny)
+    assert [feature.target for feature in features] == [0, 1, 2, None]
+    assert features[0].ids[0].tolist() == [tiny.cls_id, *tiny.encode("ann saw bo and she ran"), tiny.sep_id]
+    assert features[0].types[0].tolist() == [0] * features[0].size
 
 
-def test_marks_move_with_the_unit_in_a_packed_row(tiny: Tokenizer):
-    units = task(example("ann saw bo and she ran"), example("hello bo: she is ann"), example("she, bo, ann")).units("dev", tiny)
-    shape = row_shape(units, LAYOUTS["mention"])
-    rows = pack_units(units, shape)
-    batch = assemble_units(units, rows, len(rows), shape, tiny.pad_id)
+def test_mentions_move_with_the_feature_in_a_packed_row(tiny: Tokenizer):
+    texts = ("ann saw bo and she ran", "hello bo: she is ann", "she, bo, ann")
+    features = task(*map(example, texts)).features("dev", tiny)
+    shape = row_shape(features, LAYOUTS["mention"])
+    rows = pack_features(features, shape)
+    batch = assemble_features(features, rows, len(rows), shape, tiny.pad_id)
     for r, members in enumerate(rows):
         for u, i in enumerate(members):
-            marks = units[i].read_positions
+            marks = features[i].read_positions
             assert marks is not None
-            assert (batch["input_ids"][r, batch["read_positions"][r, u]] == units[i].ids[0][marks]).all()
+            assert (batch["input_ids"][r, batch["read_positions"][r, u]] == features[i].ids[0][marks]).all()
             assert (batch["position_ids"][r, batch["read_positions"][r, u]] == marks).all()
             assert (batch["sequence_ids"][r, batch["read_positions"][r, u]] == u + 1).all()
 
@@ -96,37 +98,37 @@ def test_a_mention_that_no_token_begins_with_is_said_and_marked_by_the_nearest(t
     nothing = PronounExample("x-3", "\u200b\u200c\u200d", "\u200b", 0, "\u200c", 1, "\u200d", 2, "A", "feminine")
     said: list[str] = []
     asked = task(example("ann saw bo and she ran"), inside, silent, nothing, say=said.append)
-    units = asked.units("dev", tiny)
-    assert asked.units("dev", tiny)[1].read_positions is not None
+    features = asked.features("dev", tiny)
+    assert asked.features("dev", tiny)[1].read_positions is not None
     assert len(said) == 1
     assert said[0].startswith("gap, dev: 3 texts with a mention that begins inside a token or has none")
     assert said[0].endswith("first in x-1")
-    assert units[1].ids[0][units[1].read_positions[1]] == tiny.unk_id  # type: ignore[index]
-    assert tiny.tokens(units[2].ids[0][units[2].read_positions]) == ["s", "##e", "b"]  # type: ignore[index]
-    assert units[3].ids[0].tolist() == [tiny.cls_id, tiny.unk_id, tiny.sep_id]
-    assert units[3].read_positions.tolist() == [1, 1, 1]  # type: ignore[union-attr]
+    assert features[1].ids[0][features[1].read_positions[1]] == tiny.unk_id  # type: ignore[index]
+    assert tiny.tokens(features[2].ids[0][features[2].read_positions]) == ["s", "##e", "b"]  # type: ignore[index]
+    assert features[3].ids[0].tolist() == [tiny.cls_id, tiny.unk_id, tiny.sep_id]
+    assert features[3].read_positions.tolist() == [1, 1, 1]  # type: ignore[union-attr]
 
 
 def test_a_long_text_is_read_in_a_window_around_its_mentions(tiny: Tokenizer):
     text = "hello " * 30 + "ann hello bo hello she" + " world" * 30
     said: list[str] = []
-    [unit] = task(example(text), length=30, say=said.append).units("dev", tiny)
+    [feature] = task(example(text), length=30, say=said.append).features("dev", tiny)
     names = "ann hello bo hello she"
     inside = tiny.encode(names)
     before = (28 - len(inside)) // 2
     wanted = tiny.encode("hello") * before + inside + tiny.encode("world") * (28 - len(inside) - before)
-    assert unit.ids[0].tolist() == [tiny.cls_id, *wanted, tiny.sep_id]
+    assert feature.ids[0].tolist() == [tiny.cls_id, *wanted, tiny.sep_id]
     assert said == []
 
 
 def test_mentions_too_far_apart_for_one_window_are_all_read_and_that_is_said(tiny: Tokenizer):
     text = "ann " + "hello " * 50 + "bo " + "world " * 50 + "she"
     said: list[str] = []
-    [unit] = task(example(text), length=32, say=said.append).units("dev", tiny)
-    assert unit.size == 32
-    for mark, name in zip(unit.read_positions, ("she", "ann", "bo"), strict=True):  # type: ignore[arg-type]
+    [feature] = task(example(text), length=32, say=said.append).features("dev", tiny)
+    assert feature.size == 32
+    for mark, name in zip(feature.read_positions, ("she", "ann", "bo"), strict=True):  # type: ignore[arg-type]
         pieces = tiny.encode(name)
-        assert unit.ids[0][mark : mark + len(pieces)].tolist() == pieces
+        assert feature.ids[0][mark : mark + len(pieces)].tolist() == pieces
     assert len(said) == 1
     assert "1 text with mentions more than 30 tokens apart" in said[0]
 

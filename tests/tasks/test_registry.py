@@ -109,7 +109,7 @@ def test_an_unknown_name_is_told_with_the_nearest(name: str, message: str):
     ["glue/mrpc", "glue/stsb", "sick/entailment", "codah", "gap", "wnut17", "pos", "squad/v1.1"],
 )
 def test_every_task_keeps_the_protocol_on_real_data(shared_data: pathlib.Path, tmp_path: pathlib.Path, name: str):
-    """What the head says of the units of the dev set is scored, judged and written, whatever the task."""
+    """What the head says of the features of the dev set is scored, judged and written, whatever the task."""
     folder = shared_data / FOLDERS[name.split("/")[0]]
     vocab = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
     if not folder.is_dir() or not vocab.is_file():
@@ -119,12 +119,12 @@ def test_every_task_keeps_the_protocol_on_real_data(shared_data: pathlib.Path, t
     assert (task.name, len(task.splits["train"])) == (name, 50)
     assert type(task.head) is head_class(TaskConfig(name=name))
     draw = np.random.default_rng(0)
-    units = task.units("dev", tokenizer)
-    assert sorted({unit.example for unit in units}) == list(range(len(task.splits["dev"])))
-    outputs = {"token": lambda unit: (unit.size, task.head.num_outputs), "span": lambda unit: (unit.size, 2)}
-    outputs |= {"choice": lambda unit: (len(unit.ids),)}
-    shape = outputs.get(task.head.kind, lambda unit: (task.head.num_outputs,))
-    logits = [draw.normal(size=shape(unit)).astype(np.float32) for unit in units]
+    features = task.features("dev", tokenizer)
+    assert sorted({feature.example for feature in features}) == list(range(len(task.splits["dev"])))
+    outputs = {"token": lambda feature: (feature.size, task.head.num_outputs), "span": lambda feature: (feature.size, 2)}
+    outputs |= {"choice": lambda feature: (len(feature.ids),)}
+    shape = outputs.get(task.head.kind, lambda feature: (task.head.num_outputs,))
+    logits = [draw.normal(size=shape(feature)).astype(np.float32) for feature in features]
     scores = task.scores("dev", logits)
     assert np.isfinite(scores[task.metric])
     assert task.metric in task.baseline("dev").scores

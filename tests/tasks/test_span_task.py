@@ -15,7 +15,7 @@ import pytest
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.corpus.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.own_data import OwnDataConfig
@@ -53,13 +53,13 @@ def squad_task(directory: pathlib.Path, train: list[Question], dev: list[Questio
     return load(TaskConfig(name=f"squad/{version}", data_dir=str(directory), **settings), say)
 
 
-def right(units: list[Unit]) -> list[np.ndarray]:
+def right(features: list[Feature]) -> list[np.ndarray]:
     """Logits that say what the targets say."""
     logits = []
-    for unit in units:
-        values = np.zeros((unit.size, 2), np.float32)
-        if unit.target is not None:
-            values[unit.target, [0, 1]] = 9
+    for feature in features:
+        values = np.zeros((feature.size, 2), np.float32)
+        if feature.target is not None:
+            values[feature.target, [0, 1]] = 9
         logits.append(values)
     return logits
 
@@ -100,9 +100,9 @@ def test_logits_that_say_the_answers_recover_them_from_the_windows_of_real_files
     config = TaskConfig(name=f"squad/{version}", data_dir=data_dir, length=192, doc_stride=64, max_answer=100, train_rows=500)
     task = load(config, notes.append)
     for split in task.splits:
-        units = task.units(split, uncased)
-        assert len(units) > 1.1 * len(task.splits[split]), "many contexts are longer than a window"
-        predictions, *_ = written(task, tmp_path, split, right(units))
+        features = task.features(split, uncased)
+        assert len(features) > 1.1 * len(task.splits[split]), "many contexts are longer than a window"
+        predictions, *_ = written(task, tmp_path, split, right(features))
         for example in task.splits[split]:
             assert predictions[example.id] in ({text for text, _ in example.answers} or {""})
     assert notes == []
@@ -134,32 +134,32 @@ def test_answers_in_any_script_are_recovered_exactly_through_windows(kind, tmp_p
             questions.append(("who is it", context, [(context[start:end], start)]))
     notes: list[str] = []
     task = squad_task(tmp_path, questions, questions, notes.append, length=60, doc_stride=12, max_answer=60)
-    units = task.units("dev", tokenizer)
-    assert len(units) > 2 * len(questions) > 250
-    predictions, _ = written(task, tmp_path, "dev", right(units))
+    features = task.features("dev", tokenizer)
+    assert len(features) > 2 * len(questions) > 250
+    predictions, _ = written(task, tmp_path, "dev", right(features))
     assert predictions == {f"q{i}": answers[0][0].strip() for i, (_, _, answers) in enumerate(questions)}
-    assert task.scores("dev", right(units))["exact_match"] == 100.0
+    assert task.scores("dev", right(features))["exact_match"] == 100.0
     assert notes == []
 
 
 def test_a_window_without_all_of_the_answer_is_to_point_at_cls(tokenizer, tmp_path):
     context = "a b c d e f g h"
     task = squad_task(tmp_path, [("who", context, [("d e", 6)])], [("who", context, [("d e", 6)])], length=8, doc_stride=1)
-    units = task.units("train", tokenizer)
-    shown = [tokenizer.decode(unit.ids[0]) for unit in units]
+    features = task.features("train", tokenizer)
+    shown = [tokenizer.decode(feature.ids[0]) for feature in features]
     assert shown == [f"[CLS] who [SEP] {context[i : i + 7]} [SEP]" for i in (0, 2, 4, 6, 8)]
-    assert [unit.target.tolist() for unit in units] == [[0, 0], [5, 6], [4, 5], [3, 4], [0, 0]]
-    assert [unit.types[0].tolist() for unit in units] == [[0] * 3 + [1] * 5] * 5
-    assert {unit.example for unit in units} == {0}
+    assert [feature.target.tolist() for feature in features] == [[0, 0], [5, 6], [4, 5], [3, 4], [0, 0]]
+    assert [feature.types[0].tolist() for feature in features] == [[0] * 3 + [1] * 5] * 5
+    assert {feature.example for feature in features} == {0}
 
 
 def test_questions_and_answers_have_no_more_tokens_than_is_said(tokenizer, tmp_path):
     questions: list[Question] = [("who who who ?", "a b c d", [("b c d", 2)])]
     for most, answer in ((3, "b c d"), (2, "b c")):
         task = squad_task(tmp_path, questions, questions, max_question=2, max_answer=most)
-        (unit,) = task.units("dev", tokenizer)
-        assert tokenizer.decode(unit.ids[0]) == "[CLS] who who [SEP] a b c d [SEP]"
-        (logits,) = right([unit])
+        (feature,) = task.features("dev", tokenizer)
+        assert tokenizer.decode(feature.ids[0]) == "[CLS] who who [SEP] a b c d [SEP]"
+        (logits,) = right([feature])
         logits[6, 1] = 5  # the second best end
         assert written(task, tmp_path, "dev", [logits])[0] == {"q0": answer}
 
@@ -174,13 +174,13 @@ def test_an_answer_inside_a_token_is_learnt_where_it_stands_by_itself(tokenizer,
         ("who", "paris", [("lyon", 0)]),
     ]
     task = squad_task(tmp_path, questions, questions[:1], notes.append)
-    targets = [unit.target for unit in task.units("train", tokenizer)]
+    targets = [feature.target for feature in task.features("train", tokenizer)]
     assert [None if target is None else target.tolist() for target in targets] == [[8, 8], [6, 6], [3, 3], None, None]
     assert notes[-2:] == [
         "squad/v1.1, train: 1 answer beginning or ending inside a token, learnt with it, first q2",
         "squad/v1.1, train: 2 questions without an answer in the context, not learnt, first q3",
     ]
-    task.units("train", tokenizer)
+    task.features("train", tokenizer)
     assert len(notes) == 3, "the reader's word of q4, and these two once"
 
 
@@ -189,8 +189,8 @@ def test_scores_are_the_official_ones_of_the_file_that_is_written(tokenizer, tmp
     questions: list[Question] = [("who", " ".join(draw.choice(list(LETTERS), 40)), None) for _ in range(30)]
     questions = [(q, text, [(text[2 * i : 2 * i + 5], 2 * i)] * 2) for i, (q, text, _) in enumerate(questions)]
     task = squad_task(tmp_path, questions, questions, length=20, doc_stride=5)
-    units = task.units("dev", tokenizer)
-    logits = [values * draw.integers(0, 2) + draw.normal(size=values.shape).astype(np.float32) for values in right(units)]
+    features = task.features("dev", tokenizer)
+    logits = [values * draw.integers(0, 2) + draw.normal(size=values.shape).astype(np.float32) for values in right(features)]
     predictions, best = written(task, tmp_path, "dev", logits)
     gold = {f"q{i}": [text for text, _ in answers or ()] for i, (_, _, answers) in enumerate(questions)}
     scores = task.scores("dev", logits)
@@ -206,9 +206,9 @@ def test_scores_are_the_official_ones_of_the_file_that_is_written(tokenizer, tmp
     assert task.baseline("dev").scores in [squad1_scores(gold, dict.fromkeys(gold, texts[0])) for texts in gold.values()]
 
 
-def margins(units: list[Unit], wanted: list[float]) -> list[np.ndarray]:
+def margins(features: list[Feature], wanted: list[float]) -> list[np.ndarray]:
     """Logits by which the word after "who [SEP]" is the answer, with these margins of "no answer"."""
-    logits = [np.full((unit.size, 2), -20, np.float32) for unit in units]
+    logits = [np.full((feature.size, 2), -20, np.float32) for feature in features]
     for values, margin in zip(logits, wanted, strict=True):
         values[3] = 1
         values[0] = 1 + margin / 2
@@ -223,15 +223,15 @@ def unanswerable(directory: pathlib.Path, **settings) -> SpanTask:
 
 def test_the_threshold_of_no_answer_is_tuned_on_the_dev_logits_alone(tokenizer, tmp_path):
     task = unanswerable(tmp_path)
-    units = task.units("dev", tokenizer)
-    logits = margins(units, [-3, 2, 4, 8])
+    features = task.features("dev", tokenizer)
+    logits = margins(features, [-3, 2, 4, 8])
     scores = task.scores("dev", logits)
     assert (scores["f1"], scores["exact"], scores["threshold"]) == (100.0, 100.0, 2.0)
     assert (scores["HasAns_f1"], scores["NoAns_f1"], scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 100.0, 100.0, 2.0)
     assert not [name for name in scores if name.endswith("total")]
-    worse = task.scores("dev", margins(units, [-3, 4, 2, 8]))  # another model: nothing of the one before is left
+    worse = task.scores("dev", margins(features, [-3, 4, 2, 8]))  # another model: nothing of the one before is left
     assert (worse["f1"], worse["threshold"]) == (75.0, -3.0)
-    nothing = task.scores("dev", margins(units, [-2, 9, -5, -6]))  # best is never to answer, so even -6 must exceed it
+    nothing = task.scores("dev", margins(features, [-2, 9, -5, -6]))  # best is never to answer, so even -6 must exceed it
     assert (nothing["f1"], nothing["best_f1"], nothing["threshold"] < -6) == (50.0, 50.0, True)
     assert task.scores("dev", logits) == scores
     predictions, best, odds = written(task, tmp_path, "dev", logits)
@@ -246,7 +246,7 @@ def test_the_threshold_of_no_answer_is_tuned_on_the_dev_logits_alone(tokenizer, 
 
 def test_other_splits_take_the_threshold_tuned_last_on_dev(tokenizer, tmp_path):
     task = unanswerable(tmp_path)
-    train, dev = (task.units(split, tokenizer) for split in ("train", "dev"))
+    train, dev = (task.features(split, tokenizer) for split in ("train", "dev"))
     assert task.scores("train", margins(train, [1, 1]))["threshold"] == 0.0
     for shift in (5.0, -5.0):
         task.scores("dev", margins(dev, [shift, shift, shift + 2, shift + 2]))
@@ -258,32 +258,32 @@ def test_other_splits_take_the_threshold_tuned_last_on_dev(tokenizer, tmp_path):
 def test_a_question_without_any_span_has_margins_that_json_can_hold(tokenizer, tmp_path):
     questions: list[Question] = [("who", "\u200b", None), ("who", "paris", [("paris", 0)])]
     task = squad_task(tmp_path, questions, questions, version="v2.0")
-    units = task.units("dev", tokenizer)
-    assert [unit.target.tolist() for unit in units] == [[0, 0], [3, 3]]
-    predictions, _, odds = written(task, tmp_path, "dev", right(units))
+    features = task.features("dev", tokenizer)
+    assert [feature.target.tolist() for feature in features] == [[0, 0], [3, 3]]
+    predictions, _, odds = written(task, tmp_path, "dev", right(features))
     assert (predictions, math.isfinite(odds["q0"])) == ({"q0": "", "q1": "paris"}, True)
-    assert task.scores("dev", right(units))["f1"] == 100.0
+    assert task.scores("dev", right(features))["f1"] == 100.0
 
 
 def test_a_model_that_always_points_at_cls_or_at_one_place_is_degenerate(tokenizer, tmp_path):
     task = unanswerable(tmp_path)
-    units = task.units("dev", tokenizer)
-    never = [np.random.default_rng(i).normal(size=(unit.size, 2)) for i, unit in enumerate(units)]
+    features = task.features("dev", tokenizer)
+    never = [np.random.default_rng(i).normal(size=(feature.size, 2)) for i, feature in enumerate(features)]
     for values in never:
         values[0, 0] = 9
     assert task.degeneracy("dev", never)
-    assert task.degeneracy("dev", margins(units, [-3] * 4))
-    assert task.degeneracy("dev", margins(units, [4, 8, -3, 2]))  # the best threshold says "no answer" to all
-    assert not task.degeneracy("dev", margins(units, [-3, 2, 4, 8]))
+    assert task.degeneracy("dev", margins(features, [-3] * 4))
+    assert task.degeneracy("dev", margins(features, [4, 8, -3, 2]))  # the best threshold says "no answer" to all
+    assert not task.degeneracy("dev", margins(features, [-3, 2, 4, 8]))
 
 
-def test_logits_before_units_and_of_another_split_are_refused(tokenizer, tmp_path):
+def test_logits_before_features_and_of_another_split_are_refused(tokenizer, tmp_path):
     task = unanswerable(tmp_path)
-    with pytest.raises(ValueError, match=r"call units\('dev', tokenizer\) first"):
+    with pytest.raises(ValueError, match=r"call features\('dev', tokenizer\) first"):
         task.scores("dev", [])
-    logits = right(task.units("train", tokenizer))
-    task.units("dev", tokenizer)
-    with pytest.raises(ValueError, match="logits of 2 units are not those of dev"):
+    logits = right(task.features("train", tokenizer))
+    task.features("dev", tokenizer)
+    with pytest.raises(ValueError, match="logits of 2 features are not those of dev"):
         task.scores("dev", logits)
 
 
@@ -303,17 +303,16 @@ def test_own_questions_are_scored_as_squad_2_where_one_is_impossible(tokenizer, 
     notes: list[str] = []
     for rows, names in (([answered], {"f1", "exact_match"}), ([answered, impossible], {"f1", "exact", "NoAns_f1", "threshold"})):
         task = load(own(tmp_path, rows, rows, [hidden]), notes.append)
-        units = task.units("dev", tokenizer)
-        assert [unit.target.tolist() for unit in units] == [[5, 5], [0, 0]][: len(rows)]
-        scores = task.scores("dev", right(units))
+        features = task.features("dev", tokenizer)
+        assert [feature.target.tolist() for feature in features] == [[5, 5], [0, 0]][: len(rows)]
+        scores = task.scores("dev", right(features))
         assert scores["f1"] == 100.0
         assert names <= set(scores)
-        (unit,) = task.units("test", tokenizer)
-        assert unit.target is None
-        assert (task.scores("test", right([unit])), task.baseline("test").scores) == ({}, {})
-        assert len(written(task, tmp_path, "dev", right(units)) + written(task, tmp_path, "test", right([unit]))) == 4 + 2 * (
-            len(rows) - 1
-        )
+        (feature,) = task.features("test", tokenizer)
+        assert feature.target is None
+        assert (task.scores("test", right([feature])), task.baseline("test").scores) == ({}, {})
+        files = written(task, tmp_path, "dev", right(features)) + written(task, tmp_path, "test", right([feature]))
+        assert len(files) == 4 + 2 * (len(rows) - 1)
     assert len(list(tmp_path.glob("*.json"))) == 6, "splits do not overwrite each other"
     assert {text.partition(", ne")[0] for text in notes} == {"own/span, test: 1 question without an answer in the file"}
 
@@ -341,7 +340,7 @@ def test_faults_are_named(tokenizer, tmp_path):
     with pytest.raises(UserError, match=r"train-v2.0.json .*cannot be read"):
         load(TaskConfig(name="squad/v2.0", data_dir=str(tmp_path)))
     task = squad_task(tmp_path, [("who", "a", [("a", 0)])] * 3, [("who", "a", [("a", 0)])], train_rows=2, length=8)
-    assert len(task.units("train", tokenizer)) == 2
+    assert len(task.features("train", tokenizer)) == 2
     task = squad_task(tmp_path, [("who who who who who", "a", [("a", 0)])], [("who", "a", [("a", 0)])], length=8)
     with pytest.raises(UserError, match="rows of 8 tokens leave no room"):
-        task.units("train", tokenizer)
+        task.features("train", tokenizer)

@@ -56,10 +56,10 @@ def logits(task: TextTask, *answers: int) -> list[np.ndarray]:
     return [np.eye(task.head.num_outputs, dtype=np.float32)[answer] * 3 for answer in answers]
 
 
-def test_a_unit_is_a_pair_with_its_label_by_the_heads_order(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_a_feature_is_a_pair_with_its_label_by_the_heads_order(tmp_path: pathlib.Path, tiny: Tokenizer):
     task = load(config("glue/rte", rte(tmp_path)))
     assert task.head.labels == ("entailment", "not_entailment")
-    first, second = task.units("dev", tiny)
+    first, second = task.features("dev", tiny)
     hello, world = tiny.encode("hello 0"), tiny.encode("world")
     assert first.ids[0].tolist() == [tiny.cls_id, *hello, tiny.sep_id, *world, tiny.sep_id]
     assert first.types[0].tolist() == [0] * (len(hello) + 2) + [1] * (len(world) + 1)
@@ -67,20 +67,20 @@ def test_a_unit_is_a_pair_with_its_label_by_the_heads_order(tmp_path: pathlib.Pa
     assert [first.example, second.example] == [0, 1]
     assert first.target is not None
     assert first.target.dtype == np.int32
-    assert all(unit.target is None for unit in task.units("test", tiny))
+    assert all(feature.target is None for feature in task.features("test", tiny))
 
 
-def test_long_texts_are_cut_to_the_length_and_hostile_ones_yield_units(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_long_texts_are_cut_to_the_length_and_hostile_ones_yield_features(tmp_path: pathlib.Path, tiny: Tokenizer):
     lines = [f"{text} {text} {text * 3}\t{i % 2}" for i, text in enumerate(HOSTILE)]
     for split in ("train", "dev"):
         put(tmp_path / "SST-2" / f"{split}.tsv", "sentence\tlabel", *lines)
-    units = load(config("glue/sst2", tmp_path, length=8)).units("dev", tiny)
-    assert [unit.target for unit in units] == [i % 2 for i in range(len(HOSTILE))]
-    assert max(unit.size for unit in units) == 8
-    for unit in units:
-        assert unit.ids[0][0] == tiny.cls_id
-        assert unit.ids[0][-1] == tiny.sep_id
-        assert sum(i == tiny.cls_id for i in unit.ids[0]) == sum(i == tiny.sep_id for i in unit.ids[0]) == 1
+    features = load(config("glue/sst2", tmp_path, length=8)).features("dev", tiny)
+    assert [feature.target for feature in features] == [i % 2 for i in range(len(HOSTILE))]
+    assert max(feature.size for feature in features) == 8
+    for feature in features:
+        assert feature.ids[0][0] == tiny.cls_id
+        assert feature.ids[0][-1] == tiny.sep_id
+        assert sum(i == tiny.cls_id for i in feature.ids[0]) == sum(i == tiny.sep_id for i in feature.ids[0]) == 1
 
 
 def test_only_training_is_cut_to_train_rows(tmp_path: pathlib.Path):
@@ -123,7 +123,7 @@ def test_the_metric_that_selects_is_1_where_all_is_right_and_less_of_the_majorit
         for split in ("train", "dev"):
             put(tmp_path / folder / f"{split}.tsv", *filter(None, (header, *rows)))
         task = load(config(f"glue/{name}", tmp_path))
-        right = [unit.target.item() for unit in task.units("dev", tiny) if unit.target is not None]
+        right = [feature.target.item() for feature in task.features("dev", tiny) if feature.target is not None]
         said = [np.array([r]) for r in right] if task.head.problem == "regression" else logits(task, *map(int, right))
         assert task.scores("dev", said)[task.metric] == pytest.approx(1.0), name
         assert task.baseline("dev").scores[task.metric] < 0.7, name
@@ -136,7 +136,7 @@ def test_values_are_learnt_as_they_are_and_cut_only_in_a_submission(tmp_path: pa
     put(tmp_path / "test.tsv", "index\tsentence1\tsentence2", "0\tA\tB", "1\tA\tB")
     task = load(config("glue/stsb", tmp_path))
     assert task.head.labels == ("score",)
-    targets = [unit.target for unit in task.units("dev", tiny)]
+    targets = [feature.target for feature in task.features("dev", tiny)]
     assert [t.dtype for t in targets if t is not None] == [np.float32] * 3
     assert targets == [np.float32(4.8), np.float32(0.2), np.float32(2.5)]
     beyond = [np.array([7.0], np.float32), np.array([-1.5], np.float32)]
@@ -309,8 +309,9 @@ def test_ones_own_classes_values_and_sets_are_learnt_and_scored(tmp_path: pathli
     assert values.baseline("dev").scores == {"pearson": 0.0, "spearman": 0.0, "mean_squared_error": pytest.approx(2 / 3)}
     sets = load(own(tmp_path, "multi_label", "a\tred,blue", "b\t", "c\tred"))
     assert sets.head.labels == ("blue", "red")
-    assert [unit.target.tolist() for unit in sets.units("dev", tiny) if unit.target is not None] == [[1, 1], [0, 0], [0, 1]]
-    assert sets.units("dev", tiny)[0].target.dtype == np.float32  # type: ignore[union-attr]
+    features = sets.features("dev", tiny)
+    assert [feature.target.tolist() for feature in features if feature.target is not None] == [[1, 1], [0, 0], [0, 1]]
+    assert features[0].target.dtype == np.float32  # type: ignore[union-attr]
     said = [np.array(row, np.float32) for row in ([-1, 2], [-3, -1], [1, 1])]
     assert sets.scores("dev", said) == {"micro_f1": pytest.approx(2 * 2 / (3 + 3)), "accuracy": pytest.approx(1 / 3)}
     assert sets.baseline("dev").scores == {"micro_f1": pytest.approx(4 / 6), "accuracy": pytest.approx(1 / 3)}  # of "red"
@@ -328,7 +329,7 @@ def test_ones_own_test_set_may_be_labelled_in_part(tmp_path: pathlib.Path, tiny:
     path = put(tmp_path / "a.tsv", "text\tlabel", "a\tyes", "b\tno")
     test = put(tmp_path / "b.tsv", "text\tlabel", "a\t", "b\tno", "c\tyes")
     task = load(TaskConfig(name="own/sequence", own=OwnDataConfig(train=str(path), dev=str(path), test=str(test))))
-    assert [unit.target for unit in task.units("test", tiny)] == [None, 0, 1]
+    assert [feature.target for feature in task.features("test", tiny)] == [None, 0, 1]
     assert task.scores("test", logits(task, 1, 0, 0))["accuracy"] == 0.5
 
 
@@ -360,4 +361,4 @@ def test_the_real_files_give_official_submissions(shared_data: pathlib.Path, tmp
     assert len(collect_predictions([tmp_path])[name]) == SUBMISSION[name].rows
     scores = task.scores("dev", [draw.normal(size=task.head.num_outputs) for _ in task.splits["dev"]])
     assert all(-1 <= value <= 1 for value in scores.values())
-    assert len(task.units("dev", tiny)) == len(task.splits["dev"])
+    assert len(task.features("dev", tiny)) == len(task.splits["dev"])

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.entity_scores import SCHEMES, entity_scores
 from bert_jax.tasks.examples import WordsExample
@@ -48,31 +48,31 @@ def test_words_that_no_row_reads_whole_are_said_once(tokenizer: Tokenizer, tmp_p
     sentences = [[("a", "O"), ("\u200b", "O"), ("abcdefghij" * 2, "O")]]
     task = wnut(tmp_path, sentences, [[("b", "O")]], said.append, length=12)
     for _ in range(2):
-        task.units("train", tokenizer)
-    task.units("dev", tokenizer)
+        task.features("train", tokenizer)
+    task.features("dev", tokenizer)
     assert [line.partition(", train: ")[2] for line in said] == [
         "1 word without a character that the tokenizer reads: [UNK]",
         "1 word longer than 10 pieces, of which the rest is not read",
     ]
 
 
-def said_by(task: TokenTask, units: list[Unit], predictions: list[list[str]]) -> list[np.ndarray]:
-    """Logits that say the predictions at the labelled columns of the units, and anything elsewhere."""
+def said_by(task: TokenTask, features: list[Feature], predictions: list[list[str]]) -> list[np.ndarray]:
+    """Logits that say the predictions at the labelled columns of the features, and anything elsewhere."""
     draw = np.random.default_rng(0)
     rest = [iter(tags) for tags in predictions]
     logits = []
-    for unit in units:
-        values = draw.normal(size=(unit.size, len(task.labels))).astype(np.float32)
-        assert unit.target is not None
-        for column in np.flatnonzero(unit.target >= 0):
-            values[column, task.labels.index(next(rest[unit.example]))] = 9
+    for feature in features:
+        values = draw.normal(size=(feature.size, len(task.labels))).astype(np.float32)
+        assert feature.target is not None
+        for column in np.flatnonzero(feature.target >= 0):
+            values[column, task.labels.index(next(rest[feature.example]))] = 9
         logits.append(values)
     assert all(next(tags, None) is None for tags in rest)
     return logits
 
 
-def from_targets(task: TokenTask, units: list[Unit]) -> list[np.ndarray]:
-    return [np.eye(len(task.labels), dtype=np.float32)[np.maximum(unit.target, 0)] for unit in units]
+def from_targets(task: TokenTask, features: list[Feature]) -> list[np.ndarray]:
+    return [np.eye(len(task.labels), dtype=np.float32)[np.maximum(feature.target, 0)] for feature in features]
 
 
 def random_sentences(draw: random.Random, count: int, longest: int, tags: str) -> Sentences:
@@ -94,23 +94,24 @@ def test_every_word_is_labelled_once_at_its_first_piece_among_as_much_context_as
         for name in ("train.txt", "valid.txt"):
             (tmp_path / name).write_text(text)
         task = load(TaskConfig(name="conll2003", data_dir=str(tmp_path), context=context, length=length), print)
-        units = task.units("dev", tokenizer)
-        assert [unit.example for unit in units] == sorted(unit.example for unit in units)
+        features = task.features("dev", tokenizer)
+        assert [feature.example for feature in features] == sorted(feature.example for feature in features)
         labelled: list[list[tuple[int, str]]] = [[] for _ in sentences]
-        for unit in units:
-            ids, target = unit.ids[0].tolist(), unit.target
+        for feature in features:
+            ids, target = feature.ids[0].tolist(), feature.target
             assert len(ids) <= length
-            assert (ids[0], ids[-1], unit.types[0].max()) == (tokenizer.cls_id, tokenizer.sep_id, 0)
+            assert (ids[0], ids[-1], feature.types[0].max()) == (tokenizer.cls_id, tokenizer.sep_id, 0)
             columns = np.flatnonzero(target >= 0)
-            labelled[unit.example] += [(ids[c], task.labels[target[c]]) for c in columns]
-            members = range(unit.example // 4 * 4, unit.example // 4 * 4 + 4) if context == "document" else [unit.example]
+            labelled[feature.example] += [(ids[c], task.labels[target[c]]) for c in columns]
+            first = feature.example // 4 * 4
+            members = range(first, first + 4) if context == "document" else [feature.example]
             whole = tokenizer.encode(" ".join(word for i in members for word, _ in sentences[i]))
             starts = [i for i in range(len(whole) - len(ids) + 3) if whole[i : i + len(ids) - 2] == ids[1:-1]]
-            assert starts, "a unit shows a part of its text"
+            assert starts, "a feature shows a part of its text"
             shows_all = len(ids) - 2 == len(whole)
             assert shows_all or len(ids) > length - 2 * 5, "room is left for less than a word on either side"
-            assert shows_all or not tokenizer.is_continuation(unit.ids[0][1:2])[0], "words are shown whole"
-            if len(columns) < len(sentences[unit.example]):
+            assert shows_all or not tokenizer.is_continuation(feature.ids[0][1:2])[0], "words are shown whole"
+            if len(columns) < len(sentences[feature.example]):
                 before, after = columns[0] - 1, len(ids) - 2 - columns[-1]
                 assert before >= room // 4 - 5 or starts[0] == 0
                 assert after >= room // 4 - 5 or starts[-1] + len(ids) - 2 == len(whole)
@@ -124,10 +125,10 @@ def test_logits_that_say_the_labels_score_1_in_every_scheme(scheme, tokenizer, t
     tags = "O O B-PER I-PER E-PER S-LOC I-LOC B-LOC"  # in no scheme's order
     train, dev = (random_sentences(draw, 60, 30, tags) for _ in range(2))
     task = wnut(tmp_path, train, train + dev, scheme=scheme, length=40)
-    units = task.units("dev", tokenizer)
-    scores = task.scores("dev", from_targets(task, units))
+    features = task.features("dev", tokenizer)
+    scores = task.scores("dev", from_targets(task, features))
     assert scores == dict.fromkeys(("f1", "precision", "recall", "accuracy", "f1_LOC", "f1_PER"), 1.0)
-    assert len(units) > 120
+    assert len(features) > 120
     prefixes = {"IOB2": "BIO", "IOE2": "EIO", "BIOES": "BEIOS"}
     if scheme in prefixes:
         assert {label[0] for label in task.labels} == set(prefixes[scheme])
@@ -139,8 +140,8 @@ def test_scores_are_those_of_seqeval(tokenizer, tmp_path):
         dev = [[("abc", tag) for tag in own] for own in case["labels"]]
         held = [i for i, own in enumerate(dev) if own]  # a file has no empty sentences
         task = wnut(tmp_path, [[("a", tag)] for tag in sorted(tags)], [dev[i] for i in held])
-        units = task.units("dev", tokenizer)
-        scores = task.scores("dev", said_by(task, units, [case["predictions"][i] for i in held]))
+        features = task.features("dev", tokenizer)
+        scores = task.scores("dev", said_by(task, features, [case["predictions"][i] for i in held]))
         assert [scores["precision"], scores["recall"], scores["f1"]] == pytest.approx(case["overall"][:3], abs=1e-12)
         for kind, (*_, f1, _) in case["types"].items():
             assert scores[f"f1_{kind}"] == pytest.approx(f1, abs=1e-12)
@@ -155,9 +156,9 @@ def test_a_label_that_training_never_saw_is_said_and_counts_as_wrong(tokenizer, 
         f"{tmp_path}/emerging.dev.conll, line 2: training knows no B-LOC, I-LOC; 2 words of dev cannot be right; "
         "mend the label, or train on examples of it"
     ]
-    (unit,) = task.units("dev", tokenizer)
-    assert unit.target.tolist() == [-1, 0, -1, -1, 1, -1]
-    logits = from_targets(task, [unit])
+    (feature,) = task.features("dev", tokenizer)
+    assert feature.target.tolist() == [-1, 0, -1, -1, 1, -1]
+    logits = from_targets(task, [feature])
     scores = task.scores("dev", logits)  # where nothing is learnt they say B-PER, so three of PER are said, one is right
     assert (scores["precision"], scores["recall"], scores["accuracy"], scores["f1_LOC"]) == (1 / 3, 1 / 2, 1 / 2, 0.0)
 
@@ -199,9 +200,9 @@ def test_parts_of_speech_are_scored_word_by_word(tokenizer, tmp_path):
     (tmp_path / "en-ud-dev.conllu.gz").write_bytes(gzip.compress(conllu("a/DET c/VERB", "b/VERB j/NOUN").encode()))
     task = load(TaskConfig(name="pos", data_dir=str(tmp_path)))
     assert (task.labels, task.metric) == (("DET", "NOUN", "VERB"), "accuracy")
-    units = task.units("dev", tokenizer)
-    assert task.scores("dev", from_targets(task, units)) == {"accuracy": 1.0, "macro_f1": 1.0}
-    said = said_by(task, units, [["DET", "NOUN"], ["NOUN", "NOUN"]])
+    features = task.features("dev", tokenizer)
+    assert task.scores("dev", from_targets(task, features)) == {"accuracy": 1.0, "macro_f1": 1.0}
+    said = said_by(task, features, [["DET", "NOUN"], ["NOUN", "NOUN"]])
     # F1 of DET 1, of NOUN, three times said and once right, 1/2, of VERB 0
     assert task.scores("dev", said) == {"accuracy": 0.5, "macro_f1": 0.5}
     # NOUN is most frequent in training, VERB in dev; b is VERB more often, and j was never seen
@@ -224,10 +225,10 @@ def test_the_baselines_are_one_tag_throughout_and_the_usual_tag_of_a_word(tokeni
 def test_one_label_for_every_word_is_degenerate_whatever_the_other_pieces_say(tokenizer, tmp_path):
     train = [[("abc", "B-PER"), ("ab", "O")], [("a", "O")]]
     task = wnut(tmp_path, train, train)
-    units = task.units("dev", tokenizer)
-    assert task.degeneracy("dev", said_by(task, units, [["O", "O"], ["O"]]))
-    assert not task.degeneracy("dev", said_by(task, units, [["O", "O"], ["B-PER"]]))
-    with pytest.raises(ValueError, match="call units"):
+    features = task.features("dev", tokenizer)
+    assert task.degeneracy("dev", said_by(task, features, [["O", "O"], ["O"]]))
+    assert not task.degeneracy("dev", said_by(task, features, [["O", "O"], ["B-PER"]]))
+    with pytest.raises(ValueError, match="call features"):
         task.scores("train", [])
 
 
@@ -236,20 +237,21 @@ def test_words_without_a_piece_or_with_too_many_are_said_once_and_answered(token
     train = [[("\u200b", "B-PER"), ("abcdefghij", "O"), ("b", "B-LOC")]]
     task = wnut(tmp_path, train, train, notes.append, length=8)
     for _ in range(2):
-        units = task.units("dev", tokenizer)
+        features = task.features("dev", tokenizer)
     assert notes == [
         "wnut17, dev: 1 word without a character that the tokenizer reads: [UNK]",
         "wnut17, dev: 1 word longer than 6 pieces, of which the rest is not read",
     ]
-    assert [tokenizer.tokens(unit.ids[0])[1:-1] for unit in units] == [["[UNK]"], ["a", *(f"##{x}" for x in "bcdef")], ["b"]]
-    assert task.scores("dev", from_targets(task, units))["f1"] == 1.0
+    pieces = [tokenizer.tokens(feature.ids[0])[1:-1] for feature in features]
+    assert pieces == [["[UNK]"], ["a", *(f"##{x}" for x in "bcdef")], ["b"]]
+    assert task.scores("dev", from_targets(task, features))["f1"] == 1.0
 
 
 def test_predictions_are_conllevals_input(tokenizer, tmp_path):
     train = [[("a", "B-PER"), ("ab", "I-PER"), ("c\u00a0d", "O")], [("b", "B-LOC")]]
     task = wnut(tmp_path, train, train, scheme="BIOES")
-    units = task.units("dev", tokenizer)
-    said = said_by(task, units, [["B-PER", "E-PER", "S-LOC"], ["O"]])
+    features = task.features("dev", tokenizer)
+    said = said_by(task, features, [["B-PER", "E-PER", "S-LOC"], ["O"]])
     (path,) = task.write_predictions(tmp_path / "new", "dev", said)
     assert path.name == "dev.conll"
     assert path.read_text() == "a B-PER B-PER\nab I-PER I-PER\nc_d O B-LOC\n\nb B-LOC O\n\n"
@@ -281,14 +283,14 @@ def test_own_sentences_of_a_document_are_its_context_wherever_they_stand_in_the_
     assert (task.labels, task.metric) == (("x", "y"), "accuracy")
     named = load(TaskConfig(name="own/token", own=dataclasses.replace(own, label_names=("y", "z", "x"))))
     assert named.labels == ("y", "z", "x")
-    units = task.units("dev", tokenizer)
-    assert [tokenizer.decode(unit.ids[0][1:-1]) for unit in units] == ["a b d e", "c", "a b d e"]
-    assert [unit.target.tolist() for unit in units] == [[-1, 0, 1, -1, -1, -1], [-1, 0, -1], [-1, -1, -1, 1, 1, -1]]
-    logits = from_targets(task, units)
+    features = task.features("dev", tokenizer)
+    assert [tokenizer.decode(feature.ids[0][1:-1]) for feature in features] == ["a b d e", "c", "a b d e"]
+    assert [feature.target.tolist() for feature in features] == [[-1, 0, 1, -1, -1, -1], [-1, 0, -1], [-1, -1, -1, 1, 1, -1]]
+    logits = from_targets(task, features)
     assert task.scores("dev", logits)["accuracy"] == 1.0
-    hidden = task.units("test", tokenizer)
-    assert [unit.target for unit in hidden] == [None] * 3
-    said = [np.tile(np.float32([0, 1]), (unit.size, 1)) for unit in hidden]
+    hidden = task.features("test", tokenizer)
+    assert [feature.target for feature in hidden] == [None] * 3
+    said = [np.tile(np.float32([0, 1]), (feature.size, 1)) for feature in hidden]
     assert (task.scores("test", said), task.baseline("test").scores) == ({}, {})
     (path,) = task.write_predictions(tmp_path, "test", said)
     assert path.read_text() == "a y\nb y\n\nc y\n\nd y\ne y\n\n"
@@ -307,7 +309,7 @@ def test_the_first_training_rows_are_learnt_with_the_labels_of_all(tokenizer, tm
     notes: list[str] = []
     train = [[("a", "B-PER")], [("b", "O")], [("c", "B-LOC")]]
     task = wnut(tmp_path, train, train, notes.append, train_rows=2, context="document")
-    assert (len(task.units("train", tokenizer)), len(task.units("dev", tokenizer))) == (2, 3)
+    assert (len(task.features("train", tokenizer)), len(task.features("dev", tokenizer))) == (2, 3)
     assert task.labels == ("B-LOC", "B-PER", "O")
     assert [text.partition(":")[0] for text in notes] == ["wnut17, train", "wnut17, dev"], "no document has two sentences"
 
@@ -318,10 +320,10 @@ def test_every_word_of_real_files_is_evaluated_once(name, folder, context, share
     tokenizer = load_tokenizer(shared_data / "vocab" / "bert-base-cased-vocab.txt")
     task = load(TaskConfig(name=name, data_dir=str(shared_data / folder), context=context, length=48), lambda text: None)
     for split in {"dev", "test"} & set(task.splits):
-        units = task.units(split, tokenizer)
+        features = task.features(split, tokenizer)
         words = [len(example.words) for example in task.splits[split]]
         counts = np.zeros(len(words), int)
-        np.add.at(counts, [unit.example for unit in units], [int((unit.target >= 0).sum()) for unit in units])
+        np.add.at(counts, [feature.example for feature in features], [int((feature.target >= 0).sum()) for feature in features])
         assert counts.tolist() == words
-        assert max(unit.size for unit in units) == 48
-        assert set(task.scores(split, from_targets(task, units)).values()) == {1.0}
+        assert max(feature.size for feature in features) == 48
+        assert set(task.scores(split, from_targets(task, features)).values()) == {1.0}

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.examples.labelled import RowShape, assemble_units
+from bert_jax.examples.labelled import RowShape, assemble_features
 from bert_jax.heads import labelling
 from bert_jax.model import attention, embeddings, residual_norm
 from bert_jax.model.config import ModelConfig
@@ -18,8 +18,8 @@ from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.objectives import Objective, label_objective, pretraining_objective
 from bert_jax.training.steps import gradients
+from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
 from tests.random_rows import TINY, random_batch, random_parameters
-from tests.random_units import CANDIDATES, HEADS, random_label_parameters, random_units
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.125, 0.375
 CONFIG = dataclasses.replace(TINY, hidden_dropout=HIDDEN, attention_dropout=ATTENTION)
@@ -100,7 +100,7 @@ def test_every_site_of_pretraining_has_its_rate_and_in_every_step_and_microbatch
 def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str, sites: list[Site]):
     head = dataclasses.replace(HEADS[kind], dropout=HEAD)
     shape = RowShape(head.layout, 32, 1, CANDIDATES if kind == "choice" else 1)
-    rows = assemble_units(random_units(kind, 2), [[0], [1]], 2, shape, 0)
+    rows = assemble_features(random_features(kind, 2), [[0], [1]], 2, shape, 0)
     batch = {name: jnp.asarray(array) for name, array in rows.items()}
     walk(label_objective(CONFIG, head, LabelLoss()), random_label_parameters(head), batch, steps=2, microbatches=1)
     assert places(sites) == [*ENCODER, ("head", HEAD)] * 2

@@ -1,4 +1,4 @@
-"""Losses against loops over single units in float64, by the formulas that PyTorch documents."""
+"""Losses against loops over single features in float64, by the formulas that PyTorch documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.examples.labelled import assemble_units, pack_units, row_shape, unit_logits
+from bert_jax.examples.labelled import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.heads.labelling import BertForLabels
 from bert_jax.training.label_losses import (
     LabelLoss,
@@ -22,8 +22,8 @@ from bert_jax.training.label_losses import (
 )
 from bert_jax.training.objectives import label_objective
 from bert_jax.training.steps import gradients
+from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, largest_difference
-from tests.random_units import HEADS, KINDS, LAYOUTS, random_label_parameters, random_units
 
 COUNT = 12
 CLASSES = ("sequence", "token", "mention")  # whose labels have names, and so weights
@@ -33,12 +33,12 @@ CONFIG = dataclasses.replace(TINY, num_layers=1)
 
 @functools.cache
 def packed(kind: str):
-    """(units, rows, shape, batch): twelve units in fewer rows, and empty rows up to twelve."""
-    units = random_units(kind, COUNT, seed=5)
-    shape = row_shape(units, LAYOUTS[kind])
-    rows = pack_units(units, shape)
-    batch = assemble_units(units, rows, COUNT, shape, pad_id=0)
-    return units, rows, shape, {name: jnp.asarray(array) for name, array in batch.items()}
+    """(features, rows, shape, batch): twelve features in fewer rows, and empty rows up to twelve."""
+    features = random_features(kind, COUNT, seed=5)
+    shape = row_shape(features, LAYOUTS[kind])
+    rows = pack_features(features, shape)
+    batch = assemble_features(features, rows, COUNT, shape, pad_id=0)
+    return features, rows, shape, {name: jnp.asarray(array) for name, array in batch.items()}
 
 
 @functools.cache
@@ -52,15 +52,15 @@ def random_logits(kind: str, seed: int = 0) -> np.ndarray:
 
 def answers(kind: str, seed: int = 0) -> Iterator[tuple[np.ndarray, int]]:
     """(logits to choose from, the right one) of every label that is chosen, in float64."""
-    units, rows, shape, _ = packed(kind)
-    for unit, logits in zip(units, unit_logits(random_logits(kind, seed), units, rows, shape), strict=True):
+    features, rows, shape, _ = packed(kind)
+    for feature, logits in zip(features, feature_logits(random_logits(kind, seed), features, rows, shape), strict=True):
         scores = logits.astype(np.float64)
         if kind == "token":
-            yield from ((row, label) for row, label in zip(scores, unit.target.tolist(), strict=True) if label >= 0)
+            yield from ((row, label) for row, label in zip(scores, feature.target.tolist(), strict=True) if label >= 0)
         elif kind == "span":
-            yield from zip(scores.T, unit.target.tolist(), strict=True)
+            yield from zip(scores.T, feature.target.tolist(), strict=True)
         else:
-            yield scores, int(unit.target)
+            yield scores, int(feature.target)
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
@@ -101,50 +101,50 @@ def test_label_smoothing_is_pytorchs(kind):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_several_labels_are_so_many_yes_or_no_questions(smoothing):
     """torch.nn.BCEWithLogitsLoss."""
-    units, rows, shape, _ = packed("multi_label")
-    p = 1 / (1 + np.exp(-np.float64(unit_logits(random_logits("multi_label"), units, rows, shape))))
-    y = np.stack([unit.target for unit in units]) * (1 - smoothing) + smoothing / 2
+    features, rows, shape, _ = packed("multi_label")
+    p = 1 / (1 + np.exp(-np.float64(feature_logits(random_logits("multi_label"), features, rows, shape))))
+    y = np.stack([feature.target for feature in features]) * (1 - smoothing) + smoothing / 2
     wanted = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
     assert mean_loss("multi_label", LabelLoss(label_smoothing=smoothing)) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_regression_is_the_mean_squared_error():
-    units, rows, shape, _ = packed("regression")
-    values = np.array(unit_logits(random_logits("regression"), units, rows, shape))[:, 0]
-    assert mean_loss("regression") == pytest.approx(np.mean((values - [u.target for u in units]) ** 2), rel=1e-5)
+    features, rows, shape, _ = packed("regression")
+    values = np.array(feature_logits(random_logits("regression"), features, rows, shape))[:, 0]
+    assert mean_loss("regression") == pytest.approx(np.mean((values - [u.target for u in features]) ** 2), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
-    units, _, shape, batch = packed(kind)
-    alone = assemble_units(units, [[i] for i in range(COUNT)], COUNT, shape, pad_id=0)
+    features, _, shape, batch = packed(kind)
+    alone = assemble_features(features, [[i] for i in range(COUNT)], COUNT, shape, pad_id=0)
     for arrays in (batch, {name: jnp.asarray(array) for name, array in alone.items()}):
         counts = {name: float(x) for name, x in label_counts(arrays, HEADS[kind], PLAIN).items()}
-        labels = sum((unit.target >= 0).sum() for unit in units) if kind == "token" else COUNT
-        tokens = sum(unit.size for unit in units)
+        labels = sum((feature.target >= 0).sum() for feature in features) if kind == "token" else COUNT
+        tokens = sum(feature.size for feature in features)
         assert counts == {"weight": labels, "labels": labels, "rows": COUNT, "tokens": tokens, "packed_rows": COUNT}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_correct_answers_are_counted(kind):
-    units, rows, shape, batch = packed(kind)
+    features, rows, shape, batch = packed(kind)
     found = float(label_loss_sums(jnp.asarray(random_logits(kind)), batch, HEADS[kind], PLAIN)["correct"])
-    of_units = unit_logits(random_logits(kind), units, rows, shape)
+    of_features = feature_logits(random_logits(kind), features, rows, shape)
     if kind == "regression":
         wanted = 0
     elif kind == "multi_label":
-        wanted = sum(((logits > 0) == unit.target).all() for logits, unit in zip(of_units, units, strict=True))
+        wanted = sum(((logits > 0) == feature.target).all() for logits, feature in zip(of_features, features, strict=True))
     elif kind == "span":
-        wanted = sum((logits.argmax(0) == unit.target).all() for logits, unit in zip(of_units, units, strict=True))
+        wanted = sum((logits.argmax(0) == feature.target).all() for logits, feature in zip(of_features, features, strict=True))
     else:
         wanted = sum(x.argmax() == label for x, label in answers(kind))
     assert found == wanted
 
 
 def test_a_batch_without_a_label_has_a_loss_of_zero():
-    units, rows, shape, _ = packed("sequence")
-    unknown = [dataclasses.replace(unit, target=None) for unit in units]
-    batch = {name: jnp.asarray(x) for name, x in assemble_units(unknown, rows, COUNT, shape, 0).items()}
+    features, rows, shape, _ = packed("sequence")
+    unknown = [dataclasses.replace(feature, target=None) for feature in features]
+    batch = {name: jnp.asarray(x) for name, x in assemble_features(unknown, rows, COUNT, shape, 0).items()}
     objective = label_objective(CONFIG, HEADS["sequence"], PLAIN)
     sums = label_loss_sums(jnp.asarray(random_logits("sequence")), batch, HEADS["sequence"], PLAIN)
     assert float(objective.loss(sums, objective.counts(batch))) == 0.0
@@ -169,8 +169,8 @@ def test_distillation_is_the_divergence_from_the_softened_teacher_times_temperat
 
 
 def test_a_teacher_of_several_labels_is_followed_in_each_of_them():
-    units, rows, shape, _ = packed("multi_label")
-    said, taught = (np.float64(unit_logits(random_logits("multi_label", seed), units, rows, shape)) for seed in (0, 1))
+    features, rows, shape, _ = packed("multi_label")
+    said, taught = (np.float64(feature_logits(random_logits("multi_label", seed), features, rows, shape)) for seed in (0, 1))
     found = mean_loss(
         "multi_label", LabelLoss(temperature=2.0, soft_weight=1.0), teacher_logits=random_logits("multi_label", seed=1)
     )
@@ -179,8 +179,8 @@ def test_a_teacher_of_several_labels_is_followed_in_each_of_them():
 
 
 def test_a_teacher_of_values_is_followed_in_the_value():
-    units, rows, shape, _ = packed("regression")
-    said, taught = (np.array(unit_logits(random_logits("regression", seed), units, rows, shape))[:, 0] for seed in (0, 1))
+    features, rows, shape, _ = packed("regression")
+    said, taught = (np.array(feature_logits(random_logits("regression", seed), features, rows, shape))[:, 0] for seed in (0, 1))
     found = mean_loss("regression", LabelLoss(soft_weight=1.0), teacher_logits=random_logits("regression", seed=1))
     assert found == pytest.approx(np.mean((said - taught) ** 2), rel=1e-5)
 
@@ -233,14 +233,14 @@ def differentiated(name: str):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_packed_units_have_the_logits_the_loss_and_the_gradients_of_a_row_each(name):
-    units, rows, shape, batch = packed(name.partition(",")[0])
+def test_packed_features_have_the_logits_the_loss_and_the_gradients_of_a_row_each(name):
+    features, rows, shape, batch = packed(name.partition(",")[0])
     alone = [[i] for i in range(COUNT)]
     params = random_label_parameters(VARIANTS[name], CONFIG)
-    apart = {key: jnp.asarray(x) for key, x in assemble_units(units, alone, COUNT, shape, 0).items()}
+    apart = {key: jnp.asarray(x) for key, x in assemble_features(features, alone, COUNT, shape, 0).items()}
     grads, (loss, logits) = differentiated(name)(params, batch)
     grads_apart, (loss_apart, logits_apart) = differentiated(name)(params, apart)
-    mine, theirs = (unit_logits(np.asarray(x), units, r, shape) for x, r in ((logits, rows), (logits_apart, alone)))
+    mine, theirs = (feature_logits(np.asarray(x), features, r, shape) for x, r in ((logits, rows), (logits_apart, alone)))
     for one, other in zip(mine, theirs, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
     assert float(loss) == pytest.approx(float(loss_apart), rel=1e-5)

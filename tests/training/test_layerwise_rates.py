@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bert_jax.examples.labelled import assemble_units, pack_units, row_shape
+from bert_jax.examples.labelled import assemble_features, pack_features, row_shape
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.layerwise_rates import depths, rate_factors
 from bert_jax.training.objectives import label_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import new_state, train_step
+from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY
-from tests.random_units import HEADS, LAYOUTS, random_label_parameters, random_units
 
 HEAD = HEADS["sequence"]
 LAYERS = 3
@@ -43,9 +43,9 @@ def compiled_step():
 
 @functools.cache
 def batch():
-    units = random_units("sequence", 12)
-    shape = row_shape(units, LAYOUTS["sequence"])
-    return {name: jnp.asarray(x) for name, x in assemble_units(units, pack_units(units, shape), 6, shape, 0).items()}
+    features = random_features("sequence", 12)
+    shape = row_shape(features, LAYOUTS["sequence"])
+    return {name: jnp.asarray(x) for name, x in assemble_features(features, pack_features(features, shape), 6, shape, 0).items()}
 
 
 def neutral():

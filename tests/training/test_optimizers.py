@@ -21,8 +21,8 @@ from bert_jax.heads.token import TokenHead
 from bert_jax.interop.names import rows
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.training.optimizers import OptimizerConfig, decayed, make_optimizer
+from tests.random_features import HEADS, LABELS
 from tests.random_rows import TINY, largest_difference, random_parameters
-from tests.random_units import HEADS, LABELS
 
 STEPS = 5
 

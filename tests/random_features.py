@@ -1,4 +1,4 @@
-"""Random labelled units of every kind of head, for the vocabulary and the positions of `random_rows.TINY`."""
+"""Random labelled features of every kind of head, for the vocabulary and the positions of `random_rows.TINY`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from bert_jax.examples.labelled import Unit
+from bert_jax.examples.labelled import Feature
 from bert_jax.heads import registry
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.labelling import initial_label_parameters
@@ -29,16 +29,16 @@ LAYOUTS = {kind: head.layout for kind, head in HEADS.items()}
 KIND_OF = {layout: kind for kind, layout in LAYOUTS.items()}
 
 
-def random_units(kind: str, count: int, seed: int = 0, *, shortest: int = 4, longest: int = 10) -> list[Unit]:
+def random_features(kind: str, count: int, seed: int = 0, *, shortest: int = 4, longest: int = 10) -> list[Feature]:
     """Units that begin with [CLS] and have no two pieces of text alike; a choice has two or three candidates.
 
     Some tokens have no label, and some questions no answer.
     """
     rng = np.random.default_rng(seed)
-    return [_unit(kind, number, rng, shortest, longest) for number in range(count)]
+    return [_feature(kind, number, rng, shortest, longest) for number in range(count)]
 
 
-def _unit(kind: str, number: int, rng: np.random.Generator, shortest: int, longest: int) -> Unit:
+def _feature(kind: str, number: int, rng: np.random.Generator, shortest: int, longest: int) -> Feature:
     sequences = int(rng.integers(2, CANDIDATES + 1)) if kind == "choice" else 1
     ids, types = [], []
     for _ in range(sequences):
@@ -57,7 +57,7 @@ def _unit(kind: str, number: int, rng: np.random.Generator, shortest: int, longe
         "mention": np.int32(rng.integers(len(LABELS))),
     }
     read_positions = rng.choice(np.arange(1, length), 3, replace=False).astype(np.int32) if kind == "mention" else None
-    return Unit(number, tuple(ids), tuple(types), np.asarray(targets[kind]), read_positions)
+    return Feature(number, tuple(ids), tuple(types), np.asarray(targets[kind]), read_positions)
 
 
 def random_label_parameters(head: TaskHead, config: ModelConfig = TINY, seed: int = 0) -> Any:
