@@ -21,6 +21,7 @@ import jax
 
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
@@ -177,8 +178,9 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
     """From a configuration to a workdir with its results; returns the exit status."""
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
+    completed = functools.partial(with_defaults, FinetuningExperiment, beside=FINGERPRINTS)
     independent = experiment.side_by_side
-    with begin("finetune", flags, config, may_change=MAY_CHANGE, completed=with_defaults, independent=independent) as run:
+    with begin("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
         if (run.workdir / RESULTS).exists() and (run.workdir / MODEL).is_dir():  # which is written last
             log.info("this run is done: see %s and %s", run.workdir / RESULTS, run.workdir / MODEL)
             return 0
@@ -199,15 +201,6 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
             lambda one, directory, devices: finetune(Job(one, run, directory, devices, inputs)),
             lambda learned: finish(learned, run, inputs),
         )
-
-
-def with_defaults(stored: JsonObject) -> JsonObject:
-    """A stored configuration with the defaults of the keys that have come since; as it is, where some have gone."""
-    try:
-        experiment = FinetuningExperiment.from_dict({key: value for key, value in stored.items() if key != FINGERPRINTS})
-    except UserError:
-        return stored
-    return experiment.to_dict() | {FINGERPRINTS: stored.get(FINGERPRINTS)}
 
 
 if __name__ == "__main__":

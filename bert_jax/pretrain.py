@@ -17,13 +17,12 @@ import jax
 
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import section
-from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.store import open_splits
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.corpus.verification import Verification, verify
-from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.words import counted
 from bert_jax.metrics.writer import RESULTS
@@ -170,24 +169,16 @@ def main() -> int:
     values, notes = settled(flags.config, flags.given, vocabulary_size=train.vocabulary.size, workdir=flags.workdir)
     experiment = PretrainingExperiment.from_dict(values)
     check_corpus(experiment, train, heldout)
+    completed = functools.partial(with_defaults, PretrainingExperiment, beside=FINGERPRINT)
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout)}
     with (
-        begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=with_defaults) as run,
+        begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
         Checkpoints(run.workdir / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints,
         Verification(directory) as verification,
     ):
         for note in notes:
             log.info("%s", note)
         return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints)
-
-
-def with_defaults(stored: JsonObject) -> JsonObject:
-    """A stored configuration with the defaults of the keys that have come since; as it is, where some have gone."""
-    try:
-        experiment = PretrainingExperiment.from_dict({key: value for key, value in stored.items() if key != FINGERPRINT})
-    except UserError:
-        return stored
-    return experiment.to_dict() | {FINGERPRINT: stored.get(FINGERPRINT)}
 
 
 if __name__ == "__main__":

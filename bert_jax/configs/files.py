@@ -1,11 +1,14 @@
-"""Reads an experiment file and applies the overrides of the command line."""
+"""Reads an experiment file with the overrides of the command line, and completes configurations that workdirs store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import override
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.files import JsonObject
+from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 
 Schema = type | Callable[[JsonObject], type] | None
@@ -23,3 +26,24 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
     for key, text in overrides:
         override(config, known, key, text, flag)
     return config
+
+
+RENAMED = {("mesh", "spread_state"): "zero_sharding"}
+"""Keys of stored configurations that have another name now: (group, old name) to new name."""
+
+
+def with_defaults(
+    kind: type[PretrainingExperiment] | type[FinetuningExperiment], stored: JsonObject, *, beside: str
+) -> JsonObject:
+    """A stored configuration of an experiment of this kind with today's names of its keys and the defaults of younger ones; as it
+    is, where it is none. The key `beside` is kept, which is no experiment's."""
+    values = {key: value for key, value in stored.items() if key != beside}
+    for (group, old), new in RENAMED.items():
+        there = values.get(group)
+        if isinstance(there, Mapping) and old in there:
+            values[group] = {new if name == old else name: value for name, value in there.items()}
+    try:
+        experiment = kind.from_dict(values)
+    except UserError:
+        return stored
+    return experiment.to_dict() | {beside: stored.get(beside)}

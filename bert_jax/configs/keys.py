@@ -10,6 +10,7 @@ from typing import Any
 from bert_jax.interface.ranges import hints, is_group
 
 ALIASES = {
+    "zero_sharding": ("spread_state", "zero", "zero_stage"),
     "learning_rate": ("lr", "rate", "peak_lr", "peak_learning_rate"),
     "epochs": ("epoch", "num_epochs", "n_epochs", "num_train_epochs"),
     "batch_size": ("bs", "batch", "train_batch_size", "per_device_train_batch_size", "global_batch_size"),

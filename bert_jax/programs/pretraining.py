@@ -99,7 +99,7 @@ def _layout(
 ) -> tuple[TrainState, TrainState]:
     abstract = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), nn.unbox(boxed))
     params = parameter_shardings(boxed, mesh)
-    if experiment.mesh.spread_state:
+    if experiment.mesh.zero_sharding:
         params = spread_over_data(params, abstract.params, mesh)
     return abstract, state_shardings(abstract, params, mesh)
 

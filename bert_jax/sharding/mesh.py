@@ -28,7 +28,7 @@ Along = Annotated[int, Interval(ge=-1, le=2**20)]
 class MeshConfig:
     """How many devices stand along each axis; -1 (for one of them) takes all that are left.
 
-    data: rows are split; every device computes with whole parameters (and keeps a part of them: `spread_state`).  fsdp: rows are
+    data: rows are split; every device computes with whole parameters (and keeps a part of them: `zero_sharding`).  fsdp: rows are
     split, and parameters in the products too.  tensor: heads, feed-forward width and vocabulary are split.
 
     On several TPU slices, whose chips reach those of other slices over a network 30 to 100 times slower than their own links,
@@ -40,7 +40,7 @@ class MeshConfig:
     data: Along = -1
     fsdp: Along = 1
     tensor: Along = 1
-    spread_state: bool = True
+    zero_sharding: bool = True
     """Whether every device of `data` keeps and updates a part of parameters and optimizer (ZeRO, arXiv:1910.02054), which are
     gathered for each step, or all of them. Fine-tuning repeats them, and so does a mesh with both fsdp and tensor above 1."""
     reduce_dtype: Annotated[str, OneOf(REDUCE_DTYPES)] = "float32"

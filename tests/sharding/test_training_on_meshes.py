@@ -23,7 +23,7 @@ from tests.sharding.training import DROPPING, experiment_on, first_state, layout
 
 MESHES = {
     "data 8": MeshConfig(data=8),
-    "data 8, state repeated": MeshConfig(data=8, spread_state=False),
+    "data 8, state repeated": MeshConfig(data=8, zero_sharding=False),
     "fsdp 8": MeshConfig(data=1, fsdp=8),
     "data 4 x tensor 2": MeshConfig(data=4, tensor=2),
     "data 4 x fsdp 2": MeshConfig(data=4, fsdp=2),
