@@ -23,7 +23,7 @@ from tests.test_architecture import TOP_LEVEL
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "experiments/README.md")
-PROGRAMS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "python", "pip", "gcloud")
+PROGRAMS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "python", ".venv-tpu/bin/python", "pip", "gcloud")
 BEGINS = re.compile(rf"(?:{'|'.join(map(re.escape, PROGRAMS))})(?: |$)")
 SCHEMAS = {"pretrain": PretrainingExperiment, "finetune": FinetuningExperiment}
 
@@ -153,6 +153,7 @@ def check(command: Command, directory: pathlib.Path) -> None:
     `directory` is empty; the experiment file that the documentation has the reader write is put there.
     """
     program, *rest = command.words
+    program = "python" if program.endswith("/python") else program
     (directory / "mine.py").write_text(own_experiment())
     rest = [re.sub(r"^--config=(?=mine\.py)", f"--config={directory}/", word) for word in rest]
     words = [word for word in map(without_brackets, rest) if word not in ("", "...") and not word.startswith("--config.KEY")]

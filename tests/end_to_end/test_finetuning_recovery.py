@@ -59,6 +59,12 @@ files differs from one save to the next)."""
 WITHIN_ROUNDING = 2e-3  # of the largest weight of each array, as for pretraining
 
 
+def small(*flags: str) -> list[str]:
+    """`flags`, after those of `SMALL` whose keys they do not set."""
+    given = {flag.partition("=")[0] for flag in flags}
+    return [*(flag for flag in SMALL if flag.partition("=")[0] not in given), *flags]
+
+
 def command(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[str]:
     """The run of `data`'s model on its tables."""
     places = [f"--workdir={workdir}", f"--config.init_from={data}/model"]
