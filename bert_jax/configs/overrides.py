@@ -24,9 +24,10 @@ NONE = (UNSET, "none", "None")
 def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[list[tuple[str, str]], list[str]]:
     """Splits `arguments` into overrides, as pairs ("a.b", "1") for `--config.a.b=1` or `--config.a.b 1`, and the rest.
 
-    Raises UserError for an override without a value.
+    Raises UserError for an override without a value, and for a key that is given two values.
     """
-    overrides, rest = [], []
+    overrides: dict[str, str] = {}
+    rest = []
     waiting = iter(arguments)
     for argument in waiting:
         if not argument.startswith(f"--{flag}."):
@@ -37,8 +38,11 @@ def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[lis
             text = next(waiting, "")
             if not text or text.startswith("--"):
                 raise UserError(f"{argument} has no value; write {argument}=VALUE")
-        overrides.append((key.replace("[", ".").replace("]", ""), text))
-    return overrides, rest
+        key = key.replace("[", ".").replace("]", "")
+        if overrides.setdefault(key, text) != text:
+            both = " and ".join(f"--{flag}.{key}={value}" for value in (overrides[key], text))
+            raise UserError(f"{both} contradict each other; give one of them")
+    return list(overrides.items()), rest
 
 
 def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str = "config") -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from bert_jax import __version__
 from bert_jax.corpus.files import Json, JsonObject, read_json
 from bert_jax.errors import UserError
-from bert_jax.metrics.writer import METRICS, write_json
+from bert_jax.metrics.writer import EVENTS, METRICS, write_json
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -39,10 +39,12 @@ def open_workdir(
     `"phases.*.steps"`). Any other difference from the stored configuration is an error that shows both values: continuing
     would silently produce a run that no configuration describes. `completed` gives a stored configuration the defaults of keys
     that are younger than it, so that a run outlives the version that began it.
+
+    A start that ends in a UserError before it has written anything else leaves a workdir without a run as it was.
     """
     with contextlib.suppress(PermissionError):  # which is told below
         _require_ours(directory)  # before a lock is left in a directory that is not of a run
-    _make(directory)
+    made = _make(directory)
     with locked(directory, LOCK):
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
         if stored is None:
@@ -52,7 +54,12 @@ def open_workdir(
             _require_same(directory, verb, {**plain, WRITTEN_BY: stored[WRITTEN_BY]}, config, may_change)
         written_by = f"bert_jax {__version__} {verb}"
         write_json(directory / CONFIG, {WRITTEN_BY: written_by, **config})
-        yield
+        try:
+            yield
+        except UserError:
+            if stored is None:
+                _withdraw(directory, made)
+            raise
 
 
 def stored_config(directory: pathlib.Path) -> JsonObject:
@@ -84,7 +91,9 @@ def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
         yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
 
 
-def _make(directory: pathlib.Path) -> None:
+def _make(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Makes the directory; returns those of it and its parents that were not there, the innermost first."""
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         probe = directory / f".writable-{os.getpid()}"
@@ -93,6 +102,21 @@ def _make(directory: pathlib.Path) -> None:
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
         raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory you may write to") from error
+    return made
+
+
+def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
+    """Removes what a start has written that was refused before it trained, and the directories that it has `made`. Where metrics
+    have a line, or there is a file of another kind, the run had begun, and everything stays."""
+    inside = sorted(directory.rglob("*"), reverse=True)  # what lies in a directory comes before it
+    files = {path for path in inside if not path.is_dir() and path.parent != directory / EVENTS}
+    metrics = directory / METRICS
+    if files <= {directory / CONFIG, directory / LOCK, metrics} and not (metrics in files and metrics.stat().st_size):
+        with contextlib.suppress(OSError):
+            for path in inside:
+                path.rmdir() if path.is_dir() else path.unlink()
+            for path in made:
+                path.rmdir()  # ends at the first that something else has come into
 
 
 def _require_ours(directory: pathlib.Path) -> None:
@@ -148,6 +172,8 @@ def locked(directory: pathlib.Path, name: str) -> Iterator[None]:
             ) from None
         except OSError as error:  # some network file systems keep no locks: a run is possible all the same
             log.warning("%s cannot be locked (%s): make sure that no second run uses it", directory, error.strerror)
+        if not _is_at(path, file.fileno()):  # a refused start has removed it since it was opened here
+            raise UserError(f"--workdir={directory} was in use until this moment; give the same command again")
         file.seek(0)
         file.truncate()
         now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -156,4 +182,12 @@ def locked(directory: pathlib.Path, name: str) -> Iterator[None]:
         try:
             yield
         finally:
-            file.truncate(0)  # the file stays: removing it would let two runs lock two different files of the same name
+            file.truncate(0)  # the file of a run stays: two runs could lock two different files of the same name
+
+
+def _is_at(path: pathlib.Path, descriptor: int) -> bool:
+    """Whether an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -9,8 +9,6 @@ import shutil
 import string
 from collections.abc import Callable, Mapping, Sequence
 
-STARTED = ("run", "run/*", ".lock", "model/.lock")
-"""What a run writes before it looks at what it is given."""
 Spoil = Callable[[pathlib.Path], None]
 """Does some damage in the directory in which the verb runs."""
 

@@ -27,6 +27,7 @@ from tests.end_to_end.runs import (
     last_step,
     learned,
     records,
+    replacing,
     results,
     weights,
 )
@@ -59,17 +60,11 @@ files differs from one save to the next)."""
 WITHIN_ROUNDING = 2e-3  # of the largest weight of each array, as for pretraining
 
 
-def small(*flags: str) -> list[str]:
-    """`flags`, after those of `SMALL` whose keys they do not set."""
-    given = {flag.partition("=")[0] for flag in flags}
-    return [*(flag for flag in SMALL if flag.partition("=")[0] not in given), *flags]
-
-
 def command(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[str]:
     """The run of `data`'s model on its tables."""
     places = [f"--workdir={workdir}", f"--config.init_from={data}/model"]
     tables = [f"--config.task.own.{split}={data}/{split}.csv" for split in ("train", "dev")]
-    return ["finetune", f"--config={EXPERIMENT}", *places, *tables, *SMALL, THAWING, *flags]
+    return ["finetune", f"--config={EXPERIMENT}", *replacing([*places, *tables, *SMALL, THAWING], *flags)]
 
 
 def started(data: pathlib.Path, workdir: pathlib.Path, *flags: str, prepare: Callable[[], None] | None = None) -> Run:

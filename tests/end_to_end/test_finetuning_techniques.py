@@ -19,8 +19,8 @@ from bert_jax.heads.sequence import SequenceHead
 from bert_jax.interop.huggingface import import_model
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
-from tests.end_to_end.runs import REPOSITORY, results, xla_flags
-from tests.end_to_end.test_finetuning_recovery import THAWING, small
+from tests.end_to_end.runs import REPOSITORY, replacing, results, xla_flags
+from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
 from tests.end_to_end.toy_tasks import entities, sentiment, write_model
 
 LABELS = ("contradiction", "entailment", "neutral")
@@ -44,7 +44,7 @@ def techniques(tmp_path_factory: pytest.TempPathFactory) -> Techniques:
 
     def command(name: str, experiment: str, model: str, data: str, *flags: str) -> list[str]:
         places = [f"--workdir={base / name}", f"--config.init_from={base / model}", f"--config.task.data_dir={base / data}"]
-        return ["finetune", f"--config={REPOSITORY}/experiments/finetune/{experiment}", *places, *small(*flags)]
+        return ["finetune", f"--config={REPOSITORY}/experiments/finetune/{experiment}", *places, *replacing(SMALL, *flags)]
 
     weighted = ("--config.training.class_weights=[0]", "--config.training.label_smoothing=0.1")
     commands = {
@@ -140,7 +140,7 @@ def test_the_readmes_example_learns_from_ones_own_table(toys: pathlib.Path, tmp_
     environment |= {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     environment |= {"XLA_FLAGS": xla_flags(1), "JAX_COMPILATION_CACHE_DIR": str(toys / "compiled")}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    for_a_tiny_model = small(THAWING, "--config.training.learning_rate=1e-3", "--config.training.epochs=12")
+    for_a_tiny_model = replacing(SMALL, THAWING, "--config.training.learning_rate=1e-3", "--config.training.epochs=12")
     done = subprocess.run(
         [sys.executable, "-m", "bert_jax.finetune", *flags, *for_a_tiny_model],
         cwd=tmp_path,

@@ -10,8 +10,8 @@ import pytest
 
 from tests.documented import python_file
 from tests.end_to_end import forked
-from tests.end_to_end.runs import REPOSITORY, results
-from tests.end_to_end.test_finetuning_recovery import small
+from tests.end_to_end.runs import REPOSITORY, replacing, results
+from tests.end_to_end.test_finetuning_recovery import SMALL
 from tests.end_to_end.toy_tasks import sentence
 
 
@@ -33,7 +33,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, toys: pathlib.Path) -> tuple[p
     (base / "broken.py").write_text(readme_file().replace("accuracy(answers, labels)", "accuracy(answers, truth)"))
     places = [f"--config={REPOSITORY}/experiments/finetune/own_text.py", f"--config.init_from={toys}/model"]
     task = ["--config.task.name=colours", f"--config.task.data_dir={base}", "--config.training.epochs=1"]
-    train = ["finetune", *places, *task, *small("--config.training.batch_size=8")]
+    train = ["finetune", *places, *task, *replacing(SMALL, "--config.training.batch_size=8")]
     (base / "elsewhere").mkdir()
     (base / "elsewhere" / "moved.py").write_text(readme_file())
     commands = [

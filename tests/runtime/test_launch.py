@@ -138,8 +138,14 @@ def test_an_override_sets_one_key_with_its_type(
     assert type(node) is type(value)
 
 
-def test_the_last_of_two_overrides_wins_and_a_space_separates_as_well(experiment: pathlib.Path):
-    assert parse(experiment, "--config.seed", "3", "--config.seed=4").config["seed"] == 4
+def test_an_override_may_be_repeated_and_a_space_separates_as_well(experiment: pathlib.Path):
+    assert parse(experiment, "--config.seed", "3", "--config.seed=3").config["seed"] == 3
+
+
+def test_two_values_for_one_key_are_refused_with_both(experiment: pathlib.Path):
+    says = "^--config.phases.1.steps=20 and --config.phases.1.steps=30 contradict each other; give one of them$"
+    with pytest.raises(UserError, match=says):
+        parse(experiment, "--config.phases.1.steps=20", "--config.seed=3", "--config.phases[1].steps", "30")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -88,6 +89,59 @@ def test_a_start_refused_before_it_trained_binds_nobody_to_its_configuration(tmp
         raise UserError("the mesh does not fit")
     with open_workdir(tmp_path, "pretrain", CONFIG):
         assert stored_config(tmp_path)["seed"] == 0
+
+
+def refused(directory: pathlib.Path, **files: str) -> None:
+    """A start that is refused after it has written `files`, their names with _ for /."""
+
+    def start() -> None:
+        with open_workdir(directory, "pretrain", CONFIG):
+            for name, text in files.items():
+                path = directory / name.replace("_", "/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            (directory / "checkpoints").mkdir()
+            raise UserError("the mesh does not fit")
+
+    with pytest.raises(UserError):
+        start()
+
+
+def test_a_refused_start_leaves_nothing_of_a_new_workdir_and_its_parents(tmp_path: pathlib.Path):
+    refused(tmp_path / "runs" / "mine", **{"metrics.jsonl": "", "tensorboard_events.1": "a version"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_start_leaves_an_empty_directory_that_was_there(tmp_path: pathlib.Path):
+    (tmp_path / "mine").mkdir()
+    refused(tmp_path / "mine")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+
+
+@pytest.mark.parametrize(("file", "text"), [("metrics.jsonl", "{}\n"), ("0_metrics.jsonl", ""), ("notes.txt", "")])
+def test_a_run_that_has_begun_keeps_everything(tmp_path: pathlib.Path, file: str, text: str):
+    refused(tmp_path / "mine", **{file: text})
+    kept = {path.relative_to(tmp_path / "mine").as_posix() for path in (tmp_path / "mine").rglob("*") if path.is_file()}
+    assert kept == {"config.json", ".lock", file.replace("_", "/")}
+
+
+def test_a_refused_start_leaves_the_workdir_of_an_earlier_one(tmp_path: pathlib.Path):
+    with open_workdir(tmp_path, "pretrain", CONFIG):
+        pass  # killed before it trained
+    refused(tmp_path)
+    assert (tmp_path / "config.json").exists()
+
+
+def test_a_lock_that_was_removed_after_it_was_opened_is_none(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    lock = fcntl.lockf
+
+    def removed_meanwhile(file: object, how: int) -> None:
+        (tmp_path / ".lock").unlink()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "lockf", removed_meanwhile)
+    with pytest.raises(UserError, match="give the same command again"), open_workdir(tmp_path, "pretrain", CONFIG):
+        pass
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "config.json", ".git"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bad_inputs.case import STARTED, Case, Table
+from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import cut, keys, not_finite, remove, replace
 from tests.bad_inputs.places import FINETUNE
 
@@ -60,7 +60,6 @@ CASES = [
         "model/model.safetensors (24,864 bytes) is damaged or incomplete (Error while ... copy or export the model again",
         copies={"model": "model"},
         spoil=cut("model/model.safetensors", 100),
-        leaves=STARTED,
     ),
     Case(
         "a model whose configuration is damaged",
@@ -68,13 +67,11 @@ CASES = [
         "model/config.json cannot be read as JSON (Unterminated string starting at: line 24 column ... copy the model again",
         copies={"model": "model"},
         spoil=cut("model/config.json", 20),
-        leaves=STARTED,
     ),
     Case(
         "a model without a pooler",
         "--config.init_from=$tagger",
         "config.init_from=$tagger has no pooler, which a ... to begin it with random weights, say --config.init_new=pooler",
-        leaves=STARTED,
     ),
     Case(
         "a kept head with other labels",
@@ -82,7 +79,6 @@ CASES = [
         "config.keep_head goes on with the head of model, but that has a ... leave keep_head out to begin with a new one",
         copies={"model": "classifier"},
         spoil=keys("model/config.json", id2label={"0": "no", "1": "yes"}, label2id=None),
-        leaves=STARTED,
     ),
     Case(
         "a checkpoint of the original",
@@ -120,7 +116,6 @@ CASES = [
         "--workdir=.",
         "--workdir=. holds files that are not of a run (thesis.txt); name a new or empty directory",
         files={"thesis.txt": "years of work"},
-        leaves=STARTED,
     ),
     Case(
         "a workdir whose configuration is damaged",
@@ -135,7 +130,6 @@ CASES = [
         "model/model.safetensors is of no use: NaN or infinity in ... take an earlier state of this model, or copy it again",
         copies={"model": "model"},
         spoil=not_finite("model"),
-        leaves=STARTED,
     ),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bad_inputs.case import STARTED, Case, Table
+from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import add_line, cut, remove, replace, without_last_column
 from tests.bad_inputs.places import FINETUNE
 
@@ -276,7 +276,6 @@ CASES = [
         "no example of swag, dev, has a label to score it by; give the file with labels",
         copies={"data": "swag"},
         spoil=without_last_column("data/val.csv"),
-        leaves=STARTED,
     ),
     Case(
         "a training set without labels",
@@ -284,7 +283,6 @@ CASES = [
         "no example of swag to train on has a label; give the file with labels",
         copies={"data": "swag"},
         spoil=without_last_column("data/train.csv"),
-        leaves=STARTED,
     ),
     Case(
         "a tag that is none",

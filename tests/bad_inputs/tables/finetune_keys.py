@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bad_inputs.case import STARTED, Case, Table
+from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.places import FINETUNE
 
 GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
@@ -22,7 +22,6 @@ CASES = [
         "a text longer than the position table",
         "--config.task.length=65",
         "config.task.length=65 is longer than the position table of ... shorten it, or extend the table with `python -m",
-        leaves=STARTED,
     ),
     Case(
         "a task that is none", "--config.task.name=glue/sst", "config.task.name='glue/sst' is no task; did you mean 'glue/sst2'?"
@@ -41,20 +40,17 @@ CASES = [
         "the head of a model that has none",
         "--config.keep_head=true",
         "config.keep_head goes on with the head of $model, but that has no head, ... leave keep_head out to begin with a new one",
-        leaves=STARTED,
     ),
     Case(
         "an LSTM on a sequence head",
         "--config.head.lstm=8",
         "head.lstm=8 is for a token head, not for a sequence head; leave it out",
-        leaves=STARTED,
     ),
     Case("a negative LSTM", "--config.head.lstm=-1", "config.head.lstm=-1 must be at least 0"),
     Case(
         "weights for other labels",
         "--config.training.class_weights='[1, 2, 3]'",
         "config.training.class_weights has 3 numbers, but own/sequence has ... give one for each, or a single 0 to balance them",
-        leaves=STARTED,
     ),
     Case(
         "negative weights",
@@ -66,14 +62,12 @@ CASES = [
         f"{TRAIN} --config.task.own.problem=regression --config.task.own.dev=train.csv --config.training.class_weights='[1, 2]'",
         "config.training.class_weights is for tasks that choose one of several labels, and own/sequence is none",
         files=train("text,label\nit was fine,4.5\nit was bad,1\n"),
-        leaves=STARTED,
     ),
     Case(
         "smoothing of a number",
         f"{TRAIN} --config.task.own.problem=regression --config.task.own.dev=train.csv --config.training.label_smoothing=0.1",
         "config.training.label_smoothing is for labels, and own/sequence asks for a number; set it to 0",
         files=train("text,label\nit was fine,4.5\nit was bad,1\n"),
-        leaves=STARTED,
     ),
     Case(
         "layers frozen and thawed",
@@ -90,7 +84,6 @@ CASES = [
         "--config.sweep.seeds='[1, 2]' --config.sweep.devices_per_run=3",
         "config.sweep.devices_per_run=3 does not divide the 8 ... choose a divisor, or 0 for one run after another on all",
         devices=8,
-        leaves=STARTED,
     ),
     Case(
         "a teacher that is not there",
@@ -116,7 +109,6 @@ CASES = [
         "a teacher of another task",
         "--config.distillation.teacher=$tagger",
         "config.distillation.teacher=$tagger does not answer this task; fine-tune it on the same task first",
-        leaves=STARTED,
     ),
     Case("a learning rate of nothing", "--config.training.learning_rate=0", "config.training.learning_rate=0.0 must be above 0"),
     Case(
@@ -176,25 +168,21 @@ CASES = [
         "a pooling that is none",
         "--config.head.pooling=max",
         "config.head.pooling='max' is not one of pooler, concat",
-        leaves=STARTED,
     ),
     Case(
         "layers that are none",
         "--config.head.layers=first",
         "config.head.layers='first' is not one of last, second_to_last, embeddings, last_four_sum,",
-        leaves=STARTED,
     ),
     Case(
         "four layers of a model with one",
         "--config.head.layers=last_four_sum",
         "head.layers='last_four_sum' needs 4 layers, and the model has 1; choose another",
-        leaves=STARTED,
     ),
     Case(
         "a dropout of everything in the head",
         "--config.head.dropout=1.0",
         "config.head.dropout=1.0 must be at least 0 and below 1",
-        leaves=STARTED,
     ),
     Case(
         "a sweep of no batch",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bad_inputs.case import STARTED, Case, Table
+from tests.bad_inputs.case import Case, Table
 
 CASES = [
     # ------------------------------------------------------------------------------------------------------------- the keys
@@ -15,6 +15,11 @@ CASES = [
         "a key of another group",
         "--config.training.lr=1",
         "--config.training.lr=1: there is no 'training' in config; did you mean 'phases.0.learning_rate'?",
+    ),
+    Case(
+        "a key given twice",
+        "--config.phases.0.steps=10 --config.phases[0].steps=20",
+        "--config.phases.0.steps=10 and --config.phases.0.steps=20 contradict each other; give one of them",
     ),
     Case(
         "a group for a key",
@@ -96,7 +101,6 @@ CASES = [
         "--config.phases.1.batch_size=9",
         "config.phases.1.batch_size=9 does not divide over 8 devices along data x fsdp; nearest: 8 or 16",
         devices=8,
-        leaves=STARTED,
     ),
     Case(
         "a batch that does not divide into microbatches",
@@ -107,7 +111,6 @@ CASES = [
         "a mesh larger than the machine",
         "--config.mesh.tensor=3",
         "mesh data=-1 x fsdp=1 x tensor=3 needs a multiple of 3 devices, and there ... set one axis to -1 to take what is there",
-        leaves=STARTED,
     ),
     Case("a mesh of no devices", "--config.mesh.data=0", "mesh.data=0 must be at least 1, or -1 for all devices that are left"),
     Case(
@@ -149,7 +152,6 @@ CASES = [
         "--config.evaluation.batch_size=9",
         "config.evaluation.batch_size=9 does not divide over 8 devices along data x fsdp; nearest: 8 or 16",
         devices=8,
-        leaves=STARTED,
     ),
     Case("no checkpoints kept", "--config.checkpoints.keep=0", "config.checkpoints.keep=0 must be at least 1"),
     Case(
@@ -218,7 +220,6 @@ CASES = [
         "fused attention on a CPU",
         "--config.model.attention=fused",
         "model.attention='fused' cannot be had: fused attention is for TPUs and ... set model.attention to 'plain' or 'auto'",
-        leaves=STARTED,
     ),
     Case(
         "an unknown rematerialisation",
