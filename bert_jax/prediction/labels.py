@@ -23,7 +23,7 @@ from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
 from bert_jax.tasks.entity_scores import entities, is_tag
-from bert_jax.tasks.spans import Answer, Span, best_spans
+from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, best_spans
 from bert_jax.tasks.windows import Window, most_context, window_starts, windows
 
 Kind = TypeVar("Kind", bound=TaskHead)
@@ -230,6 +230,12 @@ class AnswerQuestion:
         has_types = engine.config.type_vocab_size > 1
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
         results = iter(logits_of(engine, head, items))
+        search = SpanSearch(
+            n_best=max(20, self.n_best),
+            max_answer_tokens=self.max_answer,
+            may_be_unanswerable=self.may_be_unanswerable,
+            no_answer_threshold=self.no_answer_threshold,
+        )
         answers = []
         for values, own, offsets, continuation in prepared:
             logits = [next(results) for _ in own]
@@ -237,13 +243,8 @@ class AnswerQuestion:
                 [x[:, 0] for x in logits],
                 [x[:, 1] for x in logits],
                 own,
-                values["context"],
-                offsets,
-                n_best=max(20, self.n_best),
-                max_answer_tokens=self.max_answer,
-                may_be_unanswerable=self.may_be_unanswerable,
-                no_answer_threshold=self.no_answer_threshold,
-                continuation=continuation,  # whole words: "Honolulu" where the span ends at "Hon"
+                Context(values["context"], offsets, continuation),  # whole words: "Honolulu" where the span ends at "Hon"
+                search,
             )
             answers.append(self._as_dict(values, found))
         return answers

@@ -31,7 +31,7 @@ from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.own_data import SPLITS, load_own_data
-from bert_jax.tasks.spans import Answer, best_spans
+from bert_jax.tasks.spans import Answer, Context, SpanSearch, best_spans
 from bert_jax.tasks.squad import read_squad
 from bert_jax.tasks.squad_scores import find_threshold, normalise, question_scores, squad1_scores, squad2_scores
 from bert_jax.tasks.tables import Say, note
@@ -196,6 +196,8 @@ class SpanTask:
         readings = self._readings[split]
         if len(logits) != sum(len(reading.windows) for reading in readings):
             raise ValueError(f"logits of {len(logits)} features are not those of {split}")
+        c = self.config
+        search = SpanSearch(c.n_best, c.n_best, c.max_answer, may_be_unanswerable=self.may_be_unanswerable)
         rest = iter(logits)
         for example, reading in zip(self.splits[split], readings, strict=True):
             own = [next(rest) for _ in reading.windows]
@@ -203,12 +205,8 @@ class SpanTask:
                 [values[:, 0] for values in own],
                 [values[:, 1] for values in own],
                 reading.windows,
-                example.context,
-                reading.offsets,
-                n_best=self.config.n_best,
-                candidates=self.config.n_best,
-                max_answer_tokens=self.config.max_answer,
-                may_be_unanswerable=self.may_be_unanswerable,
+                Context(example.context, reading.offsets),
+                search,
             )
 
     def _verdicts(self, split: str, logits: Sequence[np.ndarray]) -> _Verdicts:

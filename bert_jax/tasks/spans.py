@@ -45,63 +45,80 @@ class Answer:
     span."""
 
 
+@dataclass(frozen=True)
+class Context:
+    """The text that answers are spans of, as the model reads it."""
+
+    text: str
+    offsets: Sequence[tuple[int, int]] | np.ndarray
+    """[start, end) in the text of each of its C tokens, from `Tokenizer.encode_with_offsets`."""
+    continuation: np.ndarray | None = None
+    """bool [C], whether a token continues the word before it (`Tokenizer.is_continuation`); with it answers grow to whole
+    words."""
+
+
+@dataclass(frozen=True)
+class SpanSearch:
+    """Which spans are answers. Raises ValueError for counts below 1."""
+
+    n_best: int = 20
+    """The length of the list of answers."""
+    candidates: int = 20
+    """A span pairs one of so many best starts of a window with one of so many best ends."""
+    max_answer_tokens: int = 30
+    may_be_unanswerable: bool = False
+    """Whether "no answer" joins the spans (SQuAD 2.0)."""
+    no_answer_threshold: float = 0.0
+    """"No answer" is the verdict where `Answer.no_answer_margin` exceeds it."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_best", "candidates", "max_answer_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+
+
 def best_spans(
     start_logits: Sequence[np.ndarray],
     end_logits: Sequence[np.ndarray],
     windows: Sequence[Window],
-    context: str,
-    offsets: Sequence[tuple[int, int]] | np.ndarray,
-    *,
-    n_best: int = 20,
-    candidates: int = 20,
-    max_answer_tokens: int = 30,
-    may_be_unanswerable: bool = False,
-    no_answer_threshold: float = 0.0,
-    continuation: np.ndarray | None = None,
+    context: Context,
+    search: SpanSearch = SpanSearch(),
 ) -> Answer:
-    """The `n_best` answers to one question, and which of them to give.
+    """The best answers to one question, and which of them to give.
 
     start_logits, end_logits: float [>= n] for each of `windows`; columns past the window's n tokens are padding.
-    offsets: [start, end) in `context` of each of its C tokens, from `Tokenizer.encode_with_offsets`.
-    continuation: bool [C], whether a token continues the word before it (`Tokenizer.is_continuation`); when given, answers grow
-    to whole words.
 
-    A span pairs one of the `candidates` best starts of a window with one of its `candidates` best ends, and is at most
-    `max_answer_tokens` long. Starts are sought among the context tokens that have most context in the window and ends among all
-    its context tokens, so that no answer is lost to a high logit elsewhere; the original seeks both (20 of each) in the whole
-    row and drops those outside the context afterwards. Spans of equal text count once, with their best score.
-    White space around an answer is left out. With `may_be_unanswerable` (SQuAD 2.0) "no answer" joins the spans, and is the
-    verdict where `no_answer_margin` exceeds `no_answer_threshold`; in the original it takes the place of the last span when it
-    is better. It is also the answer, with probability 1, where there is no span at all; the original writes "empty" then, or
-    crashes.
+    Starts are sought among the context tokens that have most context in the window and ends among all its context tokens, so that
+    no answer is lost to a high logit elsewhere; the original seeks both (20 of each) in the whole row and drops those outside the
+    context afterwards. Spans of equal text count once, with their best score. White space around an answer is left out.
+
+    In the original "no answer" takes the place of the last span when it is better; here the list grows by it. It is also the
+    answer, with probability 1, where there is no span at all; the original writes "empty" then, or crashes.
     """
-    for name, number in {"n_best": n_best, "candidates": candidates, "max_answer_tokens": max_answer_tokens}.items():
-        if number < 1:
-            raise ValueError(f"{name}={number} must be at least 1")
     if not windows:
         raise ValueError("an answer needs at least one window")
     starts, ends = (_padded(logits, windows) for logits in (start_logits, end_logits))
     null = int((starts[:, 0] + ends[:, 0]).argmin())
     no_answer = ("", 0, 0, float(starts[null, 0]), float(ends[null, 0]))
     null_score = no_answer[3] + no_answer[4]
-    characters = _characters(context, offsets, continuation)
+    characters = _characters(context)
     found: dict[str, tuple[int, int, float, float]] = {}
-    for first, last, at_first, at_last in _candidates(starts, ends, windows, candidates, max_answer_tokens):
+    for first, last, at_first, at_last in _candidates(starts, ends, windows, search.candidates, search.max_answer_tokens):
         start, end = int(characters[first, 0]), int(characters[last, 1])
-        covered = context[start:end]
+        covered = context.text[start:end]
         text = covered.strip()
         start += len(covered) - len(covered.lstrip())
         if text and text not in found:
             found[text] = start, start + len(text), at_first, at_last
-            if len(found) == n_best:
+            if len(found) == search.n_best:
                 break
     entries = [(text, *place) for text, place in found.items()]
     margin = null_score - (entries[0][3] + entries[0][4]) if entries else math.inf
     verdict = 0
-    if may_be_unanswerable or not entries:
+    if search.may_be_unanswerable or not entries:
         better = sum(start + end >= null_score for *_, start, end in entries)
         entries.insert(better, no_answer)
-        verdict = better if margin > no_answer_threshold else int(better == 0)
+        verdict = better if margin > search.no_answer_threshold else int(better == 0)
     scores = np.array([start + end for *_, start, end in entries])
     weights = np.exp(scores - scores.max())
     spans = tuple(Span(*entry, float(p)) for entry, p in zip(entries, weights / weights.sum(), strict=True))
@@ -140,18 +157,18 @@ def _candidates(
         yield int(first[k] + shift[k]), int(last[k] + shift[k]), float(at_first), float(at_last)
 
 
-def _characters(context: str, offsets: Sequence[tuple[int, int]] | np.ndarray, continuation: np.ndarray | None) -> np.ndarray:
+def _characters(context: Context) -> np.ndarray:
     """int64 [C, 2], where an answer begins that begins with the token, and where one ends that ends with it.
 
     A token of no characters (SentencePiece has some) begins where the next one does and ends where the one before it does.
     """
-    characters = np.array(offsets, np.int64).reshape(-1, 2)
+    characters = np.array(context.offsets, np.int64).reshape(-1, 2)
     empty = characters[:, 0] >= characters[:, 1]
-    begin = np.where(empty, len(context), characters[:, 0])
+    begin = np.where(empty, len(context.text), characters[:, 0])
     begin = np.minimum.accumulate(begin[::-1])[::-1]
     end = np.maximum.accumulate(characters[:, 1])
-    if continuation is not None and len(begin):
-        first = np.flatnonzero(np.concatenate([[True], ~continuation[1:]]))  # of every word
+    if context.continuation is not None and len(begin):
+        first = np.flatnonzero(np.concatenate([[True], ~context.continuation[1:]]))  # of every word
         word = np.searchsorted(first, np.arange(len(begin)), side="right") - 1
         begin, end = begin[first[word]], end[np.append(first[1:], len(begin))[word] - 1]
     return np.stack([begin, end], axis=1)

@@ -14,7 +14,7 @@ from bert_jax.heads.token import TokenHead
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _windows_of_words, entities
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.tasks.spans import best_spans
+from bert_jax.tasks.spans import Context, SpanSearch, best_spans
 from bert_jax.tasks.windows import windows
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax, with_specials
@@ -261,7 +261,7 @@ def unpacked_answer(model, question: str, context: str, stride: int, **options):
     logits = [label_outputs(model, w.input_ids.tolist(), w.offset if model.config.type_vocab_size > 1 else None) for w in own]
     starts, ends = [x[:, 0] for x in logits], [x[:, 1] for x in logits]
     whole = t.is_continuation(np.array(ids))
-    return len(own), best_spans(starts, ends, own, context, offsets, continuation=whole, **options)
+    return len(own), best_spans(starts, ends, own, Context(context, offsets, whole), SpanSearch(**options))
 
 
 @pytest.mark.parametrize("fields", [{}, ONE_TYPE], ids=["three token types", "one token type"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.tasks.spans import Answer, best_spans
+from bert_jax.tasks.spans import Answer, Context, SpanSearch, best_spans
 from bert_jax.tasks.windows import Window, windows
 
 CLS, SEP = 101, 102
@@ -75,7 +75,7 @@ def test_answers_are_those_of_a_slow_search_for_any_logits():
         unanswerable, threshold = bool(rng.integers(2)), float(rng.integers(-16, 2))
         flags = {"n_best": n_best, "candidates": candidates, "max_answer_tokens": most}
         flags |= {"may_be_unanswerable": unanswerable, "no_answer_threshold": threshold}
-        answer = best_spans(starts, ends, rows, context, offsets, **flags)
+        answer = best_spans(starts, ends, rows, Context(context, offsets), SpanSearch(**flags))
         limits = (n_best, candidates, most, unanswerable, threshold)
         entries, verdict, margin = slow_answer(starts, ends, rows, context, offsets, *limits)
         assert [(span.text, span.score) for span in answer.spans] == entries
@@ -90,12 +90,12 @@ def test_answers_are_those_of_a_slow_search_for_any_logits():
     assert 30 < unanswered < 150
 
 
-def answer_for(context: str, offsets, first: int, last: int, **flags) -> Answer:
+def answer_for(context: str, offsets, first: int, last: int, continuation=None, **flags) -> Answer:
     """The answer where the logits clearly say [first, last] of the context's tokens."""
     rows = cut(2, len(offsets), 2 + 3 + len(offsets), 128)
     start, end = np.zeros(len(rows[0].input_ids)), np.zeros(len(rows[0].input_ids))
     start[rows[0].offset + first], end[rows[0].offset + last] = 9, 9
-    answer = best_spans([start], [end], rows, context, offsets, **flags)
+    answer = best_spans([start], [end], rows, Context(context, offsets, continuation), SpanSearch(**flags))
     assert all(context[span.start : span.end] == span.text for span in answer.spans)
     return answer
 
@@ -147,7 +147,7 @@ def test_equal_texts_count_once_with_their_best_score():
     context, offsets = "ab ab", [(0, 2), (3, 5)]
     start, end = np.array([0, 0, 1.0, 3.0, 0]), np.array([0, 0, 1.0, 4.0, 0])
     (window,) = cut(0, 2, 5, 128)
-    answer = best_spans([start], [end], [window], context, offsets)
+    answer = best_spans([start], [end], [window], Context(context, offsets))
     assert [(s.text, s.start, s.score) for s in answer.spans] == [("ab", 3, 7.0), ("ab ab", 0, 5.0)]
 
 
@@ -155,7 +155,9 @@ def unanswerable(null_scores: list[float], **flags) -> Answer:
     """A context of three words in three windows of one; the best span scores 4."""
     rows = cut(0, 3, 4, 1)
     starts = [np.array([null / 2, 0, i, 0]) for i, null in enumerate(null_scores)]
-    return best_spans(starts, starts, rows, "x y z", [(0, 1), (2, 3), (4, 5)], may_be_unanswerable=True, **flags)
+    return best_spans(
+        starts, starts, rows, Context("x y z", [(0, 1), (2, 3), (4, 5)]), SpanSearch(may_be_unanswerable=True, **flags)
+    )
 
 
 def test_no_answer_takes_the_smallest_score_of_all_windows():
@@ -176,19 +178,18 @@ def test_an_example_without_any_span_is_answered_with_no_answer():
     (window,) = cut(2, 0, 9, 4)
     logits = np.zeros(len(window.input_ids))
     for may_be in (False, True):
-        answer = best_spans([logits], [logits], [window], "", [], may_be_unanswerable=may_be)
+        answer = best_spans([logits], [logits], [window], Context("", []), SpanSearch(may_be_unanswerable=may_be))
         assert (answer.best.text, answer.best.probability, answer.no_answer_margin) == ("", 1.0, math.inf)
     rows = cut(2, 4, 9, 4)
     backwards = [np.array([0, 0, 0, 0, 0, 0, 9.0, 9.0, 0]), np.array([0, 0, 0, 0, 9.0, 9.0, 0, 0, 0])]
-    answer = best_spans([backwards[0]], [backwards[1]], rows, "a b c d", [(0, 1), (2, 3), (4, 5), (6, 7)], candidates=2)
+    context = Context("a b c d", [(0, 1), (2, 3), (4, 5), (6, 7)])
+    answer = best_spans([backwards[0]], [backwards[1]], rows, context, SpanSearch(candidates=2))
     assert [span.text for span in answer.spans] == [""]
 
 
 def test_settings_without_sense_are_refused():
-    (window,) = cut(1, 1, 5, 4)
-    logits = [np.zeros(5)]
     for flags in ({"n_best": 0}, {"candidates": 0}, {"max_answer_tokens": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(flags))}=0"):
-            best_spans(logits, logits, [window], "a", [(0, 1)], **flags)
+            SpanSearch(**flags)
     with pytest.raises(ValueError, match="at least one window"):
-        best_spans([], [], [], "a", [(0, 1)])
+        best_spans([], [], [], Context("a", [(0, 1)]))
