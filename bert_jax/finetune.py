@@ -30,7 +30,7 @@ from bert_jax.finetuning.data import fingerprints, read_features
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.log import FinetuningLog, log_start
 from bert_jax.finetuning.results import results
-from bert_jax.finetuning.sweep import UNSAVED, Learned, sweep
+from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.python_files import faults_told
@@ -154,9 +154,9 @@ def train_task(
     return state, ended or not stopped or step == job.last_step
 
 
-def finish(learned: Learned, run: Run, inputs: Inputs) -> None:
+def finish(result: RunResult, run: Run, inputs: Inputs) -> None:
     """Exports the best weights of a run as a model, and predicts every split with them: the workdir's model/ and predictions/."""
-    job = Job(learned.experiment, run, learned.directory, jax.devices(), inputs)
+    job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
     with BestWeights(job) as best:
         best.export(run.workdir, inputs.start)  # first: no fault of a prediction may cost the model
         for split in job.data.features:
@@ -199,7 +199,7 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
             experiment,
             run,
             lambda one, directory, devices: finetune(Job(one, run, directory, devices, inputs)),
-            lambda learned: finish(learned, run, inputs),
+            lambda result: finish(result, run, inputs),
         )
 
 

@@ -57,7 +57,8 @@ def _feature(kind: str, number: int, rng: np.random.Generator, shortest: int, lo
         "mention": np.int32(rng.integers(len(LABELS))),
     }
     read_positions = rng.choice(np.arange(1, length), 3, replace=False).astype(np.int32) if kind == "mention" else None
-    return Feature(number, tuple(ids), tuple(types), np.asarray(targets[kind]), read_positions)
+    target = np.asarray(targets.get(kind, targets["sequence"]))  # a new kind has a label for each text, until it says otherwise
+    return Feature(number, tuple(ids), tuple(types), target, read_positions)
 
 
 def random_label_parameters(head: TaskHead, config: ModelConfig = TINY, seed: int = 0) -> Any:

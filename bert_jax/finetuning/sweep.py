@@ -42,7 +42,7 @@ SETTINGS = ("batch_size", "learning_rate", "epochs")
 
 
 @dataclass(frozen=True)
-class Learned:
+class RunResult:
     """What a finished run has come to; `results` has the scores, or says under "failed" why there are none."""
 
     experiment: FinetuningExperiment
@@ -60,7 +60,7 @@ class Learned:
 Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], JsonObject | None]
 
 
-def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Callable[[Learned], None]) -> int:
+def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Callable[[RunResult], None]) -> int:
     """Trains all runs of `experiment`, compares them, and finishes the best; returns the exit status.
 
     `train` makes one run in a directory on some devices, and gives its results, or None when it was asked to stop. A run that was
@@ -70,20 +70,20 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     runs, share = experiment.runs(), run.share
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
-    learned: list[Learned] = []
+    finished: list[RunResult] = []
     judging = threading.Lock()  # a run that ends while others are being compared would be taken for one of the worse
 
-    def best() -> Learned:
-        return max(learned, key=lambda one: (one.score, -directories.index(one.directory)))
+    def best() -> RunResult:
+        return max(finished, key=lambda one: (one.score, -directories.index(one.directory)))
 
     def train_one(number: int, devices: Sequence[jax.Device]) -> bool:
         results = _stored(directories[number]) or _trained(train, runs[number], directories[number], devices, single)
         if results is None:
             return False
         with judging:
-            learned.append(Learned(runs[number], directories[number], results))
+            finished.append(RunResult(runs[number], directories[number], results))
             if run.is_first and not single:
-                _keep_only(best(), learned)
+                _keep_only(best(), finished)
         return True
 
     groups = device_groups(experiment)
@@ -96,7 +96,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         share.tell_stopped()
         return run.preemption.exit_status
     try:
-        found = share.gather({one.directory.name: dict(one.results) for one in learned}, waiting=lambda: _waiting(run))
+        found = share.gather({one.directory.name: dict(one.results) for one in finished}, waiting=lambda: _waiting(run))
     except ProcessesLost as error:
         log.error("%s; start the same command on all of them again: what is finished is not repeated", error)
         return HUNG
@@ -105,14 +105,14 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     elsewhere = {name: results for values in found[1:] for name, results in values.items()}
     if elsewhere:
         pairs = zip(runs, directories, strict=True)
-        learned += [Learned(one, place, elsewhere[place.name]) for one, place in pairs if place.name in elsewhere]
-        _keep_only(best(), learned)
+        finished += [RunResult(one, place, elsewhere[place.name]) for one, place in pairs if place.name in elsewhere]
+        _keep_only(best(), finished)
     chosen = best()
     if "failed" in chosen.results:
         raise UserError(f"no run of {len(runs):,} came to its end; the first one: {chosen.results['failed']}")
     unsaved = chosen.results.get(UNSAVED, "") if single else ""
     if not single:
-        ordered = sorted(learned, key=lambda one: directories.index(one.directory))
+        ordered = sorted(finished, key=lambda one: directories.index(one.directory))
         summary = {"best_run": chosen.directory.name, **summarise([one.results for one in ordered])}
         log.info("%s", table(summary))
         if run.is_first:
@@ -199,9 +199,9 @@ def _stored(directory: pathlib.Path) -> JsonObject | None:
     return results if isinstance(results, dict) and "scores" in results else None
 
 
-def _keep_only(best: Learned, learned: Sequence[Learned]) -> None:
+def _keep_only(best: RunResult, finished: Sequence[RunResult]) -> None:
     """Removes the weights of every run that is not the best so far: a grid of 27 BERT-Bases would fill a disk."""
-    for other in learned:
+    for other in finished:
         for folder in ("checkpoints", *((BEST,) if other is not best else ())):
             shutil.rmtree(other.directory / folder, ignore_errors=True)
 

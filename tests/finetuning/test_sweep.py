@@ -17,7 +17,7 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
-from bert_jax.finetuning.sweep import Learned, device_groups, summarise, sweep, table
+from bert_jax.finetuning.sweep import RunResult, device_groups, summarise, sweep, table
 from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.out_of_memory import OutOfMemory
@@ -67,11 +67,11 @@ class Finished:
     """A `finish` that remembers what it got."""
 
     def __init__(self) -> None:
-        self.runs: list[Learned] = []
+        self.runs: list[RunResult] = []
 
-    def __call__(self, learned: Learned) -> None:
-        assert (learned.directory / BEST).is_dir(), "its weights are gone"
-        self.runs.append(learned)
+    def __call__(self, result: RunResult) -> None:
+        assert (result.directory / BEST).is_dir(), "its weights are gone"
+        self.runs.append(result)
 
     @property
     def seed(self) -> int:
