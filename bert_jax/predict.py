@@ -36,7 +36,7 @@ from bert_jax.prediction.mentions import Resolve
 from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.prediction.streams import Record, read_records
 from bert_jax.prediction.vectors import VectorWriter
-from bert_jax.runtime.compilation_cache import keep_compiled_programs
+from bert_jax.runtime.compilation_cache import enable_compilation_cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # made before the model is loaded: what cannot be read or written is said at once
     writer = VectorWriter(flags.output, records) if vectors else Writer(flags.output, text if for_people else None, records)
-    keep_compiled_programs()
+    enable_compilation_cache()
     engine = Engine.load(flags.model)
     question.check(engine)
     if name == "classify" and len(flags.texts) == 2 and not any("\t" in text for text in flags.texts):

@@ -1,4 +1,4 @@
-"""Compiled XLA programs on disk, kept between starts."""
+"""XLA's persistent compilation cache."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import jax
 from bert_jax.corpus.files import cache_directory
 
 
-def keep_compiled_programs() -> None:
-    """XLA programs are kept on disk, so that a second start skips most of the compilation.
+def enable_compilation_cache() -> None:
+    """Turns on JAX's persistent compilation cache, so that a second start skips most of the compilation.
 
-    Where: JAX_COMPILATION_CACHE_DIR, empty for nowhere; by default bert_jax/ in the user's cache directory, a directory for each
-    kind of CPU, since XLA's CPU programs use the instructions of the one they were compiled on and home directories are shared.
+    The directory is JAX_COMPILATION_CACHE_DIR (empty: no cache), by default one below bert_jax/ in the user's cache directory.
+    Each kind of CPU has its own: XLA's CPU programs use the instruction set of the CPU that compiled them, and machines of
+    different kinds may share a home directory.
     """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax has read it itself
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax reads this variable
         return
     try:
         features = next(

@@ -1,4 +1,4 @@
-"""The trained model and the results of a run: to the workdir, or to another disk where that one is full."""
+"""Writes the trained model and the results of a run to the workdir, or to another disk where that one is full."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MODEL = "model"
 
 
 def export_trained(workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None) -> None:
-    """Writes `model` to WORKDIR/model, and `results`, where there are any, to WORKDIR/results.json.
+    """Writes `model` to WORKDIR/model, and `results`, if not None, to WORKDIR/results.json.
 
-    Where the workdir does not take the model, both go to a new directory of the same layout on another disk. Raises UserError
-    then, which names it.
+    Where the model cannot be written to the workdir, writes both to a new directory of the same layout on another disk, and
+    raises a UserError that names that directory.
     """
     try:
         export_model(workdir / MODEL, model, about)
@@ -35,8 +35,8 @@ def export_trained(workdir: pathlib.Path, model: Model, about: JsonObject, resul
 
 
 def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | None:
-    """Writes `results` to the directory's results.json; gives the error where the disk does not take it, since a model that is
-    to be exported yet must not be lost with them."""
+    """Writes `results` to the directory's results.json. Returns the error of a failed write instead of raising it, so that the
+    caller can still export the model."""
     try:
         write_json(directory / RESULTS, results)
     except OSError as error:
@@ -47,7 +47,8 @@ def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | N
 def _exported_elsewhere(
     workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None
 ) -> str:
-    """Writes what `export_trained` does to the first place that takes it, and says where that was."""
+    """Writes the model and the results below the first of several directories that can be written; returns a sentence that names
+    the directory, or the errors of all of them."""
     tried = []
     places = (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home(), pathlib.Path.cwd(), pathlib.Path("/dev/shm"))
     for place in dict.fromkeys(places):
@@ -57,15 +58,16 @@ def _exported_elsewhere(
             export_model(directory / MODEL, model, about)
             if results is not None:
                 write_json(directory / RESULTS, results)
-            return f"The trained model is in {directory / MODEL}: copy it to where it is to stay"
+            return f"The trained model is in {directory / MODEL}: copy it to permanent storage"
         except (Unwritable, OSError) as error:
             tried.append(f"{place} ({error.__cause__ or error})")
             if directory is not None:
                 shutil.rmtree(directory, ignore_errors=True)
-    return f"No other place took it either: {', '.join(tried)}"
+    return f"No other directory could be written either: {', '.join(tried)}"
 
 
 def on_host(params: PyTree[jax.Array], mesh: Mesh) -> PyTree[np.ndarray]:
-    """Whole numpy arrays of parameters that may be spread over devices and processes. Collective: every process calls it."""
+    """Gathers parameters that may be sharded over devices and processes into whole numpy arrays. A collective: every process must
+    call it."""
     replicated = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
     return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), replicated)

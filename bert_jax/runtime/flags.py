@@ -1,4 +1,4 @@
-"""The command line of `pretrain` and `finetune`: the experiment file, the workdir, the processes of a run."""
+"""Parses the command line of `pretrain` and `finetune`: the experiment file, the workdir, the processes of a run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ TIME = InRange(float, Interval(gt=0, le=1e9))
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """A command line; `config` is what the experiment file returned, as plain dicts, with the overrides applied."""
+    """A parsed command line."""
 
     config: JsonObject
+    """The values of the experiment file as plain dicts, with the overrides applied."""
     given: frozenset[str]
-    """The dotted keys that the command line itself sets."""
+    """The dotted keys that the command line sets."""
     workdir: pathlib.Path
     coordinator: str | None = None
     processes: int | None = None
@@ -35,18 +36,19 @@ class Flags:
     start_timeout: float = 300.0
     hang_seconds: float = 600.0
     compiled: pathlib.Path | None = None
-    """Where `aot --save` has put compiled steps."""
+    """The directory in which `aot --save` has written compiled steps."""
     verify: bool = False
-    """Whether the whole corpus is read before training."""
+    """Whether the checksums of the whole corpus are verified before training."""
 
 
 def parse_flags(
     verb: str, description: str | None, argv: Sequence[str] | None = None, schema: type | None = None
 ) -> Flags:
-    """Reads `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
+    """Parses `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
 
-    `schema`, the dataclass of the experiment, says which keys there are and what type each has; without it the keys are those of
-    the file. Raises UserError for an unknown key, naming the one that was meant.
+    `verb` is the name of the command and `description` the text of its --help. `schema`, the dataclass of the experiment, has the
+    known keys and their types; with None, these are the keys of the file. Raises UserError for a missing flag and for an unknown
+    key, with a suggestion.
     """
     parser = flag_parser(verb, description, schema)
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
@@ -71,7 +73,7 @@ def parse_flags(
 
 
 def flag_parser(verb: str, description: str | None, schema: type | None = None) -> FlagParser:
-    """The flags of a verb that trains, but for those that set a key of its configuration."""
+    """The parser of the flags of `pretrain` or `finetune`, without the overrides `--config.key=value`."""
     parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
     parser.elsewhere = lambda argument: suggested_flag(argument, schema)
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")

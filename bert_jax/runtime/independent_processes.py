@@ -1,12 +1,12 @@
-"""Processes that share the runs of a sweep among themselves, each on its own devices and without a collective between them.
+"""Divides the runs of a sweep among processes, each on its own devices and without collectives between them.
 
-Without them a grid on a slice of several hosts would train one small run after another on all chips. Hours lie between the
-end of the first process and of the last, and a collective would time out; so each process writes a small file into the workdir
-and reads those of the others: that it is alive, that it was asked to stop, the results of its runs.
+Otherwise a sweep on a slice of several hosts would train one small run after another on all chips. The processes may end hours
+apart, and a collective would time out; so each process writes a small file with its state into the workdir and reads those of
+the others. The file holds a heartbeat, whether the process was asked to stop, and the results of its runs.
 
-The `results.json` of the runs and the age of their `metrics.jsonl` alone would be less code, but could not say two of these
-things: that one process was asked to stop, so that all save and stop (a preempted host ends its slice), and that a new start has
-begun, so that processes of an earlier start which still run leave the files to it.
+The `results.json` of the runs and the age of their `metrics.jsonl` would need less code, but cannot express two of these states:
+that one process was asked to stop, so that all save and stop (a preempted host ends its slice), and that a new start has begun,
+so that processes of an earlier start that still run leave the files to the new one.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ Item = TypeVar("Item")
 FOLDER = ".processes"
 WORKING, DONE, STOPPED, FAILED = "working", "done", "stopped", "failed"
 BEAT = 2.0
-"""Seconds from one sign of life to the next."""
+"""Seconds between heartbeats."""
 EARLIER = 120.0
-"""Seconds that a process of an earlier start gets to save and end."""
+"""Seconds to wait for a process of an earlier start to save and end."""
 
 
 class ProcessesLost(Exception):
-    """Another process has failed, or shows no sign of life."""
+    """Another process has failed, or its heartbeat has stopped."""
 
 
 class ProcessShare:
-    """The part of this process, number `index` of `count`; alone it has everything.
+    """The share of the process with number `index` of `count` in the runs of a sweep; all of them where `count` is 1.
 
-    `stop` is called as soon as another process says that it was asked to stop, or process 0 is gone. One that shows no sign of
-    life for `patience` seconds counts as lost. `start` names this start: what an earlier one has left is not heeded. Its
-    processes, should they still run, stop, and the new ones wait for that; UserError is raised if they do not.
+    `stop` is called when another process was asked to stop, or when process 0 is lost. A process without a heartbeat for
+    `patience` seconds counts as lost. `start` identifies this start of the sweep: files of earlier starts are ignored. If
+    processes of an earlier start still run, they stop, and the new ones wait for them; UserError is raised if they do not end.
 
     >>> with ProcessShare(directory, 1, 4, start="5e0c", stop=preemption.request) as share:
     ...     mine = {run: train(run) for run in share.of(runs)}
-    ...     everything = share.gather(mine, waiting=lambda: None)  # in process 0; None in the others, which may leave
+    ...     everything = share.gather(mine, waiting=lambda: None)  # in process 0; None in the others, which may then end
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ProcessShare:
         self._folder = directory / FOLDER
         self._own: JsonObject = {"start": start, "beats": 0, "state": WORKING, "value": None}
         self._heard: dict[int, tuple[JsonObject, float]] = {}
-        self._earlier: str | None = None  # the start whose record of process 0 was there before this process came
+        self._earlier: str | None = None  # the start of the record of process 0 that existed when this process began
         self._writing = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._live, name="share", daemon=True)
@@ -96,19 +96,22 @@ class ProcessShare:
                     self._write(state=FAILED)
 
     def of(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Every `count`-th item: neighbours, which are alike but for the seed, go to different processes."""
+        """Every `count`-th of the `items`, from item `index`. Neighbouring runs, which differ in the seed only and cost the same,
+        go to different processes."""
         return items[self.index :: self.count]
 
     def tell_stopped(self) -> None:
-        """Says that this process was asked to stop, and leaves off; the others are to do the same."""
+        """Tells the other processes that this one was asked to stop, so that they stop too."""
         with contextlib.suppress(OSError):
             self._write(state=STOPPED)
 
     def gather(self, value: JsonObject, waiting: Callable[[], bool]) -> list[JsonObject] | None:
-        """In process 0 the values (plain, as JSON takes them) of all processes in their order, once each has given its own. None
-        in the others; in process 0 too if one was asked to stop, or if `waiting`, called every second, says so.
+        """Waits in process 0 until every process has called `gather`, and returns their JSON values in the order of the
+        processes.
 
-        Raises ProcessesLost when one can no longer give its value, OSError when this one cannot.
+        Returns None in the other processes, without waiting, and in process 0 if a process was asked to stop or `waiting`, which
+        is called every second, returns True. Raises ProcessesLost where another process failed before its `gather`, and OSError
+        where this process cannot write its value.
         """
         if self.count == 1:
             return [value]
@@ -124,7 +127,7 @@ class ProcessShare:
             if all(state == DONE for state in heard.values()):
                 return [value, *(self._heard[other][0]["value"] for other in range(1, self.count))]
             if lost := [str(other) for other in heard if self._lost(other)]:
-                raise ProcessesLost(f"process {', '.join(lost)} of {self.count} failed or shows no sign of life")
+                raise ProcessesLost(f"process {', '.join(lost)} of {self.count} failed or does not respond")
             time.sleep(min(1.0, self._beat))
 
     def _lost(self, other: int) -> bool:
@@ -133,7 +136,7 @@ class ProcessShare:
         return silent or record["state"] == FAILED
 
     def _hold(self) -> None:
-        """Waits for the process with this number of an earlier start, should it still run: both would write the same files."""
+        """Waits for the end of the process with this number of an earlier start, since both would write the same files."""
         deadline = time.monotonic() + min(EARLIER, self._patience)
         while True:
             try:
@@ -145,16 +148,16 @@ class ProcessShare:
             time.sleep(0.2)
 
     def _is_over(self) -> bool:
-        """Whether there is nothing to go on for: another process was asked to stop, or the first one is gone."""
+        """Whether this process should stop: another one was asked to stop, process 0 is lost, or a newer start has begun."""
         if any(record["state"] == STOPPED for record, _ in self._heard.values()):
             return True
         if not self.index:
             return False
-        # A record of an earlier start stays until process 0 of this one replaces it, which may be after this process has begun.
+        # The record of an earlier start remains until process 0 of this start replaces it, possibly after this process has begun.
         return self._lost(0) or self._start_of_first() not in (None, self._start, self._earlier)
 
     def _start_of_first(self) -> str | None:
-        """The start that the record of process 0 is of; None while there is no record."""
+        """The identifier of the start in the record of process 0; None while there is no record."""
         first = _read(self._folder / "0.json")
         return None if first is None else str(first["start"])
 
@@ -163,12 +166,12 @@ class ProcessShare:
         while not self._closed.wait(self._beat):
             try:
                 self._write(beats=self._own["beats"] + 1)
-            except OSError as error:  # a full disk: the next one may come through
+            except OSError as error:  # for example a full disk; the next heartbeat may succeed
                 log.warning("%s cannot be written (%s)", self._folder, error.strerror)
             self._listen()
             if not told and self._is_over():
                 told = True
-                log.warning("another process was asked to stop, or the first one is gone: saving, then stopping")
+                log.warning("another process was asked to stop, or process 0 is lost: saving, then stopping")
                 self._stop()
 
     def _write(self, **changes: Json) -> None:
@@ -186,7 +189,7 @@ class ProcessShare:
 
 
 def _read(path: pathlib.Path) -> JsonObject | None:
-    """What a process has written; None while there is nothing."""
+    """The record that a process has written; None where there is no complete one."""
     try:
         return parse_json(path.read_bytes())
     except (OSError, ValueError):

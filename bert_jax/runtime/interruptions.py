@@ -1,4 +1,4 @@
-"""Two ways a run is interrupted: it is asked to stop (SIGTERM, Ctrl-C), or it hangs. Both must end in a state to resume from."""
+"""Handles the two interruptions of a run: a request to stop (SIGTERM, Ctrl-C) and a hang. A run can be resumed after either."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from types import FrameType, TracebackType
 import jax
 from jax.experimental import multihost_utils
 
-HUNG = 42  # exit status after a hang: a supervisor restarts on it, the same command resumes
+HUNG = 42  # exit status after a hang: a supervisor can restart the same command, which resumes
 
 
 class Preemption:
-    """Turns SIGTERM (a preempted machine has seconds to minutes left) and the first Ctrl-C into a question the loop asks.
+    """Turns SIGTERM (a preempted machine has seconds to minutes left) and the first Ctrl-C into a flag that the loop polls.
 
     >>> with Preemption() as preemption:
     ...     for step in range(first, last):
@@ -29,9 +29,10 @@ class Preemption:
     ...         if preemption.requested(step):
     ...             save(); sys.exit(preemption.exit_status)
 
-    One process: a signal handler sets a flag, a second Ctrl-C interrupts at once. Several: JAX's preemption service owns SIGTERM,
-    tells every process when one was signalled, and names a step that none of them has passed; each gets True at that same step,
-    so a collective save cannot deadlock. Hence every process has to ask at every step.
+    With one process, a signal handler sets the flag, and a second Ctrl-C interrupts at once. With several, JAX's preemption
+    service handles SIGTERM: it tells every process when one was signalled, and chooses a step that none of them has passed;
+    `requested` returns True in all processes at that same step, so that a collective save cannot deadlock. Every process
+    therefore has to call `requested` after every step.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Preemption:
         self._service = jax.process_count() > 1
 
     def __enter__(self) -> Preemption:
-        # Handlers belong to the main thread; the service installed its own for SIGTERM in C++, which ours would displace.
+        # Only the main thread can set handlers; a handler for SIGTERM would replace the one of JAX's service, which is in C++.
         if not self._service and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._notice)
@@ -51,18 +52,18 @@ class Preemption:
             signal.signal(number, handler)
 
     def requested(self, step: int) -> bool:
-        """Whether to save and leave after `step`; the same answer in every process."""
+        """Whether the run should save and end after `step`; the same answer in every process."""
         if self._service and multihost_utils.reached_preemption_sync_point(step):
             self._signal = signal.SIGTERM
         return self._signal is not None
 
     def request(self) -> None:
-        """As if SIGTERM had come: another process of a sweep was asked to stop."""
+        """Has the same effect as SIGTERM; called when another process of a sweep was asked to stop."""
         self._signal = self._signal or signal.SIGTERM
 
     @property
     def exit_status(self) -> int:
-        """What a shell shows for a process ended by the signal: 143 after SIGTERM, 130 after Ctrl-C."""
+        """The exit status that a shell shows for a process ended by the signal: 143 after SIGTERM, 130 after Ctrl-C."""
         return 128 + (self._signal or signal.SIGTERM)
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
@@ -75,11 +76,13 @@ class Preemption:
 
 
 class Watchdog:
-    """Ends a process that makes no progress, with the stack of every thread on stderr and in `DIRECTORY/hang-PROCESS-TIME.txt`.
+    """Ends a process that makes no progress, and writes the stack of every thread to stderr and
+    `DIRECTORY/hang-PROCESS-TIME.txt`.
 
-    A collective whose peer died waits for ever: the heartbeat still beats, so nothing else ends it. The limit is
-    max(`factor` x the median time of the last steps, `floor` seconds); before the first step is done, `start` seconds, since the
-    compilation of a large model is no hang.
+    A collective with a dead peer waits without end, and JAX's heartbeat does not detect it. The limit without progress is
+    max(`factor` x the median time of the last 101 steps, `floor` seconds); before the first step is done it is
+    max(`start`, `floor`) seconds, since the compilation of a large model takes long. `leave` ends the process with an exit
+    status.
 
     >>> with Watchdog(workdir) as watchdog:
     ...     for step in ...:
@@ -118,7 +121,7 @@ class Watchdog:
         self._thread.join()
 
     def step_done(self, step: int) -> None:
-        """A training step has finished: its time counts towards the median."""
+        """Records that a training step has finished; its time counts towards the median."""
         now = self._clock()
         if self._last_step is not None:
             self._steps.append(now - self._last_step)
@@ -126,11 +129,12 @@ class Watchdog:
         self._doing = f"the step after {step:,}"
 
     def alive(self, doing: str) -> None:
-        """Progress that is no training step (evaluation, saving, drawing): resets the clock and leaves the median alone."""
+        """Records progress other than a training step (evaluation, saving, drawing): resets the clock, does not count towards the
+        median."""
         self._last, self._last_step, self._doing = self._clock(), None, doing
 
     def limit(self) -> float:
-        """Seconds without progress that count as a hang now."""
+        """The current limit, in seconds, beyond which the absence of progress counts as a hang."""
         if not self._steps:
             return max(self._start, self._floor)
         return max(self._factor * statistics.median(self._steps), self._floor)
@@ -158,5 +162,5 @@ class Watchdog:
                 file.write(title)
                 file.flush()
                 faulthandler.dump_traceback(file=file, all_threads=True)
-        except OSError as error:  # a full or vanished disk may be why it hangs; the stacks are on stderr already
+        except OSError as error:  # a full or disconnected disk may be the cause of the hang; the stacks are on stderr already
             sys.stderr.write(f"could not write {path}: {error}\n")

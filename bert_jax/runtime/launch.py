@@ -1,4 +1,4 @@
-"""Begins a run of `pretrain` or `finetune`: logging, the compilation cache, the other processes, the workdir, the watchdog.
+"""Starts a run of `pretrain` or `finetune`: logging, the compilation cache, the other processes, the workdir, the watchdog.
 
 def main() -> None:
     flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
@@ -23,7 +23,7 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import REFUSED
 from bert_jax.runtime import processes
-from bert_jax.runtime.compilation_cache import keep_compiled_programs
+from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.flags import Flags
 from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.interruptions import HUNG, Preemption, Watchdog
@@ -34,14 +34,15 @@ from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What `begin` has made ready for the loop."""
+    """The parts of a started run that the training loop uses."""
 
     workdir: pathlib.Path
-    is_first: bool  # the one that writes files: process 0, or each one of independent processes
+    is_first: bool
+    """Whether this process writes the files of the run: process 0, or every one of independent processes."""
     preemption: Preemption
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
-    """Where compiled steps may be found."""
+    """The directory with compiled steps of `aot --save`, if any."""
     share: ProcessShare = dataclasses.field(default_factory=lambda: ProcessShare(pathlib.Path()))
     """This process's share of the runs of a sweep, where processes are independent."""
 
@@ -55,14 +56,14 @@ def begin(
     completed: Callable[[JsonObject], JsonObject] = dict,
     independent: bool = False,
 ) -> Iterator[Run]:
-    """Everything between the command line and the loop, in the order in which it can fail; undone in reverse when the loop ends.
+    """Starts a run: sets up logging and the compilation cache, connects the processes, opens the workdir, starts the watchdog.
 
-    `config` is the resolved configuration as plain nested values; `may_change` names the keys a continued run may give new
-    values, `completed` fills in what an older configuration lacks (see `workdir.open_workdir`). Several processes compute as one,
-    or are `independent`: each with its own devices and its share of the work.
+    A context manager: on exit the watchdog is stopped and the workdir unlocked. `config` is the resolved configuration as nested
+    plain values. `may_change` and `completed` are as in `workdir.open_workdir`. Several processes form one `jax.distributed` run,
+    or are `independent`: each uses its own devices for its share of the runs of a sweep.
     """
     quiet_libraries()
-    keep_compiled_programs()
+    enable_compilation_cache()
     found = processes.find_hosts(flags.coordinator, flags.processes, flags.process)
     index, count = (found.index, found.count) if found else (0, 1)
     with contextlib.ExitStack() as stack:
@@ -78,14 +79,14 @@ def begin(
             processes.connect(found, config, timeout=flags.start_timeout)
             start_logging(index)
             processes.on_first_process(open_first)
-            processes.require_shared(flags.workdir)
+            processes.require_shared_directory(flags.workdir)
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(Watchdog(flags.workdir, floor=flags.hang_seconds))
         part = (index, count) if independent else (0, 1)
         share = ProcessShare(flags.workdir, *part, start=start, stop=preemption.request, patience=flags.hang_seconds)
         stack.enter_context(share)
         try:
-            with fits_in_memory(lambda: Demand("this run")):  # what the steps of the run have not explained themselves
+            with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own
                 yield Run(flags.workdir, jax.process_index() == 0, preemption, watchdog, flags.compiled, share)
         except (jax.errors.JaxRuntimeError, CorruptedCorpus) as error:
             if jax.process_count() > 1:
@@ -94,8 +95,8 @@ def begin(
 
 
 def _meet_independently(found: processes.Hosts, flags: Flags, config: JsonObject, open_first: Callable[[], None]) -> str:
-    """The roll call of processes that will be independent, in which the first one opens the workdir; returns the name of the
-    start."""
+    """The roll call of processes that will be independent, during which process 0 opens the workdir. Returns a random identifier
+    of this start, the same in every process."""
 
     def begin() -> str:
         open_first()
@@ -103,27 +104,27 @@ def _meet_independently(found: processes.Hosts, flags: Flags, config: JsonObject
         processes.write_marker(flags.workdir, word)
         return word
 
-    word = processes.roll_call(found, processes.identity(config), flags.start_timeout, begin=begin)
+    word = processes.roll_call(found, processes.process_facts(config), flags.start_timeout, begin=begin)
     if not processes.finds_marker(flags.workdir, word):
         raise processes.not_shared(flags.workdir, str(found.index))
-    processes.stay_independent()
+    processes.isolate_tpu_chips()
     return word
 
 
 def _leave_the_others(error: Exception) -> NoReturn:
-    """Ends this process of several at once after a failed collective, most often the death of a peer.
+    """Ends this process without cleanup after a failed collective, whose usual cause is the death of a peer.
 
-    An orderly exit would wait minutes for the dead one in JAX's shutdown barrier while the rest wait for this one.
+    A regular exit would wait minutes for the dead process in JAX's shutdown barrier.
     """
     if isinstance(error, OutOfMemory | CorruptedCorpus):
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
-        os._exit(REFUSED)  # no supervisor is to start it again as it is
+        os._exit(REFUSED)  # a restart would fail again, so the exit status is not that of a hang
     sys.stderr.write(
-        f"process {jax.process_index()} of {jax.process_count()} cannot go on without the others: {str(error).splitlines()[0]}\n"
+        f"process {jax.process_index()} of {jax.process_count()} lost the other processes: {str(error).splitlines()[0]}\n"
         "look for the process that ended first and why; the same command on all of them continues from the last checkpoint\n"
     )
     sys.stderr.flush()
-    os._exit(HUNG)  # for a supervisor it is one case: start all of them again
+    os._exit(HUNG)  # the remedy is that of a hang: a supervisor starts all processes again
 
 

@@ -1,4 +1,4 @@
-"""Where log lines go: our own to stderr, those of libraries only when they are errors."""
+"""Sets up logging to stderr: our own lines, and errors of libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 
 def start_logging(index: int) -> None:
-    """Our own messages on stderr, from process 0; warnings and worse from all."""
+    """Sends this package's messages to stderr: from process 0 those of level INFO and above, from the others warnings and
+    errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s" if index == 0 else f"[process {index}] %(message)s"))
     ours = logging.getLogger("bert_jax")
@@ -21,11 +22,11 @@ def start_logging(index: int) -> None:
 
 
 def quiet_libraries() -> None:
-    """Libraries speak up for errors only: their running commentary buries the loss."""
+    """Sets the log level of libraries to ERROR or above, since their messages would hide the lines about the loss."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log, read when the first backend starts
     for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for name in ("absl", "asyncio"):  # where Orbax's failed saves, which we report, leave a traceback for each file not written
+    for name in ("absl", "asyncio"):  # a failed save of Orbax, which we report, logs a traceback here for each file not written
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
         sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
@@ -34,8 +35,9 @@ def quiet_libraries() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _WithoutClosedLoops:
-    """`sys.unraisablehook` without one kind: at the first write of a save that fails, Orbax closes the event loop to which
-    TensorStore's threads report all others. Each of them would print a traceback; the failed save itself is reported once."""
+    """`sys.unraisablehook` without the error "Event loop is closed". At the first failed write of a save, Orbax closes the event
+    loop to which TensorStore's threads report all other writes, and each of them would print a traceback; the failed save itself
+    is reported once."""
 
     otherwise: Callable[[sys.UnraisableHookArgs], object]
 

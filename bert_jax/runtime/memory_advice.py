@@ -1,4 +1,4 @@
-"""What the steps of a run ask of memory, and the settings that make it less: what a person is told where one does not fit."""
+"""Describes the steps of a run and the settings that lower their memory, for the message when a step does not fit the devices."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.sharding.out_of_memory import Demand
 from bert_jax.sharding.rules import row_multiple
 
-KEPT = "What the workdir holds stays, and the same command with such a flag continues from it."
-ELSEWHERE = "(in another --workdir: it changes what is learned)"
+KEPT = "The workdir is unchanged: the same command with one of these flags continues the run."
+ELSEWHERE = "(in another --workdir: it changes the trained model)"
 
 
 def state_demand(experiment: PretrainingExperiment, mesh: Mesh) -> Demand:
-    """Parameters and optimizer of a pretraining run, before any row."""
+    """The memory message about the parameters and the optimizer state of a pretraining run."""
     return Demand("the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), advice=f"{_before()} {KEPT}")
 
 
 def pretraining_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
-    """The training step of a phase."""
+    """The memory message about the training step of a phase."""
     p, key, parts = experiment.phases[phase], f"--config.phases.{phase}", row_multiple(mesh)
     k, per_device = p.accumulation, p.batch_size // parts
     more = next((n for n in range(2 * k, per_device + 1) if per_device % n == 0), None)
@@ -38,7 +38,7 @@ def pretraining_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh
 
 
 def evaluation_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
-    """The step that scores held-out rows of a phase's length."""
+    """The memory message about the evaluation step on held-out rows of a phase's length."""
     rows, parts = experiment.evaluation.batch_size, row_multiple(mesh)
     fewer = rows // 2 // parts * parts
     remedies = [*([f"--config.evaluation.batch_size={fewer}"] if fewer else []), *_sharding(experiment.mesh, mesh)]
@@ -47,7 +47,7 @@ def evaluation_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh)
 
 
 def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches, length: int, mesh: Mesh) -> Demand:
-    """The training step of a task, in rows of `length` tokens."""
+    """The memory message about the training step of a task, on rows of `length` tokens."""
     t, rows = experiment.training, len(batches.at(0)["input_ids"])
     remedies = [
         *([f"--config.training.accumulation={2 * t.accumulation}"] if rows >= 2 * t.accumulation * row_multiple(mesh) else []),
@@ -61,7 +61,7 @@ def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches
 
 
 def scoring_demand(experiment: FinetuningExperiment, rows: int, length: int, mesh: Mesh) -> Demand:
-    """The evaluation of a task in batches of `rows`."""
+    """The memory message about the evaluation of a task, in batches of `rows` with `length` tokens each."""
     remedies = [*_sharding(experiment.mesh, mesh), f"--config.task.length below {experiment.task.length} {ELSEWHERE}"]
     return Demand("the evaluation", _rows(rows, length, mesh), remedies, KEPT)
 
@@ -82,4 +82,4 @@ def _sharding(config: MeshConfig, mesh: Mesh) -> list[str]:
 
 def _before(*flags: str) -> str:
     command = " ".join(["python -m bert_jax.aot --config=FILE --topology=v5e:4x4", *flags])
-    return f"Before a TPU is rented, `{command}` says what fits it."
+    return f"Before you rent a TPU, `{command}` reports whether a step fits it."

@@ -1,7 +1,9 @@
-"""Several processes of one run: who they are, a roll call before JAX starts, and then agreement, or each by itself.
+"""The processes of one run: finds their addresses, checks before JAX starts that all are there and run the same code, connects
+them.
 
-JAX's own start waits in silence for a worker that never comes and then aborts the process with a C++ stack. So the workers first
-meet over plain TCP, on the port that JAX will use: the first one knows who is missing, and whether all run the same thing.
+`jax.distributed.initialize` waits without a message for a worker that never comes, and then aborts the process with a C++ stack.
+So the workers first meet over plain TCP, on the port that JAX will use: process 0 reports which workers are missing, and which
+versions or configuration keys differ.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.runtime.workdir import flatten
 
-# The firewall that Google makes for a slice opens 8470, 8471, 8474 and 8476; JAX's own default, 8482 since 0.8.1, is shut on v6e
+# Google's firewall for a slice opens the ports 8470, 8471, 8474 and 8476; JAX's default, 8482 since 0.8.1, is closed on v6e
 # (jax-ml/jax#35905).
 PORT = 8476
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
@@ -38,20 +40,22 @@ SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The processes of one run: `count` of them, this one is number `index`; number 0 listens at `coordinator` (HOST:PORT)."""
+    """The `count` processes of one run; this one is number `index`, and number 0 listens at `coordinator` (HOST:PORT)."""
 
     coordinator: str
     count: int
     index: int
-    names: tuple[str, ...]  # what to call each one in a message
-    remedy: str  # how to start all of them
+    names: tuple[str, ...]
+    """The name of each process in messages."""
+    remedy: str
+    """The command that starts all processes, for messages."""
 
 
 def find_hosts(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> Hosts | None:
-    """The processes this one belongs to; None when it is alone.
+    """The processes of the run that this process belongs to; None for a run of a single process.
 
-    Given explicitly (any hardware, and tests on one machine), or read from the environment of a TPU slice as GKE sets it, or
-    from the metadata server of a Cloud TPU VM.
+    They are given by the flags (on any hardware), or read from the environment variables that GKE sets on a TPU slice, or from
+    the metadata server of a Cloud TPU VM. Raises UserError for incomplete or impossible flags.
     """
     given = {"--coordinator": coordinator, "--processes": count, "--process": index}
     missing = [flag for flag, value in given.items() if value is None]
@@ -76,18 +80,19 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
 
 
 def connect(hosts: Hosts | None, config: JsonObject, *, timeout: float = 300.0) -> None:
-    """Meets the other processes and starts `jax.distributed`; a UserError within `timeout` seconds if they cannot or differ."""
+    """Waits for the other processes and starts `jax.distributed`. Raises UserError where one is missing after `timeout` seconds,
+    or differs from this one in versions, commit or `config`."""
     if hosts is None:
         return
-    roll_call(hosts, identity(config), timeout)
+    roll_call(hosts, process_facts(config), timeout)
     jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index, initialization_timeout=max(60, int(timeout)))
 
 
-def stay_independent() -> None:
-    """Has JAX, before it starts, take this host's TPU chips for a slice of their own; on other hardware it does so by itself.
+def isolate_tpu_chips() -> None:
+    """Makes JAX, before it starts, treat the TPU chips of this host as a slice of their own; other hardware needs no change.
 
-    The variables by which several processes share the chips of one host, here for one process; without them libtpu waits for all
-    hosts of the slice.
+    Sets the environment variables by which several processes share the chips of one host, here for one process. Without them
+    libtpu waits for all hosts of the slice.
     """
     chips = len([*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")])
     bounds = {1: "1,1,1", 8: "2,4,1"}.get(chips, "2,2,1")
@@ -97,8 +102,9 @@ def stay_independent() -> None:
         del os.environ[name]
 
 
-def identity(config: JsonObject) -> dict[str, str]:
-    """What has to be equal in every process, named so that a difference can be."""
+def process_facts(config: JsonObject) -> dict[str, str]:
+    """The facts that must be equal in every process, by name: versions of Python and packages, the commit, every configuration
+    key."""
     facts = {"python": ".".join(platform.python_version_tuple()[:2])}
     for package in SAME_EVERYWHERE:
         try:
@@ -110,7 +116,7 @@ def identity(config: JsonObject) -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """The commit this package runs from, `+` appended when files were changed since; "unknown" outside of git."""
+    """The commit of this package, with `+` appended if its files have uncommitted changes; "unknown" outside of git."""
     here = pathlib.Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
@@ -130,9 +136,10 @@ def roll_call(
     say: Callable[[str], object] | None = None,
     begin: Callable[[], str] = str,
 ) -> str:
-    """Returns in every process once all are there with the same `facts`; otherwise a UserError in each that is there.
+    """Waits until all processes are there and have the same `facts`; then process 0 calls `begin`.
 
-    Then process 0 does `begin`; every process returns what it gave, or raises its UserError.
+    Returns the result of `begin` in every process. Raises UserError in every process that is there where another one is missing
+    after `timeout` seconds, where the facts differ, or where `begin` raises one. `say` prints a line about missing processes.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     deadline = time.monotonic() + timeout
@@ -148,13 +155,13 @@ def roll_call(
 
 
 Verdict = tuple[str, str]
-"""What is wrong ("" when all is well), and what `begin` gave."""
+"""The error message ("" for success), and the result of `begin`."""
 
 
 def _collect(
     hosts: Hosts, facts: dict[str, str], port: int, deadline: float, say: Callable[[str], object], begin: Callable[[], str]
 ) -> Verdict:
-    """Process 0: hears every other one, judges, begins, and tells each the verdict."""
+    """The roll call in process 0: receives the facts of the others, compares them, calls `begin`, and sends each the verdict."""
     start, told = time.monotonic(), 0.0
     heard: dict[int, tuple[socket.socket, dict[str, str]]] = {}
     try:
@@ -173,7 +180,7 @@ def _collect(
                     connection.settimeout(10)
                     index, theirs = parse_json(_receive(connection))
                     heard[int(index)] = connection, theirs
-                except (OSError, ValueError, TypeError):  # a stranger on the port
+                except (OSError, ValueError, TypeError):  # a client that is no process of this run
                     connection.close()
             missing = [i for i in range(1, hosts.count) if i not in heard]
             if missing and time.monotonic() - start - told > 10:
@@ -206,14 +213,14 @@ def _judge(hosts: Hosts, facts: dict[str, str], heard: Mapping[int, dict[str, st
                 differing.append(f"  {name}: {hosts.names[0]} has {ours}, {hosts.names[index]} has {other}")
     if differing:
         shown = "\n".join(differing[:12])
-        return f"the workers do not run the same thing:\n{shown}\nmake them equal and start all of them again:\n  {hosts.remedy}"
+        return f"the workers differ in code or configuration:\n{shown}\nmake them equal and start all again:\n  {hosts.remedy}"
     return ""
 
 
 def _answer(
     hosts: Hosts, facts: dict[str, str], address: tuple[str, int], deadline: float, timeout: float, say: Callable[[str], object]
 ) -> Verdict:
-    """Any other process: reports to process 0 and returns its verdict."""
+    """The roll call in the other processes: sends the facts to process 0 and returns its verdict."""
     said = time.monotonic()
     while time.monotonic() < deadline:
         try:
@@ -222,7 +229,7 @@ def _answer(
                 connection.settimeout(timeout + 15)  # process 0 may have begun to wait only now
                 fault, word = parse_json(_receive(connection))
                 return fault, word
-        except (OSError, ValueError):  # nobody there yet, or a stranger on the port
+        except (OSError, ValueError):  # process 0 does not listen yet, or another program uses the port
             time.sleep(0.2)
         if time.monotonic() - said > 10:
             said = time.monotonic()
@@ -261,7 +268,7 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 
 
 def on_first_process(action: Callable[[], None]) -> None:
-    """Runs `action` in process 0 alone; if it raises a UserError, every process raises it instead of waiting for ever."""
+    """Runs `action` in process 0 only. Where it raises a UserError, every process raises it, so that none waits for process 0."""
     message = ""
     if jax.process_index() == 0:
         try:
@@ -280,16 +287,17 @@ def on_first_process(action: Callable[[], None]) -> None:
 
 
 MARK = ".shared"
-"""The file by which processes find that they see one directory."""
+"""The file by which the processes check that they share a directory."""
 
 
 def write_marker(directory: pathlib.Path, word: str) -> None:
-    """Leaves `word` in the directory for `sees` in the other processes."""
+    """Writes `word` to the marker file in the directory, for `finds_marker` in the other processes."""
     (directory / MARK).write_text(word)
 
 
 def finds_marker(directory: pathlib.Path, word: str, patience: float = 60.0) -> bool:
-    """Whether the `directory` of this process is the one with that word; network file systems show a new file seconds later."""
+    """Whether the marker file with `word` appears in the `directory` of this process within `patience` seconds; network file
+    systems show a new file after some seconds."""
     path, deadline = directory / MARK, time.monotonic() + patience
     while not (seen := path.is_file() and path.read_text() == word) and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -297,15 +305,16 @@ def finds_marker(directory: pathlib.Path, word: str, patience: float = 60.0) -> 
 
 
 def not_shared(directory: pathlib.Path, blind: str) -> UserError:
-    """What to raise where process number `blind` (or several, with commas) does not see the directory of process 0."""
+    """The error where the processes `blind` (comma-separated numbers) do not see the directory of process 0."""
     return UserError(
         f"--workdir={directory} of process 0 is not the directory that process {blind} sees under that name; "
         "name one on storage that all workers mount (NFS, or a bucket through gcsfuse)"
     )
 
 
-def require_shared(directory: pathlib.Path) -> None:
-    """A UserError in every process unless all see the `directory` of process 0: each keeps its part of a checkpoint there."""
+def require_shared_directory(directory: pathlib.Path) -> None:
+    """Raises UserError in every process unless all see the `directory` of process 0: each writes its part of a checkpoint
+    there."""
     if jax.process_count() == 1:
         return
     number = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(os.urandom(4), np.int32)))
@@ -319,7 +328,7 @@ def require_shared(directory: pathlib.Path) -> None:
 
 
 def _tpu_environment() -> dict[str, str] | None:
-    """What describes a TPU slice: the process environment (GKE), else the metadata of a Cloud TPU VM; None elsewhere."""
+    """The variables that describe a TPU slice, from the environment (GKE) or the metadata of a Cloud TPU VM; None elsewhere."""
     if "TPU_WORKER_HOSTNAMES" in os.environ:
         return dict(os.environ)
     devices = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
@@ -328,7 +337,7 @@ def _tpu_environment() -> dict[str, str] | None:
     endpoints, index = _metadata("attributes/worker-network-endpoints"), _metadata("attributes/agent-worker-number")
     if not endpoints or not index:
         return None
-    # `tpu-env` holds lines as NODE_ID: 'my-slice'; an endpoint is a host name, or NAME:ID:ADDRESS on older slices
+    # `tpu-env` has lines such as NODE_ID: 'my-slice'; an endpoint is a host name, or NAME:ID:ADDRESS on older slices
     lines = [line.split(":", 1) for line in (_metadata("attributes/tpu-env") or "").splitlines() if ":" in line]
     described = {name.strip(): value.strip().strip("'") for name, value in lines}
     workers = ",".join(endpoint.split(":")[-1] for endpoint in endpoints.split(","))
@@ -345,7 +354,7 @@ def _metadata(key: str) -> str | None:
 
 
 def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
-    """Workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as JAX does."""
+    """The workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single worker."""
     workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
     slices = int(slice_.get("MEGASCALE_NUM_SLICES") or 1)
     count = len(workers) * slices

@@ -1,4 +1,4 @@
-"""When the state of a run is saved, and the record of saves that fail."""
+"""Saves the checkpoints of a run, and records failed saves in `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bert_jax.training.steps import TrainState
 
 
 def due(step: int, every: int, *, last: int) -> bool:
-    """Whether something done every so many steps, and at the last one, is to be done after `step`."""
+    """Whether an action that is due every `every` steps, and after the `last` step, is due after `step`."""
     return step % every == 0 or step == last
 
 
 class Saver:
-    """Saves the states of a run in the background, and writes to `metrics.jsonl` how many saves in a row have failed."""
+    """Saves the states of a run in the background, and writes the number of consecutive failed saves to `metrics.jsonl`."""
 
     def __init__(
         self,
@@ -27,20 +27,21 @@ class Saver:
         before: Callable[[], object],
         best: Checkpoints | None = None,
     ):
-        """`before` is called before every save. `best` are checkpoints of another kind, whose failures are recorded as well."""
+        """`before` is called before every save. `best` are the checkpoints of the best weights, whose failed saves are recorded
+        too."""
         self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
     def save(self, step: int, state: TrainState) -> None:
-        """Begins to save `state`, the one after `step`. To be called after the metrics of `step` are written, so that a kill in
-        between loses neither."""
+        """Starts saving `state`, the state after `step`. Call it after the metrics of `step` are written: a run that is killed
+        between the two then repeats the step and loses no metrics."""
         self._before()
         self._checkpoints.save(step, state)
         self._record(step)
         self._watchdog.alive("saving")
 
     def finish(self, step: int) -> UserError | None:
-        """Waits for the last save, and gives its error where it failed."""
+        """Waits for the last save, and returns its error, or None."""
         failure = self._checkpoints.failure()
         self._record(step)
         return failure

@@ -1,4 +1,4 @@
-"""The sums of training steps: those since the last log line, and those of the last step, which say whether it diverged."""
+"""Adds up the sums of training steps between log lines, and ends a run whose loss or gradient stays non-finite."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bert_jax.training.steps import add_sums
 class StepSums:
     """The sums of the steps since the last log line, kept on the device; ends a run whose steps are not finite.
 
-    `limit` steps in a row without a finite loss and gradient end the run; the batch of the last one, which `rows(step)` makes
-    again, is kept in `directory` for a look.
+    The run ends after `limit` consecutive steps without a finite loss and gradient. The batch of the last of them, which
+    `rows(step)` builds again, is written to `directory` for inspection.
 
     >>> sums = StepSums(experiment.abort_after_skipped, run.workdir, rows)
     >>> for batch in batches:
@@ -38,18 +38,19 @@ class StepSums:
         self._last: Sums = {}
 
     def add(self, step: int, sums: Sums) -> None:
-        """Adds the `sums` of the step that led to `step`. Looks at the step before it, so that the host does not wait for the
-        device. Raises UserError where that one was the last of too many that were not finite."""
+        """Adds the `sums` of the training step that led to `step`. Checks the step before it, so that the host does not wait for
+        the device. Raises UserError as `check` does."""
         self.check(step - 1)
         self._last, self._window = sums, add_sums(self._window, sums)
 
     def take(self) -> dict[str, Any]:
-        """The sums since the last call, on the host; the next window begins."""
+        """Returns the sums since the last call as host values, and resets them."""
         taken, self._window = self._window, {}
         return jax.device_get(taken)
 
     def check(self, step: int) -> None:
-        """Waits for the step that led to `step`, the last one added. Raises UserError where too many in a row were not finite."""
+        """Waits for the training step that led to `step`, the last one added. Raises UserError where it ended a series of `limit`
+        steps that were not finite."""
         if not self._last or float(self._last["skipped_in_a_row"]) < self._limit:
             return
         path = self._directory / f"nonfinite-step-{step}-process-{jax.process_index()}.npz"
@@ -61,16 +62,17 @@ class StepSums:
             kept = f"could not be kept in {path} ({error.strerror})"
         raise UserError(
             f"the loss or the gradient was not finite in {counted(self._limit, 'step')} in a row, up to step {step:,} "
-            f"(config.abort_after_skipped); nothing was learned from them. The last batch {kept}. "
+            f"(config.abort_after_skipped); these steps did not change the weights. The last batch {kept}. "
             "The checkpoints hold finite weights: lower the learning rate, or start the same command again to retry from the "
             "newest"
         )
 
 
 def require_learned(steps: int, skipped: int) -> None:
-    """Raises UserError where less than half of a run's `steps` changed its weights: the rest had no finite loss or gradient."""
+    """Raises UserError where more than half of a run's `steps` were `skipped` because their loss or gradient was not finite."""
     if 2 * (steps - skipped) < steps or steps == skipped:
         raise UserError(
-            f"only {steps - skipped:,} of {counted(steps, 'step')} counted: loss or gradient of the others was not finite. "
+            f"only {steps - skipped:,} of {counted(steps, 'step')} changed the weights: the loss or gradient of the others "
+            "was not finite. "
             "No model is exported; lower the learning rate and name another --workdir"
         )

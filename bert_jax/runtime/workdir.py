@@ -1,4 +1,4 @@
-"""The directory of one run: made, checked, locked, and bound to one configuration."""
+"""Creates, checks and locks the directory of a run, and binds it to one configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bert_jax.metrics.writer import EVENTS, METRICS, write_json
 
 CONFIG = "config.json"
 LOCK = ".lock"
-WRITTEN_BY = "written_by"  # the key of config.json that tells a workdir from any other directory with a config.json
+WRITTEN_BY = "written_by"  # the key of config.json that distinguishes a workdir from a model directory
 
 log = logging.getLogger(__name__)
 
@@ -33,23 +33,24 @@ def open_workdir(
     may_change: Sequence[str] = (),
     completed: Callable[[JsonObject], JsonObject] = dict,
 ) -> Iterator[None]:
-    """Holds the workdir for one run of `verb` with `config`, a nested plain dict, and writes its config.json.
+    """Locks the workdir for a run of `verb` with `config`, a nested plain dict, and writes its config.json.
 
-    `may_change` names keys that a continued run may give new values, as patterns over dotted paths (`"log_every"`,
-    `"phases.*.steps"`). Any other difference from the stored configuration is an error that shows both values: continuing
-    would silently produce a run that no configuration describes. `completed` gives a stored configuration the defaults of keys
-    that are younger than it, so that a run outlives the version that began it.
+    `may_change` lists the keys that a continued run may change, as patterns over dotted paths (`"log_every"`,
+    `"phases.*.steps"`). Any other difference from the stored configuration is a UserError that shows both values, since no single
+    configuration would describe the continued run. `completed` adds the defaults of newer keys to a stored configuration, so that
+    a newer version can continue the run. UserErrors also report a directory that is in use, cannot be written, or holds other
+    files.
 
-    A start that ends in a UserError before it has written anything else leaves a workdir without a run as it was.
+    A start that ends in a UserError before it has written anything leaves a directory without a run unchanged.
     """
-    with contextlib.suppress(PermissionError):  # which is told below
-        _require_ours(directory)  # before a lock is left in a directory that is not of a run
+    with contextlib.suppress(PermissionError):  # `_make` reports it
+        _require_ours(directory)  # first, so that no lock file is left in the directory of something else
     made = _make(directory)
     with locked(directory, LOCK):
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
         if stored is None:
             _require_empty(directory)
-        elif (directory / METRICS).exists():  # a start that was refused before it trained binds nobody to its configuration
+        elif (directory / METRICS).exists():  # a run that ended before its first step may be started with another configuration
             plain = completed({k: v for k, v in stored.items() if k != WRITTEN_BY})
             _require_same(directory, verb, {**plain, WRITTEN_BY: stored[WRITTEN_BY]}, config, may_change)
         written_by = f"bert_jax {__version__} {verb}"
@@ -63,16 +64,17 @@ def open_workdir(
 
 
 def stored_config(directory: pathlib.Path) -> JsonObject:
-    """The configuration a workdir was made with, as nested plain values; its `written_by` key included."""
+    """The configuration in a workdir's config.json, as nested plain values, with the key `written_by`. Raises UserError where the
+    file is not of a run."""
     path = directory / CONFIG
     stored = read_json(path, "name another --workdir, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
-        raise UserError(f"{directory} holds a {CONFIG} that is not of a run of ours (a model directory?); name another --workdir")
+        raise UserError(f"{directory} holds a {CONFIG} that is not of a run (a model directory?); name another --workdir")
     return stored
 
 
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:
-    """Every dotted key whose value differs, with both values; `"(absent)"` where one side lacks it.
+    """Every dotted key whose value differs, with both values; `"(absent)"` for a missing one.
 
     >>> differences({"seed": 0, "phases": [{"steps": 10}]}, {"seed": 0, "phases": [{"steps": 20}]})
     {'phases.0.steps': (10, 20)}
@@ -83,7 +85,7 @@ def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, 
 
 
 def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
-    """Pairs of dotted path and value of every leaf; an empty container is a leaf, a tuple is the list JSON makes of it."""
+    """Yields the dotted path and value of every leaf; an empty container is a leaf, and a tuple becomes a list, as in JSON."""
     branches = list(tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list | tuple) else ())
     if not branches:
         yield prefix, list(tree) if isinstance(tree, tuple) else tree
@@ -92,7 +94,7 @@ def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def _make(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Makes the directory; returns those of it and its parents that were not there, the innermost first."""
+    """Creates the directory; returns the directories that it created (with parents), innermost first. Raises UserError."""
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -120,7 +122,7 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
 
 
 def _require_ours(directory: pathlib.Path) -> None:
-    """Raises UserError for a directory with something else in it than a run."""
+    """Raises UserError for a directory that holds anything but a run."""
     if (directory / CONFIG).exists():
         stored_config(directory)
     elif directory.is_dir():
@@ -128,7 +130,7 @@ def _require_ours(directory: pathlib.Path) -> None:
 
 
 def _require_empty(directory: pathlib.Path) -> None:
-    left_behind = (LOCK, ".writable-", f".{CONFIG}.")  # by a start of ours that was killed within its first moments
+    left_behind = (LOCK, ".writable-", f".{CONFIG}.")  # files of a start that was killed before it wrote config.json
     foreign = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith(left_behind))
     if foreign:
         shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
@@ -146,7 +148,7 @@ def _require_same(directory: pathlib.Path, verb: str, stored: JsonObject, asked:
     refused = [(key, *changed[key]) for key in changed if key not in allowed]
     if refused:
         width = max(len(key) for key, _, _ in refused)
-        table = "\n".join(f"  {key:<{width}}  there {old}, asked for {new}" for key, old, new in refused)
+        table = "\n".join(f"  {key:<{width}}  stored {old}, given {new}" for key, old, new in refused)
         more = any(key.split(".")[-1] in ("steps", "epochs") for key, _, _ in refused)
         further = f"; to train its model further, name another --workdir and --config.init_from={directory}" if more else ""
         raise UserError(
@@ -157,9 +159,9 @@ def _require_same(directory: pathlib.Path, verb: str, stored: JsonObject, asked:
 
 @contextlib.contextmanager
 def locked(directory: pathlib.Path, name: str) -> Iterator[None]:
-    """Holds the lock `name` in a workdir. Raises UserError, which says who else has it."""
-    # A POSIX record lock: the kernel drops it with the process, however it dies, and forked workers do not inherit it, so a
-    # lock file left by a killed run is free for the next one. The text inside only serves the message.
+    """Holds the lock file `name` in a workdir. Raises UserError naming the process that holds it already."""
+    # A POSIX record lock: the kernel releases it when the process ends in any way, and forked workers do not inherit it, so the
+    # lock file of a killed run does not block the next one. Its text is used in the error message only.
     path = directory / name
     with path.open("a+") as file:
         try:
@@ -170,7 +172,7 @@ def locked(directory: pathlib.Path, name: str) -> Iterator[None]:
                 f"--workdir={directory} is in use by {file.read().strip() or 'another process'}; "
                 "wait for it, stop it, or name another --workdir"
             ) from None
-        except OSError as error:  # some network file systems keep no locks: a run is possible all the same
+        except OSError as error:  # some network file systems do not support locks; the run goes on without one
             log.warning("%s cannot be locked (%s): make sure that no second run uses it", directory, error.strerror)
         if not _is_at(path, file.fileno()):  # a refused start has removed it since it was opened here
             raise UserError(f"--workdir={directory} was in use until this moment; give the same command again")
@@ -182,7 +184,7 @@ def locked(directory: pathlib.Path, name: str) -> Iterator[None]:
         try:
             yield
         finally:
-            file.truncate(0)  # the file of a run stays: two runs could lock two different files of the same name
+            file.truncate(0)  # a run keeps the file: without it, two runs could lock two different files of the same name
 
 
 def _is_at(path: pathlib.Path, descriptor: int) -> bool:

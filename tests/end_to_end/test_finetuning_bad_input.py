@@ -80,8 +80,8 @@ ONE = "--config.training.epochs=1"
 
 def test_another_configuration_is_refused_with_both_values(refused: Refused, untouched: pathlib.Path):
     says = refused(ONE, "--config.training.label_smoothing=0.1", "--config.seed=4", workdir=untouched)
-    assert "training.label_smoothing  there 0.0, asked for 0.1" in says
-    assert "seed                      there 0, asked for 4" in says
+    assert "training.label_smoothing  stored 0.0, given 0.1" in says
+    assert "seed                      stored 0, given 4" in says
     assert "name another --workdir" in says
 
 

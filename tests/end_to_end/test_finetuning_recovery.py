@@ -194,7 +194,7 @@ def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path
     # Of the many writes that fail, another than the first may be reported: one that misses what the first did not write.
     assert re.search(r"the checkpoint of step \d+ could not be saved \(File too large\); training goes on", output), output
     assert f"error: cannot write a model to {workdir}/model: File too large; " in output, output
-    assert "No other place took it either: " in output
+    assert "No other directory could be written either: " in output
     assert "Traceback" not in output
     assert contents(workdir / "checkpoints/9") == saved
     assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the same, or a better one that did fit
@@ -298,7 +298,7 @@ def test_a_finished_sweep_is_bound_to_its_configuration_and_says_that_it_is_done
     done, other = forked.run(toys, again, [*again, "--config.training.label_smoothing=0.1"])
     assert done == Done(0, f"this run is done: see {sweeps.killed / 'results.json'} and {sweeps.killed / 'model'}\n")
     assert other.status == 2
-    assert "training.label_smoothing  there 0.0, asked for 0.1" in other.output
+    assert "training.label_smoothing  stored 0.0, given 0.1" in other.output
     assert contents(sweeps.killed) == before
 
 

@@ -50,7 +50,7 @@ def test_a_step_that_does_not_compile_leaves_what_the_phase_before_has_saved(exp
         "Each of these takes less:",
         "    --config.phases.1.accumulation=2",
         "    --config.model.rematerialisation=full",
-        "    --config.phases.1.batch_size=4 (in another --workdir: it changes what is learned)",
+        "    --config.phases.1.batch_size=4 (in another --workdir: it changes the trained model)",
         "Or end other programs that use this memory, or take devices with more.",
     ]
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in says

@@ -152,7 +152,7 @@ def test_when_one_of_two_processes_dies_the_other_ends_too(experiment: pathlib.P
     victim.end()
     status, output = survivor.end(timeout=60)
     assert status == HUNG
-    assert "process 0 of 2 cannot go on without the others: " in output
+    assert "process 0 of 2 lost the other processes: " in output
     assert "the same command on all of them continues from the last checkpoint" in output
     assert "Traceback" not in output
 
@@ -171,7 +171,7 @@ def test_a_disk_that_stays_full_is_told_at_every_checkpoint_and_is_an_error_at_t
     assert f"step {LAST_STEP}/{LAST_STEP}" in output
     assert "!!! 3 CHECKPOINTS IN A ROW COULD NOT BE SAVED" in output
     assert f"error: cannot write a model to {workdir / 'model'}: File too large; " in output  # it is above the limit too
-    assert "No other place took it either: " in output
+    assert "No other directory could be written either: " in output
     assert "Traceback" not in output
     assert last_step(workdir) == LAST_STEP
     failed = [record.get("checkpoints/failed_saves_in_a_row") for record in records(workdir)]

@@ -73,7 +73,7 @@ def test_a_model_whose_workdir_is_full_goes_elsewhere_and_the_error_names_where(
 def test_where_no_disk_takes_the_model_the_error_names_all_that_were_tried(model, workdir):
     with files_of_at_most(8_000), pytest.raises(UserError) as error:
         export_trained(workdir, model, {}, {})
-    assert "No other place took it either: " in str(error.value)
+    assert "No other directory could be written either: " in str(error.value)
     for name in ("temporary", "home", "here"):
         assert f"{workdir.parent / name} ([Errno 27] File too large" in str(error.value)
         assert list((workdir.parent / name).iterdir()) == []
@@ -91,7 +91,7 @@ def test_weights_that_are_not_finite_are_never_exported(model, workdir):
 
 @pytest.mark.parametrize(("steps", "skipped"), [(10, 6), (1, 1), (3, 2)])
 def test_a_run_of_which_less_than_half_of_the_steps_counted_is_a_failure(steps, skipped):
-    with pytest.raises(UserError, match=f"only {steps - skipped} of {steps} steps? counted"):
+    with pytest.raises(UserError, match=f"only {steps - skipped} of {steps} steps? changed the weights"):
         require_learned(steps, skipped)
 
 

@@ -64,7 +64,7 @@ def test_where_one_is_stopped_all_stop_and_say_why(tmp_path, caplog):
         second.tell_stopped()
         assert told.wait(20)
         assert first.gather("mine", keep_waiting) is None
-    assert "another process was asked to stop, or the first one is gone: saving, then stopping" in caplog.messages
+    assert "another process was asked to stop, or process 0 is lost: saving, then stopping" in caplog.messages
 
 
 def test_the_first_one_stops_waiting_when_it_is_asked_to_and_says_so(tmp_path):
@@ -79,7 +79,7 @@ def test_a_process_that_failed_is_named_at_once(tmp_path):
         second.gather("mine", keep_waiting)
         with pytest.raises(ZeroDivisionError), share(tmp_path, 2, 3):
             raise ZeroDivisionError
-        with pytest.raises(ProcessesLost, match="process 2 of 3 failed or shows no sign of life"):
+        with pytest.raises(ProcessesLost, match="process 2 of 3 failed or does not respond"):
             first.gather("mine", keep_waiting)
 
 

@@ -18,7 +18,7 @@ from annotated_types import Interval
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.runtime import launch
-from bert_jax.runtime.compilation_cache import keep_compiled_programs
+from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.flags import Flags, parse_flags
 from bert_jax.runtime.launch import begin
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
@@ -287,13 +287,13 @@ def test_compiled_programs_are_kept_where_the_user_says(tmp_path: pathlib.Path, 
     try:
         monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        keep_compiled_programs()
+        enable_compilation_cache()
         directory = pathlib.Path(jax.config.jax_compilation_cache_dir)
         assert directory.parent == tmp_path / "bert_jax"
         assert directory.name.startswith("xla-")
         monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
         jax.config.update("jax_compilation_cache_dir", before)
-        keep_compiled_programs()
+        enable_compilation_cache()
         assert jax.config.jax_compilation_cache_dir == before
     finally:
         jax.config.update("jax_compilation_cache_dir", before)

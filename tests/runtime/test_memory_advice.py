@@ -35,10 +35,10 @@ def test_a_training_step_is_told_by_its_batch_and_the_settings_that_shrink_it():
         "--config.phases.1.accumulation=4",
         "--config.model.rematerialisation=full",
         "--config.mesh.fsdp=2",
-        "--config.phases.1.batch_size=128 (in another --workdir: it changes what is learned)",
+        "--config.phases.1.batch_size=128 (in another --workdir: it changes the trained model)",
     ]
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in demand.advice
-    assert "What the workdir holds stays" in demand.advice
+    assert "The workdir is unchanged" in demand.advice
 
 
 @pytest.mark.parametrize("mesh", [{}, {"fsdp": 2}, {"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 8}])
@@ -91,8 +91,8 @@ def test_a_tasks_step_is_told_by_its_rows_and_the_keys_of_fine_tuning():
         "--config.training.accumulation=2",
         "--config.model.rematerialisation=full",
         "--config.mesh.fsdp=2",
-        "--config.training.batch_size=16 (in another --workdir: it changes what is learned)",
-        "--config.task.length below 384 (in another --workdir: it changes what is learned)",
+        "--config.training.batch_size=16 (in another --workdir: it changes the trained model)",
+        "--config.task.length below 384 (in another --workdir: it changes the trained model)",
     ]
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in demand.advice
 

@@ -131,7 +131,7 @@ def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.Monke
     monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: found if pattern.startswith("accel") else [])
     environment = dict.fromkeys(names, "of the slice") | {"MEGASCALE_NUM_SLICES": "2", "OTHER": "stays"}
     monkeypatch.setattr(processes.os, "environ", environment)
-    processes.stay_independent()
+    processes.isolate_tpu_chips()
     assert environment == dict(zip(names, ("1,1,1", bounds, "0", "0", "localhost"), strict=True)) | {"OTHER": "stays"}
 
 
@@ -162,7 +162,7 @@ def test_a_port_in_use_is_an_error():
 
 
 def test_identity_names_packages_commit_and_every_configuration_key():
-    facts = processes.identity({"seed": 3, "optimizer": {"name": "lamb"}})
+    facts = processes.process_facts({"seed": 3, "optimizer": {"name": "lamb"}})
     assert facts["config.seed"] == "3"
     assert facts["config.optimizer.name"] == '"lamb"'
     assert facts["jax"][0].isdigit()

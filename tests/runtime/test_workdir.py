@@ -56,7 +56,7 @@ def test_a_run_goes_on_under_a_version_that_knows_more_keys(tmp_path: pathlib.Pa
     with open_workdir(tmp_path, "pretrain", younger, completed=lambda stored: {"init_from": "", **stored}):
         assert stored_config(tmp_path)["init_from"] == ""
     with (
-        pytest.raises(UserError, match="init_from  there , asked for models/base"),
+        pytest.raises(UserError, match="init_from  stored , given models/base"),
         open_workdir(tmp_path, "pretrain", CONFIG | {"init_from": "models/base"}),
     ):
         pass
@@ -69,7 +69,7 @@ def test_another_configuration_is_refused_with_both_values(tmp_path: pathlib.Pat
     other = CONFIG | {"seed": 3, "phases": ({"steps": 10, "rate": 1e-4}, {"steps": 7, "rate": 1e-4})}
     with pytest.raises(UserError) as error, open_workdir(tmp_path, "pretrain", other):
         pass
-    assert "  phases.1.steps  there 5, asked for 7\n  seed            there 0, asked for 3\n" in str(error.value)
+    assert "  phases.1.steps  stored 5, given 7\n  seed            stored 0, given 3\n" in str(error.value)
     assert "name another --workdir" in str(error.value)
     assert str(error.value).endswith(f"to train its model further, name another --workdir and --config.init_from={tmp_path}")
     assert (tmp_path / "config.json").read_text() == before

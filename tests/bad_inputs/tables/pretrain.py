@@ -200,7 +200,7 @@ CASES = [
     Case(
         "a model directory for a workdir",
         "--workdir=model",
-        "model holds a config.json that is not of a run of ours (a model directory?); name another --workdir",
+        "model holds a config.json that is not of a run (a model directory?); name another --workdir",
         copies={"model": "model"},
     ),
     Case(
@@ -210,7 +210,7 @@ CASES = [
     ),
     Case(
         "a workdir whose configuration is a list",
-        says="run holds a config.json that is not of a run of ours (a model directory?); name another --workdir",
+        says="run holds a config.json that is not of a run (a model directory?); name another --workdir",
         files={"run/config.json": "[]", "run/metrics.jsonl": ""},
     ),
     Case(
