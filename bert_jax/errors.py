@@ -35,7 +35,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {bare[close[0]]!r}?" if close else f"known: {', '.join(known)}"
 
 
-def looked_for(path: str | os.PathLike) -> str:
+def looked_for(path: str | os.PathLike[str]) -> str:
     """A path that is not there, as a message names it: a relative one with the directory that it was looked for in, and with the
     nearest that is there."""
     near = nearest_path(path)
@@ -44,7 +44,7 @@ def looked_for(path: str | os.PathLike) -> str:
     return f"{os.fspath(path)} ({'; '.join(said)})" if said else os.fspath(path)
 
 
-def nearest_path(path: str | os.PathLike) -> str | None:
+def nearest_path(path: str | os.PathLike[str]) -> str | None:
     """The path of a file or directory that is there and spelt nearly as `path`, part by part, or as its beginning; None where
     there is none."""
     found, corrected = pathlib.Path(), False

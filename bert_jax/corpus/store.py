@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class Corpus:
         """How many tokens the split has."""
         return len(self.tokens)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[object, ...]]:
         """Sent to another process by its path: pickling a memory map would copy the corpus."""
         if self.directory is not None:
             return open_corpus, (self.directory, self.split)

@@ -162,7 +162,7 @@ class Tokenizer:
         """The vocabulary: `pieces[i]` is the piece with id i."""
         return self._model.pieces
 
-    def append(self, text: str, out: array) -> None:
+    def append(self, text: str, out: array[int]) -> None:
         """Appends the ids of `text` to `out` (an `array` of an unsigned type): the corpus writer's path, without a list per
         sentence.
         """

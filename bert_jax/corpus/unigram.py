@@ -56,7 +56,7 @@ class SentencePiece:
             return text
         return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
-    def append(self, text: str, out: array) -> None:
+    def append(self, text: str, out: array[int]) -> None:
         """Appends the ids of `text` to `out`. Special tokens are control pieces, which text never produces."""
         out.extend(self._processor.encode(self._prepared(text), out_type=int))
 

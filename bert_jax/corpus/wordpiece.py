@@ -142,7 +142,7 @@ class WordPiece:
         words = basic_words(stretch, self.lowercase, self.strip_accents, self.split_cjk)
         return self._words[words[0]] if len(words) == 1 else tuple(chain.from_iterable(map(self._words.__getitem__, words)))
 
-    def append(self, text: str, out: array) -> None:
+    def append(self, text: str, out: array[int]) -> None:
         """Appends the ids of `text` to `out`. No special token is ever produced: their brackets are punctuation."""
         if _DROPPED_SPACES.search(text):
             text = _DROPPED_SPACES.sub("", text)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
@@ -167,12 +168,12 @@ def written(model: Model, flags: argparse.Namespace) -> list[str]:
     return [f"{target} as {flags.format}: {counted(_count_of(model.params), 'parameter')}, {size / 1e6:,.1f} MB", files, *notes]
 
 
-def _arrays(signature: dict) -> Iterator[tuple[str, dict]]:
+def _arrays(signature: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     yield from (("input", x) for x in signature["inputs"])
     yield from (("output", {"name": name, **x}) for name, x in signature["outputs"].items())
 
 
-def _shape(array: dict) -> str:
+def _shape(array: JsonObject) -> str:
     return f"[{', '.join(map(str, array['shape']))}]"
 
 

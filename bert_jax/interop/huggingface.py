@@ -89,7 +89,7 @@ class Model:
 
 
 def export_model(
-    directory: str | os.PathLike, model: Model, extra: Mapping[str, Json] | None = None, dtype: str = "float32"
+    directory: str | os.PathLike[str], model: Model, extra: Mapping[str, Json] | None = None, dtype: str = "float32"
 ) -> None:
     """Writes a model directory; one that exists already is replaced once the new one is complete.
 
@@ -146,13 +146,13 @@ def _save(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
 
 
 def import_model(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     vocab_multiple: int = 1,
     new: Collection[str] = (),
     drop: Collection[str] = (),
     head: TaskHead | None = None,
-    vocabulary: str | os.PathLike | None = None,
+    vocabulary: str | os.PathLike[str] | None = None,
     lowercase: bool | None = None,
     seed: int = 0,
 ) -> Model:

@@ -13,7 +13,7 @@ from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGH
 CONFIG = "config.json"
 
 
-def find_model_directory(path: str | os.PathLike) -> pathlib.Path:
+def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     """The model directory that `path` means: itself, WORKDIR/model, or one fetched from the hub.
 
     Raises UserError saying what `path` is instead.

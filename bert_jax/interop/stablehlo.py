@@ -81,7 +81,7 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
 
 
 def export_stablehlo(
-    directory: str | os.PathLike,
+    directory: str | os.PathLike[str],
     model: Model,
     *,
     function: str | None = None,
@@ -114,7 +114,9 @@ def export_stablehlo(
     return signature
 
 
-def _exported(forward: Callable, limit: int, length: int | None, platforms: Sequence[str]) -> export.Exported:
+def _exported(
+    forward: Callable[..., dict[str, Array]], limit: int, length: int | None, platforms: Sequence[str]
+) -> export.Exported:
     """Lowered for any batch size, and any length where none is given."""
     if length is None:
         shape = export.symbolic_shape("batch, length", constraints=[f"length <= {limit}"])
@@ -129,7 +131,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
     config = dataclasses.replace(model.config, vocab_multiple=1, dtype="float32", scan_unroll=1)
     shapes = our_shapes(config, model.head)
 
-    def unpadded(path: jax.tree_util.KeyPath, x: np.ndarray) -> np.ndarray:
+    def unpadded(path: tuple[jax.tree_util.DictKey, ...], x: np.ndarray) -> np.ndarray:
         return np.asarray(x[tuple(map(slice, shapes["/".join(key.key for key in path)]))], np.float32)
 
     kept = {part: tree for part, tree in model.params.items() if part in ("embeddings", "encoder", *used)}

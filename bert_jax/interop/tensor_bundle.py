@@ -104,7 +104,7 @@ def index_path(prefix: pathlib.Path) -> pathlib.Path:
     return prefix.with_name(f"{prefix.name}.index")
 
 
-def find_bundle(path: str | os.PathLike) -> pathlib.Path:
+def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
     """The common beginning of a checkpoint's files that `path` means: itself, one of the files, or the only one of a directory.
 
     Of several, the directory's file `checkpoint` says which is newest. Raises UserError saying what was found instead.
@@ -136,7 +136,7 @@ def find_bundle(path: str | os.PathLike) -> pathlib.Path:
     return path / found[0]
 
 
-def read_bundle(prefix: str | os.PathLike) -> Bundle:
+def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
     """The bundle whose files begin with `prefix`; the index is verified whole, and every shard is there and long enough.
 
     Raises UserError naming the file and the remedy where that is not so.
@@ -167,7 +167,7 @@ def read_bundle(prefix: str | os.PathLike) -> Bundle:
     return Bundle(prefix, shards, entries)
 
 
-def write_bundle(prefix: str | os.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
+def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -> None:
     """Writes `tensors` (of the types of `DTYPES`) as one shard, byte for byte as TensorFlow would.
 
     The index, without which nothing is a bundle, takes its name last, when everything is on disk; an older bundle of that prefix

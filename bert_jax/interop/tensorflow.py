@@ -117,7 +117,7 @@ def original_row(row: Row) -> Row:
 
 
 def import_tf1(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     vocab_multiple: int = 1,
     drop: Collection[str] = (),
@@ -183,7 +183,7 @@ def import_tf1(
 
 
 def export_tf1(
-    directory: str | os.PathLike,
+    directory: str | os.PathLike[str],
     params: Mapping[str, PyTree[np.ndarray]],
     config: ModelConfig,
     tokenizer: Tokenizer,

@@ -54,7 +54,7 @@ class Engine:
         self._workers = concurrent.futures.ThreadPoolExecutor(IN_FLIGHT if self._waits else 1, thread_name_prefix="batch")
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Engine:
+    def load(cls, path: str | os.PathLike[str]) -> Engine:
         """From a Hugging Face directory, a workdir or the hub; UserError when it is none of them."""
         return cls(import_model(path))
 
@@ -104,7 +104,7 @@ class Engine:
         self, function: Callable[..., Any], items: Sequence[Item], static: dict[str, Any]
     ) -> Iterator[tuple[Packed, Any]]:
         """Every batch of `items` with its result on the host, IN_FLIGHT of them running at a time."""
-        running: collections.deque[concurrent.futures.Future] = collections.deque()
+        running: collections.deque[concurrent.futures.Future[tuple[Packed, Any]]] = collections.deque()
 
         def oldest() -> tuple[Packed, Any]:
             packed, result = running.popleft().result()

@@ -36,7 +36,7 @@ class Predictor:
         self.engine = engine
 
     @classmethod
-    def load(cls, model: str | os.PathLike) -> Predictor:
+    def load(cls, model: str | os.PathLike[str]) -> Predictor:
         """From a Hugging Face directory, a workdir or a name on the hub; UserError when it is none of them."""
         return cls(Engine.load(model))
 

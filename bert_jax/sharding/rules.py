@@ -50,7 +50,7 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
     """
     specs = nn.logical_to_mesh(nn.get_partition_spec(boxed), RULES)
 
-    def check(path: jax.tree_util.KeyPath, shape: jax.ShapeDtypeStruct, spec: PartitionSpec) -> NamedSharding:
+    def check(path: tuple[jax.tree_util.DictKey, ...], shape: jax.ShapeDtypeStruct, spec: PartitionSpec) -> NamedSharding:
         for size, axis in zip(shape.shape, spec, strict=False):
             parts = mesh.shape[axis] if axis is not None else 1
             if size % parts:
@@ -66,7 +66,7 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
         return NamedSharding(mesh, spec)
 
     # not nn.unbox, which would constrain these shapes as if they were arrays where a mesh is set
-    def shape(box: nn.Partitioned | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    def shape(box: nn.Partitioned[jax.ShapeDtypeStruct] | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return box.unbox(apply_constraint=False) if isinstance(box, nn.Partitioned) else box
 
     shapes = jax.tree.map(shape, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
@@ -102,7 +102,7 @@ def spread_over_data(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh)
     if not can_spread(mesh):
         return shardings
 
-    def spread(path: jax.tree_util.KeyPath, sharding: NamedSharding, array: jax.ShapeDtypeStruct) -> NamedSharding:
+    def spread(path: tuple[jax.tree_util.DictKey, ...], sharding: NamedSharding, array: jax.ShapeDtypeStruct) -> NamedSharding:
         stacked = any(key.key == "layers" for key in path)
         spec = [axis if axis and mesh.shape[axis] > 1 else None for axis in sharding.spec]
         spec += [None] * (array.ndim - len(spec))

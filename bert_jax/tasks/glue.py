@@ -118,7 +118,7 @@ def glue_task(name: str) -> GlueTask:
     return TASKS[name]
 
 
-def read_glue(task: str, directory: str | os.PathLike, split: str, *, say: Say = note) -> list[TextExample]:
+def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: Say = note) -> list[TextExample]:
     """The examples of one split, in the file's order; ids are the file's own index, else the number of the row from 0.
 
     directory: the task's own, or the one that holds a folder for each task. MRPC may lie there as its authors distribute it:
@@ -166,7 +166,7 @@ def read_glue(task: str, directory: str | os.PathLike, split: str, *, say: Say =
     return examples
 
 
-def has_glue(task: str, directory: str | os.PathLike, split: str) -> bool:
+def has_glue(task: str, directory: str | os.PathLike[str], split: str) -> bool:
     """Whether the file is there that `read_glue` would read."""
     return any(path.is_file() for path in _places(glue_task(task), pathlib.Path(directory), split))
 
@@ -206,7 +206,7 @@ def _label(task: GlueTask, place: Place, value: str) -> str | float:
 
 
 def write_submission(
-    directory: str | os.PathLike, predictions: Mapping[str, Sequence[str | float]], *, complete: bool = True
+    directory: str | os.PathLike[str], predictions: Mapping[str, Sequence[str | float]], *, complete: bool = True
 ) -> pathlib.Path:
     """Writes NAME.tsv for each of `predictions` and a zip of them all; returns the path of the zip.
 

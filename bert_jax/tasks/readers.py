@@ -29,7 +29,7 @@ _SICK_SETS = {"train": "TRAIN", "dev": "TRIAL", "test": "TEST"}
 SICK_LABELS = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
 
 
-def read_conll(path: str | os.PathLike, *, word: int = 0, tag: int | None = -1) -> list[WordsExample]:
+def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1) -> list[WordsExample]:
     """Sentences of a CoNLL file: a word a line, with columns between TABs or else spaces, and a blank line after a sentence.
 
     word, tag: the columns, from 0, or from the last with -1; tag None for a file without labels. Tags are given as they are.
@@ -69,7 +69,7 @@ def read_conll(path: str | os.PathLike, *, word: int = 0, tag: int | None = -1) 
     return sentences
 
 
-def conll_width(path: str | os.PathLike) -> int:
+def conll_width(path: str | os.PathLike[str]) -> int:
     """How many columns a CoNLL file has."""
     return _conll_columns(split_lines(read_text(pathlib.Path(path))))[0]
 
@@ -96,7 +96,7 @@ def _tagged_word(place: Place, row: list[str], width: int, word: int, tag: int |
     return row[word], label
 
 
-def read_conllu(path: str | os.PathLike, *, column: str = "upos", may_lack_tags: bool = False) -> list[WordsExample]:
+def read_conllu(path: str | os.PathLike[str], *, column: str = "upos", may_lack_tags: bool = False) -> list[WordsExample]:
     """Sentences of a CoNLL-U file, tagged by its column `upos` or `xpos`: the syntactic words, without the ranges of multiword
     tokens ("1-2") and without empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`.
 
@@ -145,7 +145,7 @@ def _is_newdoc(line: str) -> bool:
     return re.match(r"#\s*newdoc\b", line) is not None
 
 
-def read_swag(path: str | os.PathLike) -> list[ChoiceExample]:
+def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
     """SWAG's CSV: `sent1` is the prompt, and each choice is `sent2` (how the next sentence begins) with one of the endings.
 
     Labels are None in a file without the column `label`."""
@@ -162,7 +162,7 @@ def read_swag(path: str | os.PathLike) -> list[ChoiceExample]:
     return _not_empty(table.path, examples)
 
 
-def read_codah(path: str | os.PathLike) -> list[ChoiceExample]:
+def read_codah(path: str | os.PathLike[str]) -> list[ChoiceExample]:
     """CODAH's TSV without header: category, prompt, four endings, label."""
     columns = ("category", "prompt", "0", "1", "2", "3", "label")
     table = read_table(pathlib.Path(path), columns=columns)
@@ -174,7 +174,7 @@ def read_codah(path: str | os.PathLike) -> list[ChoiceExample]:
     return examples
 
 
-def read_gap(path: str | os.PathLike) -> list[PronounExample]:
+def read_gap(path: str | os.PathLike[str]) -> list[PronounExample]:
     """GAP's TSV. Offsets count characters and are checked against the text. Labels are None where the coref columns lack."""
     table = read_table(pathlib.Path(path))
     table.require("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")
@@ -221,7 +221,7 @@ def _pronoun_label(place: Place, row: dict[str, str]) -> str:
     return next((name for name, does in corefers.items() if does), "neither")
 
 
-def read_sick(path: str | os.PathLike, split: str, *, label: str = "entailment") -> list[TextExample]:
+def read_sick(path: str | os.PathLike[str], split: str, *, label: str = "entailment") -> list[TextExample]:
     """The TRAIN, TRIAL (dev) or TEST rows of SICK's one file of 12 columns, as `split` "train", "dev" or "test".
 
     label: "entailment" for one of `SICK_LABELS`, "relatedness" for the score from 1 to 5.
@@ -248,7 +248,7 @@ def read_sick(path: str | os.PathLike, split: str, *, label: str = "entailment")
     return _not_empty(table.path, examples, f" whose SemEval_set is {sets[split]}")
 
 
-def has_sick(path: str | os.PathLike, split: str) -> bool:
+def has_sick(path: str | os.PathLike[str], split: str) -> bool:
     """Whether the file has rows of this split: copies without the test set are about."""
     table = read_table(pathlib.Path(path))
     table.require("SemEval_set")

@@ -18,7 +18,7 @@ from bert_jax.tasks.tables import Say, is_whole, note, read_text
 _KINDS = {list: "a list", str: "a text", int: "an integer", bool: "true or false", dict: "an object"}
 
 
-def read_squad(path: str | os.PathLike, *, say: Say = note) -> list[QuestionExample]:
+def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[QuestionExample]:
     """The questions of a file, in its order; `is_impossible` is False where the file, as 1.1, does not know the word.
 
     An answer whose text does not stand at its `answer_start` is moved to the nearest place where it does; where it stands

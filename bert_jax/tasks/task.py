@@ -130,7 +130,7 @@ def table_text(rows: Iterable[Sequence[str]]) -> str:
     return "".join("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) + "\n" for row in rows)
 
 
-def predictions_file(directory: str | os.PathLike, name: str, text: str) -> pathlib.Path:
+def predictions_file(directory: str | os.PathLike[str], name: str, text: str) -> pathlib.Path:
     """Writes one file of predictions. Raises UserError where it cannot."""
     path = pathlib.Path(directory) / name
     try:

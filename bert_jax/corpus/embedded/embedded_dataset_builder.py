@@ -65,7 +65,9 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             description="Prose of the Python reference and of docstrings, one document a topic or module.",
         )
 
-    def _split_generators(self, dl_manager):
+    def _split_generators(
+        self, dl_manager: tfds.download.DownloadManager
+    ) -> dict[str, Iterator[tuple[str, dict[str, str]]]]:
         return {"train": self._generate_examples()}
 
     def _generate_examples(self) -> Iterator[tuple[str, dict[str, str]]]:
