@@ -1,12 +1,13 @@
-"""Compiles a step for a TPU slice, without a TPU: whether it fits, how long it takes, what it costs.
+"""Compiles a step for a TPU slice without a TPU, and estimates its memory, time and price.
 
     python -m bert_jax.aot --config=experiments/pretrain/bert_large.py --topology=v5e:8x8 --price=1.2
     python -m bert_jax.aot --config=experiments/pretrain/bert_large.py --topology=4xv5e:16x16 --phase=1 --config.mesh.fsdp=16
     python -m bert_jax.aot --config=experiments/finetune/squad.py:v1.1 --model=large --topology=v5e:2x2 --rows=87599
 
-The step is the very function that `pretrain` (or `finetune`) runs. Times are estimates: the sum of the compiler's own cycles with
-the trips of loops, Pallas kernels from their schedules, and a model of the network (`bert_jax/costs/` says how, and the report
-what is left out). Needs the TPU compiler, which runs on any CPU: the extra `tpu` of requirements.txt.
+The step is the same function that `pretrain` (or `finetune`) runs. Times are estimates: the sum of the compiler's cycle estimates
+times the trip counts of loops, the cycles in the schedules of Pallas kernels, and a model of the network (`bert_jax/costs/`
+explains the method; the report lists what it leaves out). Needs the TPU compiler, which runs on any CPU: the extra `tpu` of
+requirements.txt.
 """
 
 from __future__ import annotations
@@ -56,24 +57,24 @@ def parse(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]], list[tuple[s
 
 
 def flag_parser() -> FlagParser:
-    """The flags of the verb, but for those that set a key of a configuration."""
+    """The parser of the command's flags, without the overrides `--config.key=value`."""
     parser = FlagParser(prog="python -m bert_jax.aot", description=__doc__)
     schemas = (PretrainingExperiment, FinetuningExperiment)
     parser.elsewhere = lambda argument: next(filter(None, (suggested_flag(argument, schema) for schema in schemas)), "")
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file")
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
     parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
-    parser.add_argument("--slices", type=SLICES, metavar="N", help="the same as the prefix of --topology")
-    parser.add_argument("--step", metavar="|".join(STEPS), help="which step (train; finetune where the file is a task's)")
-    parser.add_argument("--phase", type=PHASE, metavar="N", help="this phase alone, from 0 (all, and their sum)")
-    parser.add_argument("--model", help="what finetune starts from: a size or a directory (init_from, else base)")
-    parser.add_argument("--against", action="append", default=[], metavar="FILE[:ARG]", help="another experiment beside it")
-    parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of those")
-    parser.add_argument("--rows", type=ROWS, metavar="N", help="counts a pass over N held-out rows, or all epochs of N examples")
-    parser.add_argument("--price", type=PRICE, metavar="P", help="of a chip-hour, in any currency")
-    parser.add_argument("--save", type=pathlib.Path, metavar="DIR", help="keeps the programs for `pretrain --compiled=DIR`")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    parser.add_argument("--no-remedies", action="store_true", help="does not look for what would make it fit")
+    parser.add_argument("--slices", type=SLICES, metavar="N", help="number of slices, as the prefix of --topology")
+    parser.add_argument("--step", metavar="|".join(STEPS), help="which step (default: train, or finetune for a fine-tuning file)")
+    parser.add_argument("--phase", type=PHASE, metavar="N", help="only this phase, from 0 (default: all, and their sum)")
+    parser.add_argument("--model", help="the model to fine-tune: a size or a directory (default: init_from, else base)")
+    parser.add_argument("--against", action="append", default=[], metavar="FILE[:ARG]", help="an experiment to compare with")
+    parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of --against")
+    parser.add_argument("--rows", type=ROWS, metavar="N", help="estimates N held-out rows, or fine-tuning on N examples")
+    parser.add_argument("--price", type=PRICE, metavar="P", help="price of a chip-hour, in any currency")
+    parser.add_argument("--save", type=pathlib.Path, metavar="DIR", help="saves the compiled steps for `pretrain --compiled=DIR`")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument("--no-remedies", action="store_true", help="do not search for settings that would make the step fit")
     return parser
 
 
@@ -94,7 +95,7 @@ def main() -> int:
 
 
 def as_json(found: list[list[dict[str, Any]]], options: Any) -> dict[str, Any]:
-    """One object for all experiments."""
+    """The JSON object of the report on all experiments."""
     experiments = []
     for group in found:
         fitting = [one for one in group if one["fits"]]
@@ -104,7 +105,7 @@ def as_json(found: list[list[dict[str, Any]]], options: Any) -> dict[str, Any]:
 
 
 def as_text(found: list[list[dict[str, Any]]], options: Any) -> list[str]:
-    """The paragraphs of the report."""
+    """The paragraphs of the text report on all experiments."""
     said = []
     for group in found:
         said += [text(one) if one["fits"] else refusal(one) for one in group]

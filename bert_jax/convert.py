@@ -1,13 +1,13 @@
-"""A model from one format into another, and changes to it on the way.
+"""Converts a model from one format into another, and optionally changes it.
 
     python -m bert_jax.convert --from=google/bert_uncased_L-2_H-128_A-2 --to=models/tiny
     python -m bert_jax.convert --from=uncased_L-12_H-768_A-12 --to=models/base --activation=gelu_tanh
     python -m bert_jax.convert --from=models/base --to=models/long --max-position=2048 --drop=nsp_head
     python -m bert_jax.convert --from=run --to=served --format=stablehlo --length=128
 
-A model is read from a Hugging Face directory, the workdir of a run, a name of the hub, or a checkpoint of the original
-(TensorFlow 1; its directory, or the common beginning of its files). What a format cannot hold is an error unless it is declared:
---drop=PART.
+The source is a Hugging Face directory, the workdir of a run, a name on the hub, or a TensorFlow 1 checkpoint of the original
+(its directory, or the common prefix of its files). A part that the target format cannot hold is an error unless it is left out
+with --drop=PART.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The verb; `argv` stands for the command line."""
+    """Runs the command with the arguments `argv` (default: sys.argv)."""
     flags = _parser().parse_args(argv)
     check_flags(flags)
     sources = [flags.source, *flags.average]
@@ -51,32 +51,32 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parser() -> FlagParser:
     parser = FlagParser(prog="python -m bert_jax.convert", description=__doc__)
     parser.add_argument("--from", dest="source", type=named, required=True, metavar="A", help="the model to read")
-    parser.add_argument("--to", type=named, required=True, metavar="B", help="the directory to write; an older export goes")
-    parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="of --to (default: huggingface)")
-    parser.add_argument("--dtype", metavar="|".join(DTYPES), help="of the weights written (default: float32)")
-    parser.add_argument("--vocab", type=named, metavar="PATH", help="the vocabulary of a directory that holds none")
+    parser.add_argument("--to", type=named, required=True, metavar="B", help="the directory to write; replaces an older export")
+    parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="what to write (default: huggingface)")
+    parser.add_argument("--dtype", metavar="|".join(DTYPES), help="type of the written weights (default: float32)")
+    parser.add_argument("--vocab", type=named, metavar="PATH", help="the vocabulary, for a directory without one")
     casing = parser.add_mutually_exclusive_group()
-    casing.add_argument("--lowercase", action="store_true", default=None, help="where a vocabulary does not show its casing")
+    casing.add_argument("--lowercase", action="store_true", default=None, help="casing, where the files do not state it")
     casing.add_argument("--cased", dest="lowercase", action="store_false")
-    parser.add_argument("--activation", metavar="|".join(ACTIVATIONS), help="what the original's gelu means (default: gelu)")
+    parser.add_argument("--activation", metavar="|".join(ACTIVATIONS), help="the variant for the original's gelu (default: gelu)")
     parts = parser.add_argument_group("parts", ", ".join(PARTS))
-    parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="start these with fresh weights")
+    parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these with random weights")
     parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these out")
-    parts.add_argument("--labels", type=_list, metavar="A,B,C", help="of a sequence or token head, by id")
-    parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="of a sequence head (default: classification)")
-    parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="of fresh weights (default: 0)")
+    parts.add_argument("--labels", type=_list, metavar="A,B,C", help="labels of a sequence or token head, by id")
+    parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="problem of a sequence head (default: classification)")
+    parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="seed of random weights (default: 0)")
     changes = parser.add_argument_group("changes")
-    changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="rows of the position table: the longest text")
-    changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help="copied: the table over and over (default)")
-    changes.add_argument("--token-types", type=TYPES, metavar="N", help="new ones start as type 0")
-    changes.add_argument("--add-tokens", type=named, metavar="FILE", help="words, or special tokens in brackets, one a line")
-    changes.add_argument("--replace-vocab", type=named, metavar="VOCAB", help="new pieces: the mean of their old spelling")
-    changes.add_argument("--layers", type=InRange(int, COUNT), metavar="N", help="keep the first N")
-    changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these")
+    changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="rows of the position table")
+    changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help="copied (default): the table repeated")
+    changes.add_argument("--token-types", type=TYPES, metavar="N", help="rows of the token type table; new ones copy type 0")
+    changes.add_argument("--add-tokens", type=named, metavar="FILE", help="words, or special tokens in brackets, one per line")
+    changes.add_argument("--replace-vocab", type=named, metavar="VOCAB", help="new pieces: the mean of their old pieces")
+    changes.add_argument("--layers", type=InRange(int, COUNT), metavar="N", help="keep the first N layers")
+    changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these layers")
     changes.add_argument("--average", type=named, action="append", default=[], metavar="B", help="mean of A and B; repeatable")
     lowered = parser.add_argument_group("stablehlo")
-    lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="default: what the model has a head for")
-    lowered.add_argument("--length", type=POSITIONS, metavar="N", help="of every text (default: any)")
+    lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="default: that of the model's head")
+    lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any)")
     lowered.add_argument("--platforms", type=_list, metavar=",".join(PLATFORMS), help="(default: cpu,cuda,tpu)")
     return parser
 

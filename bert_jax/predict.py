@@ -1,14 +1,14 @@
-"""A trained model answers on the command line.
+"""Runs a trained model on texts: masked words, labels, entities, answers, embeddings.
 
     python -m bert_jax.predict fill-mask --model=MODEL "The capital of France is [MASK]."
     python -m bert_jax.predict classify  --model=MODEL --input=FILE --output=answers.jsonl
     python -m bert_jax.predict embed     --model=MODEL --input=texts.txt --output=vectors.npy
 
 MODEL is a Hugging Face model directory, the workdir of a run, or a name on the Hugging Face hub. Texts come as arguments, from
---input=FILE or from standard input: a text a line (its fields, where a verb takes several, between TABs), or JSON objects
-(--jsonl, or a name that ends in .jsonl), `.gz` included. Answers keep the order. A line that cannot be answered is reported with
-its number, the others are answered, and the exit status is then 1. Blank lines are skipped, but `embed` gives each line a row:
-of NaN in a .npy, of null in JSON.
+--input=FILE or from standard input: one text per line (with TABs between the fields of verbs that take several), or JSON objects
+(--jsonl, or a name that ends in .jsonl); files may be gzipped (.gz). The predictions are in the order of the input. A line
+without a prediction is reported with its number; the other lines are predicted, and the exit status is 1. Blank lines are
+skipped, except by `embed`, which writes a row for each line: NaN in a .npy, null in JSON.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from bert_jax.runtime.compilation_cache import enable_compilation_cache
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """One thing a model can be asked on the command line."""
+    """A verb of the command line."""
 
     summary: str
     question: Callable[..., Question]
     add_flags: Callable[[argparse.ArgumentParser], None]
-    """The flags of this verb alone; their names are the question's options."""
+    """Adds the flags of this verb; their names are fields of the question."""
 
 
 def fill_mask_flags(parser: argparse.ArgumentParser) -> None:
@@ -57,17 +57,17 @@ def fill_mask_flags(parser: argparse.ArgumentParser) -> None:
 
 def embed_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `embed`."""
-    own = "as the model directory says, else"
-    parser.add_argument("--pooling", choices=POOLINGS, help=f"what the vector of a text is ({own} mean)")
+    own = "the model directory's setting, else"
+    parser.add_argument("--pooling", choices=POOLINGS, help=f"pooling of token vectors ({own} mean)")
     parser.add_argument("--layers", type=_numbers, default=(-1,), metavar="N,N", help="layers: 0 embeddings, -1 last (-1)")
-    parser.add_argument("--combine", choices=COMBINATIONS, default="mean", help="how several layers become one vector (mean)")
+    parser.add_argument("--combine", choices=COMBINATIONS, default="mean", help="combination of several layers (mean)")
     parser.add_argument("--normalise", action=argparse.BooleanOptionalAction, help=f"vectors of length 1 ({own} not)")
-    parser.add_argument("--words", action="store_true", help="a vector for each word, with its characters")
+    parser.add_argument("--words", action="store_true", help="a vector for each word, with its character offsets")
     parser.add_argument("--truncate", action=argparse.BooleanOptionalAction, help=f"cut texts that are too long ({own} not)")
 
 
 def truncate_flag(parser: argparse.ArgumentParser) -> None:
-    """The one flag of the verbs that read a text whole."""
+    """The flag of verbs without windows over long texts."""
     parser.add_argument("--truncate", action="store_true", help="cut texts that are longer than the position table")
 
 
@@ -80,12 +80,12 @@ def answer_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `answer`."""
     count, length = InRange(int, COUNT), InRange(int, Interval(ge=8, le=MOST))
     parser.add_argument("--n-best", type=count, default=1, metavar="N", help="answers to show (1)")
-    parser.add_argument("--length", type=length, default=384, metavar="TOKENS", help="of a window, at most the model's (384)")
+    parser.add_argument("--length", type=length, default=384, metavar="TOKENS", help="a window, at most the model's (384)")
     parser.add_argument("--doc-stride", "--stride", type=count, default=128, metavar="TOKENS", help="from window to window (128)")
-    parser.add_argument("--max-answer", "--max-answer-tokens", type=count, default=30, metavar="TOKENS", help="longest (30)")
-    parser.add_argument("--may-be-unanswerable", action="store_true", help='let "no answer" win, as SQuAD 2.0 does')
+    parser.add_argument("--max-answer", "--max-answer-tokens", type=count, default=30, metavar="TOKENS", help="the longest (30)")
+    parser.add_argument("--may-be-unanswerable", action="store_true", help='allow "no answer" (SQuAD 2.0)')
     margin = InRange(float, Interval())
-    parser.add_argument("--no-answer-threshold", type=margin, default=0.0, metavar="X", help="score margin it needs (0)")
+    parser.add_argument("--no-answer-threshold", type=margin, default=0.0, metavar="X", help='margin for "no answer" (0)')
 
 
 WRITTEN = (".jsonl", ".npy", ".gz")
@@ -94,7 +94,7 @@ OTHER_FORMATS = (
     ".npz", ".txt", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml", ".yml", ".xlsx", ".pt", ".pth", ".pkl", ".pickle", ".bin",
     ".h5", ".mat", ".parquet", ".arrow", ".feather", ".safetensors", ".tfrecord", ".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst",
 )  # fmt: skip
-"""What names promise that a file of JSON lines, or an array, is not."""
+"""Extensions of other formats, which are refused for --output."""
 
 AS_A_PAIR = "two texts, judged as one pair, as the model was trained on; give each as a line of --input to judge it alone"
 AS_TWO_TEXTS = "two texts, each judged alone; a pair is one argument with a TAB between its texts"
@@ -113,7 +113,7 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The verb; `argv` stands for the command line. Returns the exit status."""
+    """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         verbs = "\n".join(f"  {name:14} {verb.summary}" for name, verb in VERBS.items())
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def text(reply: JsonObject) -> str:
         return question.for_people(reply["reply"])
 
-    # made before the model is loaded: what cannot be read or written is said at once
+    # opened before the model is loaded, so that errors of --input and --output are reported at once
     writer = VectorWriter(flags.output, records) if vectors else Writer(flags.output, text if for_people else None, records)
     enable_compilation_cache()
     engine = Engine.load(flags.model)
@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_output(name: str, flags: argparse.Namespace) -> None:
-    """Refuses a file whose name promises what the answers are not."""
+    """Raises UserError where the extension of --output is that of a format that is not written."""
     if not flags.output or flags.output == "-":
         return
     path = pathlib.Path(flags.output)
@@ -178,7 +178,7 @@ def check_output(name: str, flags: argparse.Namespace) -> None:
 
 
 def check_not_the_model(output: str | None, engine: Engine) -> None:
-    """Refuses to write answers over a file of the model that gives them."""
+    """Raises UserError where `output` is a file of the model directory, which would be overwritten."""
     path = pathlib.Path(output or "-")
     if output and path.exists() and path.suffix not in WRITTEN and path.resolve().parent == pathlib.Path(engine.name).resolve():
         raise UserError(f"--output={output} is a file of the model itself; choose another --output")
@@ -188,10 +188,10 @@ def _parser(name: str, verb: Verb) -> FlagParser:
     parser = FlagParser(prog=f"python -m bert_jax.predict {name}", description=verb.summary)
     parser.add_argument("--model", type=named, required=True, help="model directory, workdir of a run, or name on the hub")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", type=named, metavar="FILE", help="a text a line, or .jsonl; .gz too; - is standard input")
+    parser.add_argument("--input", type=named, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is standard input")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
-    parser.add_argument("--output", type=named, metavar="FILE", help="JSON lines to a file, .gz too; .npy of embed")
-    parser.add_argument("--json", action="store_true", help="JSON lines instead of text for people")
+    parser.add_argument("--output", type=named, metavar="FILE", help="writes JSON lines, also .gz; .npy for embed")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of formatted text")
     verb.add_flags(parser)
     return parser
 

@@ -2,8 +2,8 @@
 
     python -m bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart
 
-The workdir afterwards holds config.json, metrics.jsonl, tensorboard/, curves.png, results.json, checkpoints/ and model/, a
-directory that transformers loads. Started again with the same command, a run continues where it was, however it ended.
+The run writes config.json, metrics.jsonl, tensorboard/, curves.png, results.json, checkpoints/ and model/ to the workdir; the
+transformers library can load model/. The same command continues an interrupted run from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bert_jax.interface.command import run_verb
 from bert_jax.interface.words import counted
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, check_corpus, fingerprint
-from bert_jax.pretraining.inferred_settings import settled
+from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.log import PICTURE, PretrainingLog
 from bert_jax.pretraining.phases import Phase
 from bert_jax.pretraining.results import results, trained_model
@@ -59,8 +59,9 @@ MAY_CHANGE = (
     "model.residual_norm",
     "phases.*.accumulation",
 )
-"""Keys that a continued run may give new values: none of them decides what is learned (beyond the order and rounding of sums,
-and with fused attention what its dropout draws)."""
+"""Keys that a continued run may change. None of them changes the result, apart from the order and rounding of sums and, with
+fused attention, the random bits of its dropout."""
+
 
 def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, checkpoints: Checkpoints) -> int:
     """Trains until the experiment's last step or until asked to stop; returns the exit status."""
@@ -68,14 +69,14 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     starts = experiment.phase_starts()
     last_step = starts[-1]
 
-    # ------------------------------------------------------------ where the weights come from: a checkpoint, a model, the seed
+    # -------------------------------------------------- the first state: of a checkpoint, of `init_from`, or with random weights
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh)
     state = first_state(program, checkpoints, corpora.train.vocabulary)
     step = first = int(state.step)
     if step == last_step and (run.workdir / RESULTS).exists():
-        log.info("done, all of %s: see %s", counted(last_step, "step"), run.workdir / RESULTS)
+        log.info("all %s are done: see %s", counted(last_step, "step"), run.workdir / RESULTS)
         return 0
 
     # ---------------------------------------------------------------------------------------------------------------- the phases
@@ -100,7 +101,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
             log.info("stopped at step %s of %s, saved; the same command continues", f"{step:,}", f"{last_step:,}")
             return run.preemption.exit_status
         require_learned(last_step, int(state.skipped))
-        if not run_log.scores:  # the run ended before, and was killed between its last checkpoint and its results
+        if not run_log.scores:  # an earlier start was killed between its last checkpoint and its results
             run_log.scores = Phase(program, len(experiment.phases) - 1, corpora, run).evaluate(state.params)
         params = on_host(state.params, mesh)
     if run.is_first:
@@ -118,8 +119,8 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
 def train_phase(
     phase: Phase, train_step: jax.stages.Compiled, state: TrainState, run: Run, run_log: PretrainingLog, saver: Saver
 ) -> tuple[TrainState, bool]:
-    """THE LOOP: (the state after the last step of a phase, or after the one at which the run was asked to stop; whether it was
-    asked)."""
+    """The training loop of a phase. Returns (the state after the last step of the phase, or after the step at which the run was
+    asked to stop; whether it was asked to stop)."""
     experiment = phase.experiment
     step, last_step, stopped = int(state.step), experiment.phase_starts()[-1], False
     sums = StepSums(experiment.abort_after_skipped, run.workdir, phase.rows)
@@ -150,7 +151,7 @@ def train_phase(
 
 
 def first_state(program: PretrainingProgram, checkpoints: Checkpoints, vocabulary: VocabularyInfo) -> TrainState:
-    """The state that a start begins with: of the newest checkpoint, else of the model `init_from`, else of the seed."""
+    """The first state of this start: from the newest checkpoint, else from the model `init_from`, else with random weights."""
     experiment = program.experiment
     with fits_in_memory(functools.partial(state_demand, experiment, program.mesh)):
         state = checkpoints.restore_latest(program.state, former=former_layout(experiment, program.mesh))
@@ -166,7 +167,7 @@ def main() -> int:
     if flags.verify:
         verify(directory)
     train, heldout = open_splits(directory)
-    values, notes = settled(flags.config, flags.given, vocabulary_size=train.vocabulary.size, workdir=flags.workdir)
+    values, notes = infer_settings(flags.config, flags.given, vocabulary_size=train.vocabulary.size, workdir=flags.workdir)
     experiment = PretrainingExperiment.from_dict(values)
     check_corpus(experiment, train, heldout)
     completed = functools.partial(with_defaults, PretrainingExperiment, beside=FINGERPRINT)

@@ -17,7 +17,7 @@ from bert_jax.costs.report import Step
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.locate import find_model_directory
-from bert_jax.pretraining.inferred_settings import settled
+from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.programs.lowered import (
     StepProgram,
     costliest_run,
@@ -118,7 +118,7 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any, flag: 
     require_saveable(given, kind, options)
     if options.rows is not None and kind == "train":
         raise UserError(f"--rows={options.rows}, but {given} says itself how many steps pretraining takes; leave it out")
-    values, notes = settled(
+    values, notes = infer_settings(
         values, {key for key, _ in overrides}, vocabulary_size=vocabulary_size(values), download=False
     )
     for note in notes:

@@ -1,12 +1,12 @@
-"""The parts of pretraining beside its loop, which is `bert_jax/pretrain.py`.
+"""The parts of pretraining besides the training loop, which is in `bert_jax/pretrain.py`.
 
 In: an experiment and a corpus. Out: trained weights, held-out scores, log lines, results.
 
-    inferred_settings.py   the keys that follow from the corpus or from `init_from` where they are not given
-    corpora.py             the two splits of the corpus: whether they suit the experiment, their fingerprint
-    warm_start.py          the weights of an existing model as the start
-    evaluation.py          held-out scores beside their baselines
+    inferred_settings.py   fills in model keys from the corpus or `init_from`, and shortens a warmup that is longer than its phase
+    corpora.py             checks the two splits of the corpus against the experiment, and computes their fingerprint
+    warm_start.py          initialises the parameters from an existing model
+    evaluation.py          held-out scores and their baselines
     phases.py              Phase: its rows, its compiled step, its evaluation
-    log.py                 PretrainingLog: lines, metrics.jsonl, the picture
+    log.py                 PretrainingLog: log lines, metrics.jsonl, the plot of the curves
     results.py             results.json and the exported model
 """

@@ -1,4 +1,4 @@
-"""The corpus of a pretraining run: its two splits, whether they suit the experiment, and how a continued run knows them again."""
+"""The two splits of a pretraining corpus, their checks against the experiment, and their fingerprint for continued runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bert_jax.examples import plan
 from bert_jax.interface.words import counted
 
 FINGERPRINT = "corpus_fingerprint"
-"""The key of a workdir's config.json that says which corpus, to the byte, the run has read."""
+"""The key of a workdir's config.json that holds the `fingerprint` of the run's corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpora:
-    """The two splits of a corpus, and the verification of their files, which goes on beside the training."""
+    """The two splits of a corpus, and the verification of their checksums, which runs in the background of the training."""
 
     train: Corpus
     heldout: Corpus
@@ -28,7 +28,7 @@ class Corpora:
 
 
 def check_corpus(experiment: PretrainingExperiment, train: Corpus, heldout: Corpus) -> None:
-    """Raises UserError unless the corpus has as many words as the model, and examples can be made from both of its splits."""
+    """Raises UserError unless corpus and model have the same vocabulary size, and examples can be built from both splits."""
     size, asked = train.vocabulary.size, experiment.model.vocab_size
     if size != asked and experiment.init_from:
         raise UserError(
@@ -46,8 +46,8 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, heldout: Corp
 
 
 def fingerprint(*splits: Corpus) -> str:
-    """A SHA-256 that changes when the tokens do: a run that continues must find the corpus it began with, wherever that lies
-    now."""
+    """A SHA-256 of the vocabulary, the sizes and the token counts of the `splits`. A continued run compares it, so that the
+    corpus may have moved but must have the same tokens."""
     digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
     for corpus in splits:
         digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())

@@ -23,12 +23,12 @@ from bert_jax.training.losses import Sums
 from bert_jax.training.steps import add_sums
 
 HELDOUT_SEED = 20_181_011
-"""Held-out pairs and masks are the same in every experiment, whatever its seed."""
+"""The seed of held-out pairs and masks, which are the same for every seed of the experiment."""
 
 
 class HeldoutEvaluation:
-    """A function from parameters to held-out scores, on rows of the length of a phase, next to what word frequency alone and one
-    answer for all pairs score on the same rows."""
+    """Computes held-out scores of parameters on rows of a phase's length, and two baselines on the same rows: the unigram
+    distribution for masked tokens, and the more frequent label for next sentences."""
 
     def __init__(self, program: PretrainingProgram, phase: int, corpora: Corpora, run: Run):
         experiment, mesh = program.experiment, program.mesh
@@ -40,7 +40,7 @@ class HeldoutEvaluation:
         rows = [(batch["masked_targets"], batch["nsp_labels"]) for batch in self._batches()]
         targets, labels = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         self._baseline = unigram_baseline(corpora.train.token_counts, targets) | next_sentence_baseline(labels)
-        self._count = int((targets >= 0).any(1).sum())  # without the empty rows that fill up the last batch
+        self._count = int((targets >= 0).any(1).sum())  # without the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = settings.batch_size, mesh, run
         self._step = jitted_eval_step(experiment, mesh)
         self._gathered = jax.jit(
@@ -53,7 +53,7 @@ class HeldoutEvaluation:
         """The scores of `params`, and those of the baselines."""
         total: Sums = {}
         with fits_in_memory(self._demand), evaluation_progress("held-out rows", self._run.is_first) as progress:
-            params = self._gathered(params)  # once, where they are spread over the data axis
+            params = self._gathered(params)  # once per evaluation, in case they are sharded over the data axis
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
                 arguments = (params, to_device(batch, self._mesh, BATCH))
                 self._compile(*arguments)
@@ -63,7 +63,7 @@ class HeldoutEvaluation:
             return summarise(jax.device_get(total)) | self._baseline
 
     def _compile(self, *arguments: PyTree[jax.Array]) -> None:
-        """Compiles the step before its first call, which then finds the program, and says so."""
+        """Compiles the step before its first call, which then takes the program from JAX's cache, and logs the time."""
         if not self._is_compiled:
             with compiling("the evaluation"):
                 self._step.lower(*arguments).compile()

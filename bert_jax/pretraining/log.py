@@ -1,4 +1,4 @@
-"""The log of a pretraining run: lines for the person, records for `metrics.jsonl`, the picture."""
+"""The log of a pretraining run: log lines, records in `metrics.jsonl`, and the plot of the training curves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PICTURE = "curves.png"
 class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
     """The log of a run that begins or continues at `step`.
 
-    At step 0 all lines of an earlier start are dropped, the evaluation of step 0 too, since it is about to be repeated.
+    A run that begins at step 0 drops all records of an earlier start, also the evaluation of step 0, which it repeats.
     """
 
     def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int):
@@ -41,14 +41,14 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         """The held-out scores of the last evaluation."""
         _log_start(program, corpora, step)
         self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None
-        """The writer of `metrics.jsonl`; None where another process writes."""
+        """The writer of `metrics.jsonl`; None in processes that do not write files."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.metrics:
             self.metrics.close()
 
     def phase(self, phase: Phase) -> None:
-        """One line about the rows of a phase that begins or continues; its rates are its own."""
+        """Logs a line about the rows of a phase that begins or continues, and restarts the measurement of rates."""
         plan = phase.source.plan(0).summary()
         log.info(
             "phase %d of %d: %s of %s x %s; an epoch is %s, %.0f %% random next sentences, %.0f %% padding",
@@ -64,7 +64,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         self.pace = Pace()
 
     def training(self, step: int, phase: Phase, window: Mapping[str, Any]) -> None:
-        """One line for the person, one for `metrics.jsonl`: means over the steps since the last one, whose sums `window` has."""
+        """Writes a log line and a record in `metrics.jsonl`: means over the steps since the last one, whose sums are `window`."""
         rows, steps = float(window["rows"]), max(float(window["steps"]), 1.0)
         flops = rows * phase_row_flops(self._experiment, phase.index)
         self.pace.add(rows=rows, tokens=float(window["tokens"]), flops=flops)
@@ -79,7 +79,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
             self.metrics.write(step, {f"train/{name}": value for name, value in values.items()})
 
     def evaluation(self, step: int, scores: dict[str, float]) -> None:
-        """Held-out scores: a line, a record, and the curves drawn anew."""
+        """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
         self.scores = scores
         line = f"held out after step {step:,}: MLM accuracy {100 * scores['mlm_accuracy']:.1f} %"
         line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), loss {scores['mlm_loss']:.3f}"
@@ -94,7 +94,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
             self.draw()
 
     def draw(self) -> None:
-        """Draws the curves so far."""
+        """Draws the curves of `metrics.jsonl` to WORKDIR/curves.png."""
         if self._run.is_first:
             starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
             phases = [(start, f"length {phase.length}") for start, phase in starts]
@@ -103,7 +103,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
 
 
 def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None:
-    """Lines about the model, the corpus and the devices, and the step that the run begins at."""
+    """Logs lines about the model, the corpus and the devices, and the first step of the run."""
     experiment, mesh = program.experiment, program.mesh
     m, devices = experiment.model, mesh.devices.flat
     log.info(

@@ -32,19 +32,20 @@ class Phase:
         self._shard = process_shard(program.mesh, BATCH)
 
     def rows(self, step: int) -> Batch:
-        """The rows of this process of the batch of `step`, their ids checked against the model's tables on the host."""
+        """The rows of the batch of `step` that belong to this process. Checks on the host that their ids are within the model's
+        embedding tables."""
         batch = self.source.at(step - self.start, self._shard)
         ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
         check_ids(self.experiment.model, **ids)
         return batch
 
     def on_devices(self, batch: Batch) -> dict[str, jax.Array]:
-        """The global batch, of which `batch` are the rows of this process."""
+        """The global batch as sharded device arrays, from the rows `batch` of this process."""
         return to_device(batch, self._program.mesh, BATCH)
 
     def compile(self, step: int, *, must_be_saved: bool) -> jax.stages.Compiled:
-        """The compiled training step, (state, batch) -> (state, sums); that of `aot --save` where the run was given one. Raises
-        UserError where none was saved for this phase and it `must_be_saved`."""
+        """The compiled training step, (state, batch) -> (state, sums), loaded from --compiled=DIR if given. Raises UserError
+        where that directory lacks the step and it `must_be_saved`."""
         function = self._program.training_step(self.index)
         arguments = self._program.state, self.on_devices(self.rows(step))
         return compiled(function, *arguments, mesh=self._program.mesh, saved=self._saved, must_be_saved=must_be_saved)

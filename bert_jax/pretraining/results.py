@@ -19,7 +19,7 @@ from bert_jax.training.steps import TrainState
 def results(
     program: PretrainingProgram, state: TrainState, scores: Mapping[str, float], corpora: Corpora, seconds: float
 ) -> JsonObject:
-    """The final numbers of a run, as `results.json` holds them; `seconds` since its last start."""
+    """The content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start."""
     experiment, mesh = program.experiment, program.mesh
     return {
         "steps": int(state.step),
@@ -36,6 +36,6 @@ def results(
 
 
 def trained_model(program: PretrainingProgram, params: PyTree[jax.Array], corpora: Corpora) -> Model:
-    """The model to export, of parameters that are whole numpy arrays."""
-    assert corpora.train.tokenizer is not None, "the corpus lies in a directory, and its tokenizer was read with it"
+    """The model to export, with `params` as whole numpy arrays (not sharded)."""
+    assert corpora.train.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
     return Model(params=params, config=program.experiment.model, tokenizer=corpora.train.tokenizer)

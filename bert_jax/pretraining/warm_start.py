@@ -1,4 +1,4 @@
-"""The weights of an existing model as the start of a pretraining run."""
+"""Initialises the parameters of a pretraining run from an existing model."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from bert_jax.model.config import ModelConfig
 log = logging.getLogger(__name__)
 
 
-EXECUTION = ("dtype", "rematerialisation", "scan_unroll", "attention", "residual_norm")
+EXECUTION_FIELDS = ("dtype", "rematerialisation", "scan_unroll", "attention", "residual_norm")
 
-FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "vocab_multiple", *EXECUTION)
-"""Fields in which a run may differ from the model it starts from: they change how it trains or is compiled, not what it is."""
+MAY_DIFFER = ("hidden_dropout", "attention_dropout", "initializer_range", "vocab_multiple", *EXECUTION_FIELDS)
+"""Fields in which a run may differ from the model that it starts from: they affect training or compilation, not the
+architecture."""
 
-OF_PAIRS = ("pooler", "nsp_head")
-"""The parts that rows without pairs do not train."""
+PAIR_PARTS = ("pooler", "nsp_head")
+"""The parts that are trained only where examples are sentence pairs."""
 
 PRETRAINING_PARTS = ("pooler", "mlm_head", "nsp_head")
 
 
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
-    """The float32 parameters of `experiment.init_from`, numpy arrays, for a run on a corpus of this `vocabulary`.
+    """The float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
 
-    A part that the model lacks has to be named in `init_new`, one that has no place in pretraining in `init_drop`; what only
-    pairs would train is left out of a run without them, and said. Raises UserError for a model of another shape, another
+    Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
+    sentence pairs leaves the `PAIR_PARTS` out and logs that. Raises UserError for a model of another architecture, another
     vocabulary, or with undeclared parts.
     """
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
-    untrained = () if experiment.next_sentence else OF_PAIRS
+    untrained = () if experiment.next_sentence else PAIR_PARTS
     if unused := [part for part in new if part in untrained]:
         raise UserError(
             f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
@@ -55,13 +56,13 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
     absent = [part for part in PRETRAINING_PARTS if part not in {*model.params, *untrained}]
     if absent:
         raise UserError(
-            f"config.init_from={experiment.init_from} has no {' and no '.join(absent)}; to start them from random weights, say "
+            f"config.init_from={experiment.init_from} has no {' and no '.join(absent)}; to start them from random weights, give "
             f"--config.init_new={','.join((*new, *absent))}"
         )
     spare = [part for part in model.parts if part in HEAD_PARTS]
     if spare:
         raise UserError(
-            f"config.init_from={experiment.init_from} has a {spare[0]}, which pretraining has no use for; to leave it out, say "
+            f"config.init_from={experiment.init_from} has a {spare[0]}, which pretraining does not use; to leave it out, give "
             f"--config.init_drop={','.join((*drop, *spare))}"
         )
     if left := [part for part in model.parts if part in untrained]:
@@ -70,9 +71,10 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
 
 
 def check_shape(wanted: ModelConfig, model: Model) -> None:
-    """Raises UserError naming every field in which the run's `config.model` is another model than the one it starts from."""
+    """Raises UserError naming every field in which the architecture of `wanted`, the run's `config.model`, differs from
+    `model`."""
     asked, there = dataclasses.asdict(wanted), dataclasses.asdict(model.config)
-    differing = [name for name in asked if name not in FREE and asked[name] != there[name]]
+    differing = [name for name in asked if name not in MAY_DIFFER and asked[name] != there[name]]
     if differing:
         flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
-        raise UserError(f"{model.source} is another model than config.model describes; to start from it, say {flags}")
+        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}")

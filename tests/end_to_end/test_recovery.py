@@ -72,7 +72,7 @@ def test_a_finished_run_says_so_and_changes_nothing(experiment: pathlib.Path, un
     before = contents(uninterrupted.workdir)
     status, output = Run(experiment, uninterrupted.workdir).end()
     assert status == 0
-    assert output == f"done, all of {LAST_STEP} steps: see {uninterrupted.workdir / 'results.json'}\n"
+    assert output == f"all {LAST_STEP} steps are done: see {uninterrupted.workdir / 'results.json'}\n"
     assert contents(uninterrupted.workdir) == before
 
 

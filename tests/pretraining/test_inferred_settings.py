@@ -10,7 +10,7 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.metrics.writer import METRICS
-from bert_jax.pretraining.inferred_settings import settled
+from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.runtime.workdir import open_workdir
 
 TINY = pathlib.Path(__file__).parents[1] / "golden" / "heads" / "pretraining"  # 2 layers, 20 wide, 16 positions
@@ -21,15 +21,15 @@ FILE: dict[str, Any] = {
 
 
 def test_the_vocabulary_is_as_large_as_the_corpus_says():
-    values, notes = settled(FILE, (), vocabulary_size=4_000)
+    values, notes = infer_settings(FILE, (), vocabulary_size=4_000)
     assert PretrainingExperiment.from_dict(values).model.vocab_size == 4_000
     assert notes == ["config.model.vocab_size is 4000, as the corpus has it (the experiment file says 8192)"]
     assert FILE["model"]["vocab_size"] == 8_192
-    assert settled({"phases": []}, (), vocabulary_size=4_000) == ({"model": {"vocab_size": 4_000}, "phases": []}, [])
+    assert infer_settings({"phases": []}, (), vocabulary_size=4_000) == ({"model": {"vocab_size": 4_000}, "phases": []}, [])
 
 
 def test_the_shape_is_that_of_the_model_to_start_from_and_what_only_trains_stays():
-    values, notes = settled(FILE | {"init_from": str(TINY)}, (), vocabulary_size=4_000)
+    values, notes = infer_settings(FILE | {"init_from": str(TINY)}, (), vocabulary_size=4_000)
     model = PretrainingExperiment.from_dict(values).model
     assert (model.num_layers, model.hidden_size, model.num_heads, model.max_position) == (2, 20, 5, 16)
     assert model.vocab_size not in (4_000, 8_192)
@@ -39,34 +39,34 @@ def test_the_shape_is_that_of_the_model_to_start_from_and_what_only_trains_stays
 
 
 def test_what_the_command_line_says_is_kept_for_the_refusal_that_names_it():
-    values, notes = settled(FILE, {"model.vocab_size"}, vocabulary_size=4_000)
+    values, notes = infer_settings(FILE, {"model.vocab_size"}, vocabulary_size=4_000)
     assert (values["model"]["vocab_size"], notes) == (8_192, [])
-    values, _ = settled(FILE | {"init_from": str(TINY)}, {"model.num_layers"}, vocabulary_size=4_000)
+    values, _ = infer_settings(FILE | {"init_from": str(TINY)}, {"model.num_layers"}, vocabulary_size=4_000)
     assert values["model"]["num_layers"] == 4
 
 
 def test_a_run_that_goes_on_needs_the_model_it_began_with_no_more(tmp_path: pathlib.Path):
     gone = str(tmp_path / "gone")
     with pytest.raises(UserError, match=r"there is no .*gone"):
-        settled(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
+        infer_settings(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
     stored = FILE | {"init_from": gone, "model": {"num_layers": 3, "hidden_size": 30, "hidden_dropout": 0.5}}
     with open_workdir(tmp_path / "run", "pretrain", stored):
         (tmp_path / "run" / METRICS).touch()
-    values, _ = settled(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
+    values, _ = infer_settings(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
     assert (values["model"]["num_layers"], values["model"]["hidden_size"], values["model"]["hidden_dropout"]) == (3, 30, 0.3)
 
 
 def test_a_model_on_the_hub_is_not_fetched_to_cost_a_program():
-    values, notes = settled(FILE | {"init_from": "someone/model"}, (), vocabulary_size=4_000, download=False)
+    values, notes = infer_settings(FILE | {"init_from": "someone/model"}, (), vocabulary_size=4_000, download=False)
     assert (values["model"]["num_layers"], values["model"]["vocab_size"]) == (4, 4_000)
     assert len(notes) == 1
 
 
 def test_a_phase_shorter_than_its_warmup_has_a_shorter_warmup():
     short = [{"steps": 50, "warmup_steps": 100}, {"steps": 5, "warmup_steps": 100}, {"steps": 50, "warmup_steps": 50}]
-    values, notes = settled({"phases": short}, {"phases.0.steps"})
+    values, notes = infer_settings({"phases": short}, {"phases.0.steps"})
     assert [phase.warmup_steps for phase in PretrainingExperiment.from_dict(values).phases] == [5, 0, 50]
-    assert notes[0] == "config.phases.0.warmup_steps is 5, a tenth of the phase's 50 steps: 100 are too many"
+    assert notes[0] == "config.phases.0.warmup_steps is 5, a tenth of the phase's 50 steps: 100 is longer"
     assert len(notes) == 2
     with pytest.raises(UserError, match=r"config\.phases\.0\.warmup_steps=100 must be between 0 and the phase's steps=50"):
-        PretrainingExperiment.from_dict(settled({"phases": short}, {"phases.0.warmup_steps"})[0])
+        PretrainingExperiment.from_dict(infer_settings({"phases": short}, {"phases.0.warmup_steps"})[0])
