@@ -306,7 +306,7 @@ def test_a_finished_sweep_is_bound_to_its_configuration_and_says_that_it_is_done
 def pair(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[Run]:
     """Two processes of one sweep."""
     flags += (f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120")
-    return [started(data, workdir, *SWEEP, *flags, f"--process={i}") for i in range(2)]
+    return [started(data, workdir, *replacing(SWEEP, *flags), f"--process={i}") for i in range(2)]
 
 
 def test_two_processes_share_the_runs_of_a_sweep_and_leave_what_one_leaves(
