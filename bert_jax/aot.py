@@ -12,17 +12,18 @@ requirements.txt.
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from annotated_types import Interval
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import split_overrides, suggested_flag
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.corpus.files import JsonObject
 from bert_jax.costs.cases import cases
 from bert_jax.costs.compiling import Compiler
 from bert_jax.costs.examination import examine
@@ -40,7 +41,7 @@ SLICES, ROWS, PHASE = (InRange(int, interval) for interval in (Interval(ge=1, le
 PRICE = InRange(float, Interval(ge=0, le=1e9))
 
 
-def parse(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]], list[tuple[str, str]]]:
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[tuple[str, str]], list[tuple[str, str]]]:
     """(options, overrides of --config, overrides of every --against)."""
     parser = flag_parser()
     overrides, rest = split_overrides(argv)
@@ -94,7 +95,7 @@ def main() -> int:
     return 0 if all(one["fits"] for group in found for one in group) else 1
 
 
-def as_json(found: list[list[dict[str, Any]]], options: Any) -> dict[str, Any]:
+def as_json(found: list[list[JsonObject]], options: argparse.Namespace) -> JsonObject:
     """The JSON object of the report on all experiments."""
     experiments = []
     for group in found:
@@ -104,7 +105,7 @@ def as_json(found: list[list[dict[str, Any]]], options: Any) -> dict[str, Any]:
     return {"topology": found[0][0]["topology"], "experiments": experiments}
 
 
-def as_text(found: list[list[dict[str, Any]]], options: Any) -> list[str]:
+def as_text(found: list[list[JsonObject]], options: argparse.Namespace) -> list[str]:
     """The paragraphs of the text report on all experiments."""
     said = []
     for group in found:

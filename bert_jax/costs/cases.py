@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+import jax
 
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import section
+from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.store import open_corpus
 from bert_jax.costs.report import Step
 from bert_jax.errors import UserError
@@ -42,7 +45,7 @@ class Case:
     examples: int | None
     """Of one pass, where the number of steps depends on it."""
 
-    def lower(self, devices: Sequence[Any]) -> StepProgram:
+    def lower(self, devices: Sequence[jax.Device]) -> StepProgram:
         """Its program for those devices."""
         if isinstance(self.experiment, FinetuningExperiment):
             return finetuning_step(self.experiment, model_config_to_finetune(self.model), devices)
@@ -76,7 +79,7 @@ class Case:
             return self.experiment.training.accumulation
         return self.experiment.phases[self.phase].accumulation if self.kind == "train" else 1
 
-    def changed(self, changes: Mapping[str, Any]) -> Case:
+    def changed(self, changes: JsonObject) -> Case:
         """With other values for dotted keys of the experiment. Raises UserError where it is none with them."""
         return dataclasses.replace(self, experiment=with_overrides(self.experiment, changes))
 
@@ -85,7 +88,7 @@ class Case:
         groups = {"train": f"phases.{self.phase}", "eval": "evaluation", "finetune": "training"}
         return f"{groups[self.kind]}.{name}"
 
-    def batch_of(self, rows: int) -> dict[str, Any]:
+    def batch_of(self, rows: int) -> JsonObject:
         """The key that gives its batch so many rows, with its value; of a sweep over batch sizes, all that are larger become
         that one."""
         sizes = self.experiment.sweep.batch_sizes if isinstance(self.experiment, FinetuningExperiment) else ()
@@ -94,12 +97,12 @@ class Case:
         return {self.batch_key("batch_size"): rows}
 
 
-def kind_of(values: Mapping[str, Any]) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
+def kind_of(values: JsonObject) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
     """Whose experiment an experiment file describes: `pretrain`'s, or, where it names a task, `finetune`'s."""
     return FinetuningExperiment if "task" in values else PretrainingExperiment
 
 
-def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any, flag: str = "config") -> list[Case]:
+def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Namespace, flag: str = "config") -> list[Case]:
     """The steps of one experiment file that are asked for with `--config` or another `flag`."""
     values = read_experiment(given, overrides, kind_of, flag)
     if kind_of(values) is FinetuningExperiment:
@@ -131,13 +134,13 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: Any, flag: 
     return [Case(given, pretraining, kind, phase, options.model, options.rows) for phase in chosen]
 
 
-def vocabulary_size(values: Mapping[str, Any]) -> int | None:
+def vocabulary_size(values: JsonObject) -> int | None:
     """Of the experiment's corpus, None where that is not on this machine."""
     corpus = section(CorpusConfig, values.get("corpus", {}), "config.corpus")
     return open_corpus(corpus.directory).vocabulary.size if pathlib.Path(corpus.directory).is_dir() else None
 
 
-def require_saveable(given: str, kind: str, options: Any) -> None:
+def require_saveable(given: str, kind: str, options: argparse.Namespace) -> None:
     """Raises UserError where --save asks for programs that nothing could load."""
     if options.save and kind != "train":
         raise UserError(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import argparse
 
 import jax
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.costs.calibration import calibrate
 from bert_jax.costs.cases import Case, say
 from bert_jax.costs.compiling import Compiler
@@ -20,7 +20,7 @@ from bert_jax.programs.saved import save_program
 from bert_jax.sharding.out_of_memory import DoesNotFit
 
 
-def examine(case: Case, compiler: Compiler, options: Any) -> dict[str, Any]:
+def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> JsonObject:
     """The record of one step: what it costs, or by how much it does not fit and what would help. Raises UserError for a program
     that the compiler refuses for another reason."""
     topology = compiler.topology
@@ -56,7 +56,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     parameters, optimizer = (program.arguments().get(name, ()) for name in ("parameters", "optimizer"))
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)) / mesh["fsdp"] / mesh["tensor"]
 
-    def trial(changes: Mapping[str, Any]) -> Trial:
+    def trial(changes: JsonObject) -> Trial:
         return Trial(flags_of(changes), lambda: looped.changed(changes).lower(devices).lowered)
 
     say("it does not fit; looking for the largest batch ...")
@@ -98,6 +98,6 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     return found
 
 
-def flags_of(changes: Mapping[str, Any]) -> str:
+def flags_of(changes: JsonObject) -> str:
     """As one gives them on the command line."""
     return " ".join(f"--config.{key}={list(x) if isinstance(x, tuple) else x}".replace(" ", "") for key, x in changes.items())

@@ -7,12 +7,14 @@ constant predictions a model has to beat.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+
+from bert_jax.corpus.files import JsonObject
 
 Array = jax.Array
 Label = str | float | tuple[str, ...]
@@ -75,7 +77,7 @@ class Outputs:
         """One of `predictions` with the `names` of the labels."""
         return names[int(prediction)]
 
-    def answer(self, logits: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    def answer(self, logits: np.ndarray, names: Sequence[str]) -> JsonObject:
         """What `predict` says of logits [C]: the likeliest of the labels `names`, its probability, and that of each."""
         p = softmax(logits)
         best = int(p.argmax())
@@ -123,7 +125,7 @@ class SeveralLabels(Outputs):
         """The names of the labels that apply."""
         return tuple(name for name, applies in zip(names, prediction, strict=True) if applies)
 
-    def answer(self, logits: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    def answer(self, logits: np.ndarray, names: Sequence[str]) -> JsonObject:
         """The labels whose probability is at least 0.5, and the probability of each."""
         probabilities = _by_name(names, _sigmoid(logits))
         return {"labels": [name for name, p in probabilities.items() if p >= 0.5], "probabilities": probabilities}
@@ -165,7 +167,7 @@ class Value(Outputs):
         """The value."""
         return float(prediction)
 
-    def answer(self, logits: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    def answer(self, logits: np.ndarray, names: Sequence[str]) -> JsonObject:
         """The value, or of a head with several outputs their values by name."""
         values = _by_name(names, logits)
         return {"value": float(logits[0])} if len(values) == 1 else {"values": values}
