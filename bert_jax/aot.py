@@ -32,12 +32,12 @@ from bert_jax.costs.topologies import parse_topology
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import require_stdout, run_verb
 from bert_jax.interface.flags import FlagParser
-from bert_jax.interface.ranges import COUNT, MOST, InRange
+from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
 from bert_jax.runtime.log_setup import quiet_libraries
 
 STEPS = ("train", "eval", "finetune")
 
-SLICES, ROWS, PHASE = (InRange(int, interval) for interval in (Interval(ge=1, le=2**16), COUNT, Interval(ge=0, le=MOST)))
+SLICES, ROWS, PHASE = (InRange(int, interval) for interval in (Interval(ge=1, le=2**16), COUNT, Interval(ge=0, le=MAX_COUNT)))
 PRICE = InRange(float, Interval(ge=0, le=1e9))
 
 
@@ -61,7 +61,7 @@ def flag_parser() -> FlagParser:
     """The parser of the command's flags, without the overrides `--config.key=value`."""
     parser = FlagParser(prog="python -m bert_jax.aot", description=__doc__)
     schemas = (PretrainingExperiment, FinetuningExperiment)
-    parser.elsewhere = lambda argument: next(filter(None, (suggested_flag(argument, schema) for schema in schemas)), "")
+    parser.hint_for_unknown = lambda argument: next(filter(None, (suggested_flag(argument, schema) for schema in schemas)), "")
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file")
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
     parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")

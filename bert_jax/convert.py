@@ -19,7 +19,7 @@ from annotated_types import Interval
 
 from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.interface.command import run_verb
-from bert_jax.interface.flags import FlagParser, named
+from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import COUNT, SEED, InRange
 from bert_jax.interop.conversion import FORMATS, changed, check_flags, model_lines, part_lines, read_all, written
 from bert_jax.interop.huggingface import DTYPES, PARTS
@@ -50,11 +50,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _parser() -> FlagParser:
     parser = FlagParser(prog="python -m bert_jax.convert", description=__doc__)
-    parser.add_argument("--from", dest="source", type=named, required=True, metavar="A", help="the model to read")
-    parser.add_argument("--to", type=named, required=True, metavar="B", help="the directory to write; replaces an older export")
+    parser.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model to read")
+    parser.add_argument("--to", type=nonempty, required=True, metavar="B", help="the directory to write; replaces an old export")
     parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="what to write (default: huggingface)")
     parser.add_argument("--dtype", metavar="|".join(DTYPES), help="type of the written weights (default: float32)")
-    parser.add_argument("--vocab", type=named, metavar="PATH", help="the vocabulary, for a directory without one")
+    parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="the vocabulary, for a directory without one")
     casing = parser.add_mutually_exclusive_group()
     casing.add_argument("--lowercase", action="store_true", default=None, help="casing, where the files do not state it")
     casing.add_argument("--cased", dest="lowercase", action="store_false")
@@ -69,11 +69,11 @@ def _parser() -> FlagParser:
     changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="rows of the position table")
     changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help="copied (default): the table repeated")
     changes.add_argument("--token-types", type=TYPES, metavar="N", help="rows of the token type table; new ones copy type 0")
-    changes.add_argument("--add-tokens", type=named, metavar="FILE", help="words, or special tokens in brackets, one per line")
-    changes.add_argument("--replace-vocab", type=named, metavar="VOCAB", help="new pieces: the mean of their old pieces")
+    changes.add_argument("--add-tokens", type=nonempty, metavar="FILE", help="words, or special tokens in brackets, one per line")
+    changes.add_argument("--replace-vocab", type=nonempty, metavar="VOCAB", help="new pieces: the mean of their old pieces")
     changes.add_argument("--layers", type=InRange(int, COUNT), metavar="N", help="keep the first N layers")
     changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these layers")
-    changes.add_argument("--average", type=named, action="append", default=[], metavar="B", help="mean of A and B; repeatable")
+    changes.add_argument("--average", type=nonempty, action="append", default=[], metavar="B", help="mean of A and B; repeatable")
     lowered = parser.add_argument_group("stablehlo")
     lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="default: that of the model's head")
     lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any)")

@@ -1,4 +1,4 @@
-"""UserError, the error that a user can mend, and the clauses that name the value which was meant.
+"""UserError, the exception for mistakes that a user can correct, and suggestions for misspelt names and paths.
 
 This module imports nothing of the project, so every folder may use it.
 """
@@ -10,34 +10,34 @@ import os
 import pathlib
 from collections.abc import Iterable
 
-REFUSED = 2
-"""The exit status after a `UserError`."""
+USER_ERROR_STATUS = 2
+"""The exit status of a command that ends with a `UserError`."""
 
 
 class UserError(Exception):
-    """A mistake that the person at the keyboard can mend.
+    """A mistake that the user can correct: a flag, a setting, a file.
 
     The message names the value, the limit and the remedy. `run_verb` prints it without a traceback and exits with status 2;
-    every other exception is a bug of ours and keeps its traceback.
+    every other exception is a bug of bert_jax and keeps its traceback.
     """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The clause that helps after a misspelt name: `did you mean 'x'?`, or the list of what exists when nothing is near. Dashes
-    before a flag say nothing of its name, and those inside are as good as underscores."""
+    """The hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` where no known name is similar. Leading dashes of
+    a flag are ignored; dashes inside a name count as underscores."""
     known = sorted(known)
     bare = {other.lstrip("-").replace("_", "-"): other for other in known}
     given = name.lstrip("-").replace("_", "-")
     close = difflib.get_close_matches(given, bare, n=1, cutoff=0.55)
-    if not close:  # the first part of a name, as `nsp` of `nsp_head`
+    if not close:  # `name` may be the first part of a known name: `nsp` of `nsp_head`
         begun = [other for other in bare if given and other.startswith(f"{given}-")]
         close = begun if len(begun) == 1 else []
     return f"did you mean {bare[close[0]]!r}?" if close else f"known: {', '.join(known)}"
 
 
-def looked_for(path: str | os.PathLike[str]) -> str:
-    """A path that is not there, as a message names it: a relative one with the directory that it was looked for in, and with the
-    nearest that is there."""
+def missing_path(path: str | os.PathLike[str]) -> str:
+    """A missing path as text for an error message: with the current directory if the path is relative, and with the most
+    similar existing path if there is one."""
     near = nearest_path(path)
     said = [] if pathlib.Path(path).is_absolute() else [f"looked for in {_current_directory()}"]
     said += [f"did you mean {near}?"] if near else []
@@ -45,8 +45,8 @@ def looked_for(path: str | os.PathLike[str]) -> str:
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:
-    """The path of a file or directory that is there and spelt nearly as `path`, part by part, or as its beginning; None where
-    there is none."""
+    """The existing path most similar to `path`, found part by part up to the last part that has a match; None if every part of
+    `path` exists or the first missing part resembles nothing."""
     found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
         if not (found / part).exists():

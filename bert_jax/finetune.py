@@ -33,7 +33,7 @@ from bert_jax.finetuning.results import results
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of
 from bert_jax.interface.command import run_verb
-from bert_jax.interface.python_files import faults_told
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.programs.finetuning import teaching
 from bert_jax.runtime.exporting import MODEL, write_results
@@ -140,13 +140,13 @@ def train_task(
             if due(step, experiment.log_every, last=job.last_step) or evaluates or saves:
                 run_log.training(step, sums.take())
             if evaluates:
-                with run_log.pace.pause():
+                with run_log.throughput.pause():
                     scores = job.scores(state.params)
                     run_log.evaluation(step, scores)
                     best.offer(step, scores[job.data.dev[0]][job.data.task.metric], state.params)
                     ended = best.ends_run(step)
             if saves or ended:
-                with run_log.pace.pause():
+                with run_log.throughput.pause():
                     saver.save(step, state)
             if stopped or ended:
                 break
@@ -170,7 +170,7 @@ def main() -> int:
     """The verb."""
     flags = parse_flags("finetune", __doc__, schema=FinetuningExperiment)
     experiment = FinetuningExperiment.from_dict(flags.config)
-    with faults_told(experiment.task.module, "config.task.module"):
+    with file_errors_explained(experiment.task.module, "config.task.module"):
         return train(experiment, flags)
 
 

@@ -25,8 +25,8 @@ from annotated_types import Interval
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import run_verb
-from bert_jax.interface.flags import FlagParser, named
-from bert_jax.interface.ranges import COUNT, MOST, InRange
+from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed
 from bert_jax.prediction.engine import Engine
@@ -78,7 +78,7 @@ def tag_flags(parser: argparse.ArgumentParser) -> None:
 
 def answer_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `answer`."""
-    count, length = InRange(int, COUNT), InRange(int, Interval(ge=8, le=MOST))
+    count, length = InRange(int, COUNT), InRange(int, Interval(ge=8, le=MAX_COUNT))
     parser.add_argument("--n-best", type=count, default=1, metavar="N", help="answers to show (1)")
     parser.add_argument("--length", type=length, default=384, metavar="TOKENS", help="a window, at most the model's (384)")
     parser.add_argument("--doc-stride", "--stride", type=count, default=128, metavar="TOKENS", help="from window to window (128)")
@@ -186,11 +186,11 @@ def check_not_the_model(output: str | None, engine: Engine) -> None:
 
 def _parser(name: str, verb: Verb) -> FlagParser:
     parser = FlagParser(prog=f"python -m bert_jax.predict {name}", description=verb.summary)
-    parser.add_argument("--model", type=named, required=True, help="model directory, workdir of a run, or name on the hub")
+    parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", type=named, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is standard input")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
-    parser.add_argument("--output", type=named, metavar="FILE", help="writes JSON lines, also .gz; .npy for embed")
+    parser.add_argument("--output", type=nonempty, metavar="FILE", help="writes JSON lines, also .gz; .npy for embed")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of formatted text")
     verb.add_flags(parser)
     return parser

@@ -126,7 +126,7 @@ def train_phase(
     sums = StepSums(experiment.abort_after_skipped, run.workdir, phase.rows)
     run_log.phase(phase)
     if step == 0:
-        with run_log.pace.pause():
+        with run_log.throughput.pause():
             run_log.evaluation(step, phase.evaluate(state.params))
     for batch in prefetch(phase.rows, step, phase.end):
         state, of_step = train_step(state, phase.on_devices(batch))
@@ -139,10 +139,10 @@ def train_phase(
         if due(step, experiment.log_every, last=phase.end) or saves:
             run_log.training(step, phase, sums.take())
         if due(step, experiment.evaluation.every, last=phase.end):
-            with run_log.pace.pause():
+            with run_log.throughput.pause():
                 run_log.evaluation(step, phase.evaluate(state.params))
         if saves:
-            with run_log.pace.pause():
+            with run_log.throughput.pause():
                 saver.save(step, state)
         if stopped:
             break

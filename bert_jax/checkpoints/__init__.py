@@ -1,7 +1,7 @@
-"""The state of a run to storage and back, so that a run can resume. The only home of Orbax.
+"""Saves and restores the training state, so that a run can resume. The only folder that imports Orbax.
 
-In: a TrainState on devices. Out: checkpoint directories, and the newest one that is whole.
+In: a TrainState on devices. Out: checkpoint directories, and the newest intact state.
 
-    digests.py   digests of arrays, computed on the devices: whether what is read is what was written
-    manager.py   Checkpoints: saves in the background, keeps the newest few, restores the newest whole one
+    digests.py   digests of arrays, computed on the devices, to detect damaged checkpoints
+    manager.py   Checkpoints: saves in the background, keeps the newest few, restores the newest intact one
 """

@@ -1,4 +1,4 @@
-"""Training state to disk and back, through Orbax: asynchronous, atomic, and never trusting the newest file blindly."""
+"""Saves and restores the training state with Orbax: asynchronous, atomic, and with every restored state checked."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ State: TypeAlias = PyTree[jax.Array]
 AbstractState: TypeAlias = PyTree[jax.ShapeDtypeStruct]
 
 QUARANTINE = "unreadable"
-ITEM = "state"  # named in every call: left to itself, Orbax guesses from the newest state, and a damaged one misleads it
+ITEM = "state"  # named in every call: Orbax would infer it from the newest state, which may be damaged
 DIGESTS = "digests"
-SHOUTED = 3  # failed saves in a row: one may be chance
+FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax appends to the name of a state that it is writing
 
-# Orbax tells the parts of one save from those of another by a number that it keeps once a process: two saves that begin at
-# the same moment, as runs side by side do, would wait for each other's directories until they time out.
-_beginning = threading.Lock()
+# Orbax identifies the parts of a save by a counter of the process: two saves that begin at the same moment, in runs that share
+# a process, would wait for each other's directories until they time out.
+_save_lock = threading.Lock()
 
 
 class Checkpoints:
     """The states saved under `WORKDIR/checkpoints/STEP`.
 
-    A state is written beside its final name and renamed when it is whole, so a kill at any moment leaves complete states
-    only. Writing happens in the background: `save` returns once the arrays are copied to the host. A save that fails (a
-    full disk) is reported at the next one and training goes on, since the earlier states are intact; only `finish`, at
-    the end of a run, turns it into an error.
+    A state is written under a temporary name and renamed when complete, so a kill at any moment leaves complete states only.
+    Writing happens in the background: `save` returns once the arrays are copied to the host. A failed save (a full disk) is
+    logged at the next save and training continues, since the earlier states are intact; only `finish`, at the end of a run,
+    raises an error for it.
 
-    Beside the arrays lie their digests, which are compared when a state is read: of what Orbax writes, the data have no
-    checksum. States saved before there were digests are read without. A state with values that are not finite is neither
-    saved nor read: nothing could be learned from it.
+    The digests of the arrays are saved with them and compared on restore, because Orbax writes no checksum of array data. Older
+    states without digests are restored without the comparison. A state with NaN or infinity is neither saved nor restored, since
+    training cannot continue from it.
 
     >>> with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
     ...     state = checkpoints.restore_latest(abstract_state)
@@ -65,9 +65,9 @@ class Checkpoints:
         self._saving: int | None = None
         self._saved = max(self._manager.all_steps(), default=None)
         self.failures = 0
-        """Saves that have failed so far."""
+        """The number of failed saves so far."""
         self.failed_in_a_row = 0
-        """How many of them came after the last one that succeeded."""
+        """The number of failed saves since the last successful one."""
 
     def _open(self) -> ocp.CheckpointManager:
         return ocp.CheckpointManager(self._directory, options=self._options)
@@ -76,26 +76,28 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Lets the save in progress end, also when an error ends the run; but not a save that waits for a process that died."""
+        """Waits for the save in progress, after an exception too; not after a device error in one of several processes, since
+        that save may wait for a dead process."""
         if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
             return
-        self._settle()
+        self._wait_for_save()
         self._manager.close()
 
     def restore_latest(
         self, abstract_state: AbstractState, until: int | None = None, former: AbstractState | None = None
     ) -> State | None:
-        """The newest state that can be read, laid out as `abstract_state` (ShapeDtypeStructs with shardings) asks; None if
-        there is none yet. One that an earlier version saved in the layout `former`, which holds more, is read without the rest.
+        """Restores the newest readable state, sharded like `abstract_state` (ShapeDtypeStructs with shardings); None if there is
+        no state yet.
 
-        Of `until` and the steps before it alone: states after it are removed, since the run is about to repeat them. If there
-        are such and none up to `until` can be read, it is None too: a kill has come while Orbax removed the states that the
-        later ones had replaced.
+        `former` is the layout of an earlier version, with more arrays; the surplus arrays of such a state are dropped.
 
-        A state that cannot be read (a truncated file, a bad block) is passed over with a warning for the one before it, and
-        moved to `unreadable/` for a post-mortem; one for which memory does not suffice is not such. Raises UserError when there
-        are states and none can be read, and then leaves them where they are, so that the next start says so too: starting over
-        would bury them.
+        With `until`, only states up to that step count: later states are removed, since the run is about to repeat their steps.
+        If there are later states and no readable one up to `until`, the result is None: the run was killed while Orbax removed
+        the states that the later ones replaced.
+
+        An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection; a
+        state that does not fit in memory does not count as unreadable. Raises UserError if there are states and none is readable;
+        they then stay in place, so that the next start raises too, instead of training from the beginning.
         """
         there = sorted(self._manager.all_steps(), reverse=True)
         steps = [step for step in there if until is None or step <= until]
@@ -123,7 +125,7 @@ class Checkpoints:
     def _try_restore(
         self, step: int, abstract_state: AbstractState, former: AbstractState | None
     ) -> tuple[State | None, BaseException | None]:
-        """One state, or why not. All processes decide alike: what one of them cannot read, none of them uses."""
+        """(state, None), or (None, error). All processes decide alike: a state that one cannot read is used by none."""
         found: Any = None
         error: BaseException | None = None
         try:
@@ -132,36 +134,37 @@ class Checkpoints:
             if (self._directory / str(step) / DIGESTS).is_dir():
                 wanted[DIGESTS] = ocp.args.JsonRestore()
             found = self._manager.restore(step, args=ocp.args.Composite(**wanted))
-        except Exception as failure:  # Orbax and TensorStore raise many kinds; all but one mean that this state is unusable
+        except Exception as failure:  # Orbax and TensorStore raise many types; all but too little memory mean an unreadable state
             if shortage_of(failure):
                 raise
             error = failure
-        if not _everywhere(found is not None):
+        if not _on_all_processes(found is not None):
             return None, error or OSError("unreadable on another process")
-        error = _fault(found[ITEM], found.get(DIGESTS))
-        if not _everywhere(error is None):
+        error = _restore_error(found[ITEM], found.get(DIGESTS))
+        if not _on_all_processes(error is None):
             return None, error or OSError("damaged on another process")
-        return _only(found[ITEM], abstract_state, step), None
+        return _select(found[ITEM], abstract_state, step), None
 
     def _arrays_in(self, step: int) -> int:
-        """How many arrays the state of `step` has, by its metadata alone."""
+        """The number of arrays in the state of `step`, from its metadata."""
         return len(jax.tree.leaves(ocp.StandardCheckpointHandler().metadata(self._directory / str(step) / ITEM).tree))
 
     def _quarantine(self, steps: Sequence[int]) -> None:
-        """Moves the states of `steps` out of the way of new ones with the same numbers."""
+        """Moves the states of `steps` to `unreadable/`, so that new states can have their step numbers."""
 
         def move(path: pathlib.Path) -> None:
             (self._directory / QUARANTINE).mkdir(exist_ok=True)
             path.rename(_free_name(self._directory / QUARANTINE / path.name))
 
-        self._take_away(steps, move)
+        self._change_directories(steps, move)
 
     def _remove(self, steps: Sequence[int]) -> None:
-        """Removes the states of `steps`, the earliest first: as long as a later one is there, an earlier one may lack parts."""
-        self._take_away(sorted(steps), shutil.rmtree)
+        """Removes the states of `steps`, the earliest first: after a kill, a later state that is left shows that earlier ones
+        may be incomplete (see `restore_latest`)."""
+        self._change_directories(sorted(steps), shutil.rmtree)
 
-    def _take_away(self, steps: Sequence[int], how: Callable[[pathlib.Path], None]) -> None:
-        """Does `how` to the directory of each of `steps` on one process, while Orbax does not look."""
+    def _change_directories(self, steps: Sequence[int], how: Callable[[pathlib.Path], None]) -> None:
+        """Applies `how` to the directory of each of `steps` on one process, with the Orbax manager closed meanwhile."""
         if not steps:
             return
         self._manager.close()
@@ -174,21 +177,21 @@ class Checkpoints:
         self._saved = max(self._manager.all_steps(), default=None)
 
     def save(self, step: int, state: State) -> None:
-        """Begins saving `state` as of `step`; waits for the save before it, whose failure is reported here."""
-        self._settle()
+        """Begins to save `state` as `step`. First waits for the previous save, and logs its failure."""
+        self._wait_for_save()
         self._saving = step
         found, nonfinite = digests(state)
         if nonfinite:
             return self._note_failure(_not_finite(nonfinite))
         parts = {ITEM: ocp.args.StandardSave(state), DIGESTS: ocp.args.JsonSave(found)}
         try:
-            with _beginning:
+            with _save_lock:
                 self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
         except Exception as error:
             self._note_failure(error)
 
-    def _settle(self) -> None:
-        """Waits for the save in progress and notes how it ended."""
+    def _wait_for_save(self) -> None:
+        """Waits for the save in progress and records its success or failure."""
         if self._saving is None:
             return
         try:
@@ -202,67 +205,67 @@ class Checkpoints:
         self._failed = (step, error)
         self.failures += 1
         self.failed_in_a_row += 1
-        if jax.process_index() == 0:  # what was written of it would keep the disk full
+        if jax.process_index() == 0:  # its partial files would keep the disk full
             for path in self._directory.glob(f"{step}{UNFINISHED}*"):
                 shutil.rmtree(path, ignore_errors=True)
         log.warning(
-            "the checkpoint of step %s could not be saved (%s); training goes on and the next one will be tried",
+            "the checkpoint of step %s could not be saved (%s); training continues and the next save is tried",
             f"{step:,}",
             _cause(error),
         )
-        if self.failed_in_a_row >= SHOUTED:
+        if self.failed_in_a_row >= FAILURES_BEFORE_ERROR:
             log.error(
-                "!!! %d CHECKPOINTS IN A ROW COULD NOT BE SAVED in %s: if this run is killed, it loses everything since %s !!!",
+                "%d CHECKPOINTS IN A ROW COULD NOT BE SAVED in %s: if this run is killed, all progress since %s is lost",
                 self.failed_in_a_row,
                 self._directory,
                 "its beginning" if self._saved is None else f"step {self._saved:,}",
             )
 
     def failure(self) -> UserError | None:
-        """Waits for the last save; says what is to be done if it failed: what was computed since the save before it is not on
-        disk."""
-        self._settle()
+        """Waits for the last save. Returns the error, with the remedy, if it failed, else None."""
+        self._wait_for_save()
         if self._failed is None:
             return None
         step, error = self._failed
         return UserError(
             f"the checkpoint of step {step:,} could not be saved in {self._directory} ({_cause(error)}); "
-            "free space or mend the directory, then start the same command again: it continues from the newest complete one"
+            "free disk space or repair the directory, then run the same command again: it continues from the newest checkpoint"
         )
 
     def finish(self) -> None:
-        """Waits for the last save. Raises `failure`, if there is one."""
+        """Waits for the last save. Raises UserError if it failed."""
         if (error := self.failure()) is not None:
             raise error
 
 
-def _only(state: State, wanted: AbstractState, step: int) -> State:
-    """The arrays of `state` that `wanted` has, in its structure; says what is left out."""
+def _select(state: State, wanted: AbstractState, step: int) -> State:
+    """The arrays of `state` that are in `wanted`, in its structure; logs the names of the others."""
     arrays, names = by_name(state), by_name(wanted)
     if left := sorted(arrays.keys() - names):
-        log.info("left out of the checkpoint of step %s, since this run does not train it: %s", f"{step:,}", ", ".join(left))
+        message = "arrays of the checkpoint of step %s that this run does not train, and does not load: %s"
+        log.info(message, f"{step:,}", ", ".join(left))
     return jax.tree.unflatten(jax.tree.structure(wanted), [arrays[name] for name in names])
 
 
-def _everywhere(here: bool) -> bool:
-    """Whether all processes say so."""
+def _on_all_processes(here: bool) -> bool:
+    """Whether `here` is True on every process."""
     return here if jax.process_count() == 1 else bool(np.all(multihost_utils.process_allgather(np.asarray(here))))
 
 
-def _fault(state: State, written: Mapping[str, int] | None) -> ValueError | None:
-    """Why a state that was read is of no use; `written` are its digests as they were saved, if they were."""
+def _restore_error(state: State, written: Mapping[str, int] | None) -> ValueError | None:
+    """The reason why a restored state is unusable, or None; `written` holds its saved digests, None for older states."""
     found, nonfinite = digests(state)
     changed = [] if written is None else differing(found, written)
     if changed:
-        return ValueError(f"what it holds is not what was written: {_some(changed)} changed on the disk")
+        return ValueError(f"its contents differ from the saved digests: {_format_names(changed)} changed on disk")
     return _not_finite(nonfinite) if nonfinite else None
 
 
 def _not_finite(names: Sequence[str]) -> ValueError:
-    return ValueError(f"NaN or infinity in {_some(names)}")
+    return ValueError(f"NaN or infinity in {_format_names(names)}")
 
 
-def _some(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more arrays"
 
 
@@ -272,7 +275,7 @@ def _free_name(path: pathlib.Path) -> pathlib.Path:
 
 
 def _cause(error: BaseException | None) -> str:
-    """What the operating system said, also from within TensorStore's long account of it; else the first line."""
+    """The message of the operating system, extracted from TensorStore's long text if necessary; otherwise the first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__

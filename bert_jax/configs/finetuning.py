@@ -13,7 +13,7 @@ from bert_jax.configs.sections import section
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.heads.head import LAYERS, POOLINGS, TaskHead
-from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, OneOf, Seed, Share
+from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, OneOf, Seed
 from bert_jax.model.config import (
     DTYPES,
     KERNELS,
@@ -68,7 +68,7 @@ class TrainingConfig:
     batch_size: BatchSize = 32
     """Examples of one update, over all devices."""
     learning_rate: Positive = 2e-5
-    warmup_fraction: Share = 0.1
+    warmup_fraction: Fraction = 0.1
     """The fraction of all steps that is warmup (run_classifier.py)."""
     schedule: Annotated[str, OneOf(tuple(FINETUNING))] = "original"
     """"original" (run_classifier.py), "linear" (transformers'), "slanted_triangular" (ULMFiT) or "constant", after the warmup."""
@@ -79,7 +79,7 @@ class TrainingConfig:
     class_weights: tuple[LossWeight, ...] = ()
     """A factor for the loss of each label, in the order of the head's labels. A single 0 stands for "balanced": the weight of a
     label is the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
-    layer_decay: Share = 1.0
+    layer_decay: Fraction = 1.0
     """The learning rate of a layer, as a fraction of that of the layer above (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
     freeze_encoder: bool = False
     """Trains the head alone; embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
@@ -107,7 +107,7 @@ class DistillationConfig:
     teacher: str = ""
     """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name; empty for no distillation."""
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
-    soft_weight: Share = 0.5
+    soft_weight: Fraction = 0.5
     """The weight of the loss against the teacher's softened predictions; the loss against the labels has 1 minus this."""
     hidden_weight: LossWeight = 0.0
     """The weight of the loss between the hidden states of both models, which must have the same hidden size."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from bert_jax.configs.keys import did_you_mean, suggested_keys
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import described, hints, intervals, is_group, kinds_of
+from bert_jax.interface.ranges import hints, intervals, is_group, kinds_of, range_text
 
 UNSET = "null"
 NONE = (UNSET, "none", "None")
@@ -122,7 +122,7 @@ def read_value(flag: str, text: str, hint: Any, now: str = "") -> Any:
         with contextlib.suppress(ValueError, KeyError, OverflowError):
             return _parse(text, kind)
     wanted = " or ".join(map(_type_name, kinds))
-    ranges = "".join(f", {described(one)}" for one in intervals(hint))
+    ranges = "".join(f", {range_text(one)}" for one in intervals(hint))
     raise UserError(f"{flag}: wanted {wanted}{ranges}{now}")
 
 

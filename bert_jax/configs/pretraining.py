@@ -17,13 +17,13 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.examples.config import LONGEST, ExampleConfig
 from bert_jax.interface.ranges import (
-    MOST,
+    MAX_COUNT,
     BatchSize,
     Count,
     CountOrZero,
+    LearningRate,
     Name,
     OneOf,
-    Rate,
     Seed,
 )
 from bert_jax.interface.words import counted
@@ -59,7 +59,7 @@ class PhaseConfig:
     accumulation: BatchSize = 1
     """Microbatches per update (gradient accumulation): the same result, with activations for batch_size / accumulation rows in
     memory."""
-    learning_rate: Rate = 1e-4
+    learning_rate: LearningRate = 1e-4
     warmup_steps: CountOrZero = 0
     continue_schedule: bool = False
     """True: no new warmup; the phase continues the decay of the previous phase (the paper's 128-then-512 run is one schedule)."""
@@ -137,8 +137,8 @@ class PretrainingExperiment:
             raise UserError("the experiment has no phases, so nothing to train; give config.phases at least one with its steps")
         if (self.init_new or self.init_drop) and not self.init_from:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
-        if (steps := self.phase_starts()[-1]) > MOST:
-            raise UserError(f"config.phases have {counted(steps, 'step')} together, which must be at most {MOST:,}; shorten them")
+        if (steps := self.phase_starts()[-1]) > MAX_COUNT:
+            raise UserError(f"config.phases have {counted(steps, 'step')} together, above the limit {MAX_COUNT:,}; shorten them")
         if self.next_sentence and self.model.type_vocab_size < 2:
             raise UserError(
                 f"config.model.type_vocab_size={self.model.type_vocab_size} has no embedding for the second text of a pair; "

@@ -25,7 +25,7 @@ from bert_jax.corpus.workers import available_cores
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser
-from bert_jax.interface.ranges import MOST, InRange
+from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
@@ -35,7 +35,7 @@ _RECIPE_FILE = ".vocabulary.json"  # how the vocabulary was made, so that a late
 _MOST_SHARDS = 99_999  # their names have five digits
 _SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
 _PIECES, _MEGABYTES = Interval(ge=1, le=10_000_000), Interval(ge=1, le=100_000_000)
-_CHARACTERS = Interval(ge=1, le=MOST)
+_CHARACTERS = Interval(ge=1, le=MAX_COUNT)
 _FRACTION = Interval(ge=0, lt=1)
 _USUAL_FRACTION = 0.01
 

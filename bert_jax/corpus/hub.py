@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from bert_jax.corpus.tokenizer_files import VOCAB_FILE, vocabulary_files
-from bert_jax.errors import UserError, looked_for
+from bert_jax.errors import UserError, missing_path
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ("*.json", "vocab.txt", "*.model")
@@ -66,12 +66,12 @@ def on_the_hub(name: str) -> Iterator[Callable[..., pathlib.Path]]:
         yield fetch
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"there is no directory {looked_for(name)}, and the hub has no such model to show; check the name (a private "
+            f"there is no directory {missing_path(name)}, and the hub has no such model to show; check the name (a private "
             "or gated model needs a login: hf auth login)"
         ) from error
     except (httpx2.HTTPError, EntryNotFoundError, OSError, ValueError) as error:
         raise UserError(
-            f"there is no directory {looked_for(name)}, and the hub did not give a model of that name: "
+            f"there is no directory {missing_path(name)}, and the hub did not give a model of that name: "
             f"{_cause(silence or error)}; check the network, or name a directory"
         ) from error
 

@@ -18,7 +18,7 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import MANIFEST, check_manifest, check_sizes, corpus_tokenizer, read_arrays, read_token_counts
 from bert_jax.corpus.shard import SPLITS, shard_name
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
-from bert_jax.errors import UserError, looked_for, nearest
+from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 
 FORMAT = 1
@@ -143,7 +143,7 @@ def read_manifest(directory: pathlib.Path) -> JsonObject:
         raise UserError(f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has made")
     if not directory.is_dir():
         remedy = f"build one with python -m bert_jax.corpus --output={directory} ..."
-        raise UserError(f"corpus {looked_for(directory)} does not exist; {remedy}")
+        raise UserError(f"corpus {missing_path(directory)} does not exist; {remedy}")
     if not (directory / MANIFEST).is_file():
         if not (directory / SETTINGS).is_file():
             raise UserError(f"{directory} is not a corpus (it has no {MANIFEST}); build one with python -m bert_jax.corpus")

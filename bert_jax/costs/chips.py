@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_jax.metrics.report import PEAKS
+from bert_jax.metrics.throughput import PEAKS
 
 GB, GIB = 10**9, 2**30
 
@@ -67,8 +67,8 @@ CHIPS = {
     )
 }
 """Published for Google Cloud (cloud.google.com/tpu/docs, the page of each generation; read in 2026): HBM, its bandwidth, ICI and
-network bandwidth per chip; the bf16 peaks are those of `metrics.report`. v4's share of the network is not published and taken as
-v5e's. Clocks follow from the peaks: peak = clock x cores x matrix units x 2 x width^2 (the two units of v6e and v7x begin two
+network bandwidth per chip; the bf16 peaks are those of `metrics.throughput`. v4's share of the network is not published and taken
+as v5e's. Clocks follow from the peaks: peak = clock x cores x matrix units x 2 x width^2 (the two units of v6e and v7x begin two
 products a cycle each)."""
 
 DCN_LATENCY = 20e-6

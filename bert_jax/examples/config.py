@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Interval
 
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import OneOf, Share, check_ranges
+from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
 
 PAIRS = ("original", "paper", "none")
 LONGEST = 2**15 - 1
@@ -32,16 +32,16 @@ class ExampleConfig:
     """P, examples a row at most."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
     """Of an example's tokens, special ones counted (as the original counts)."""
-    mask_probability: Share = 0.8
+    mask_probability: Fraction = 0.8
     """A chosen token becomes [MASK] with this probability ..."""
-    random_probability: Share = 0.1
+    random_probability: Fraction = 0.1
     """... or a random token with this one; else it is kept."""
     whole_word: bool = False
     """Whether words are chosen, not pieces."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
     """"original": the released code, random next above 50 %; "paper": 50 % exactly; "none": one segment, no NSP,
     and a model without pooler and next-sentence head."""
-    short_probability: Share = 0.1
+    short_probability: Fraction = 0.1
     """Documents with a random shorter target length (short_seq_prob)."""
     duplicates: Annotated[int, Interval(ge=0, le=10_000)] = 0
     """0: new pairs and masks every epoch; k: k fixed versions in turn (dupe_factor)."""

@@ -21,7 +21,7 @@ from bert_jax.examples.assemble import Batch
 from bert_jax.finetuning.data import Data
 from bert_jax.finetuning.warm_start import with_own_head
 from bert_jax.interface.progress import evaluation_progress
-from bert_jax.interface.ranges import MOST
+from bert_jax.interface.ranges import MAX_COUNT
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.embeddings import check_ids
@@ -74,9 +74,9 @@ class Job:
             pad_id=self.data.pad_id,
         )
         self.last_step = training.epochs * self.batches.steps_per_epoch
-        if self.last_step > MOST:
+        if self.last_step > MAX_COUNT:
             raise UserError(
-                f"config.training.epochs={training.epochs} are {counted(self.last_step, 'step')}, above {MOST:,}; lower it"
+                f"config.training.epochs={training.epochs} are {counted(self.last_step, 'step')}, above {MAX_COUNT:,}; lower it"
             )
         self.program: Program = program_of(
             experiment, self.start, self.data.task, train, self.batches.steps_per_epoch, self.mesh

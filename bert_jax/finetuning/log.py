@@ -15,8 +15,8 @@ import numpy as np
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
-from bert_jax.metrics.pictures import draw_task_curves
-from bert_jax.metrics.report import Pace, model_row_flops, training_line
+from bert_jax.metrics.plots import draw_task_curves
+from bert_jax.metrics.throughput import Throughput, model_row_flops, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
@@ -37,7 +37,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
     def __init__(self, job: Job, step: int):
         self._job, self._task, self._done = job, job.data.task, step
         self._row_flops = model_row_flops(job.program.config, job.data.shape.length)
-        self.pace = Pace()
+        self.throughput = Throughput()
         job.directory.mkdir(parents=True, exist_ok=True)
         self.metrics = MetricsWriter(job.directory, resume_step=step or -1) if job.run.is_first else None
         """The writer of `metrics.jsonl`; None where another process writes."""
@@ -71,7 +71,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         rows, length = batch["input_ids"].shape
         self._job.run.watchdog.alive("compilation")
         of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
-        with self.pace.pause(), compiling(of_rows, self._job.prefix):
+        with self.throughput.pause(), compiling(of_rows, self._job.prefix):
             yield
         self._job.run.watchdog.alive("compilation")
 
@@ -82,8 +82,8 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         values = {name: float(value) for name, value in window.items()}
         steps, since = max(values["steps"], 1.0), step - self._done
         flops = values["packed_rows"] * self._row_flops
-        self.pace.add(rows=values["rows"], tokens=values["tokens"], flops=flops)
-        rates = self.pace.report(flops_left=flops / since * (self._job.last_step - step))
+        self.throughput.add(rows=values["rows"], tokens=values["tokens"], flops=flops)
+        rates = self.throughput.report(flops_left=flops / since * (self._job.last_step - step))
         self._done = step
         scores = {"loss": values["loss"] / max(values["weight"], 1e-6)}
         if self._task.head.outputs.has_accuracy:

@@ -24,7 +24,7 @@ from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.words import counted
-from bert_jax.metrics.pictures import draw_sweep
+from bert_jax.metrics.plots import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS
 from bert_jax.runtime.exporting import write_results
 from bert_jax.runtime.independent_processes import ProcessesLost

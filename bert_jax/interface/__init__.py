@@ -1,11 +1,11 @@
-"""The commands' interface: what a person may type, and what is printed.
+"""The command-line interface: flags, ranges of values, progress lines and exit statuses.
 
-In: a command line, counts, errors. Out: parsed flags, checked values, lines of text, an exit status. Below all other folders.
+In: a command line, counts, errors. Out: parsed flags, checked values, lines of text, an exit status. Imports no other folder.
 
-    words.py          counts, sizes and durations in words: "3 epochs", "2h07m"
-    ranges.py         the range of every setting and flag, declared beside its type and checked here
-    flags.py          FlagParser: argparse whose mistakes are UserErrors
+    words.py          counts, sizes and durations as text: "3 epochs", "2h07m"
+    ranges.py         ranges of settings and flags: declared in type annotations, checked here
+    flags.py          FlagParser: argparse that raises UserError
     progress.py       Progress: one line with an estimate of the time left
-    python_files.py   experiment files and task modules: loaded, their faults shown with their own lines alone
-    command.py        run_verb: runs a command's `main`; errors become one sentence and an exit status
+    python_files.py   loads experiment files and task modules; an exception in one becomes a UserError that shows its lines
+    command.py        run_verb: runs the `main` of a command; turns errors into one sentence and an exit status
 """

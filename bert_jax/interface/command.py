@@ -1,4 +1,4 @@
-"""Runs a command: its errors become one sentence and an exit status, its text is UTF-8, its standard streams are whole."""
+"""Runs a command: turns errors into one sentence and an exit status, sets UTF-8, and opens closed standard streams."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from bert_jax.errors import REFUSED, UserError
+from bert_jax.errors import USER_ERROR_STATUS, UserError
 
 
 def run_verb(main: Callable[[], int | None]) -> NoReturn:
-    """Runs a verb's `main` and ends the process: 0 when it returns None or 0, 2 for a `UserError` or too little memory, 130 for
-    Ctrl-C. Text and file names are UTF-8 whatever the locale is, and a closed standard stream stays away from files."""
+    """Runs the `main` of a command and exits: status 0 if it returns None or 0; 2 for a `UserError`, for too little host memory
+    and for an operating-system error with a known remedy; 130 for Ctrl-C; 141 if the reader of standard output has closed it.
+
+    Text and file names are UTF-8 in every locale. Closed standard streams are opened on the null device first.
+    """
     _in_utf8()
     _prepare_streams()
     try:
@@ -22,15 +25,15 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
         _flush_stdout()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        status = REFUSED
+        status = USER_ERROR_STATUS
     except MemoryError as error:
         asked = str(error) or "no more could be allocated"
         print(f"error: this machine's memory ran out ({asked}); end other programs, or take a machine with more", file=sys.stderr)
-        status = REFUSED
+        status = USER_ERROR_STATUS
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         status = 130
-    except BrokenPipeError:  # the reader of our output left (`... | head`): nothing to report, and nothing to report it to
+    except BrokenPipeError:  # the reader of our output ended (`... | head`): not an error
         sys.stderr.close()
         status = 141
     except OSError as error:
@@ -39,49 +42,49 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
             raise
         where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
         print(f"error: {error.strerror}{where}; {remedy}", file=sys.stderr)
-        status = REFUSED
+        status = USER_ERROR_STATUS
     if status:
         _discard_stdout()
     sys.exit(status)
 
 
-_GOES_ON = "free space and give the same command again: it goes on"
-_NAMED = "name a file or directory that is there, of the right kind"
+_GOES_ON = "free disk space and run the same command again: it continues"
+_NAMED = "give an existing path of the right kind (file or directory)"
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), _GOES_ON),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO), _NAMED),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or name another"),
-    **dict.fromkeys((errno.EIO, errno.ESTALE), "the disk or the network behind it fails; use another one"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or give another path"),
+    **dict.fromkeys((errno.EIO, errno.ESTALE), "the disk or the network file system fails; use another one"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "end other programs, or allow more open files (ulimit -n)"),
 }
-"""What a person can do about an error of the system that no one nearer to its cause has explained."""
+"""errno -> remedy, for an OSError that no caller has turned into a UserError."""
 
 
 def require_stdout(remedy: str) -> None:
-    """Raises UserError where standard output is closed (`>&-`), for a verb whose answers go there; others print to nobody."""
+    """Raises UserError if standard output is closed (`>&-`). For commands whose results go there; others do not need it."""
     if sys.stdout is None:
-        raise UserError(f"standard output is closed, so nobody would read the answers; {remedy}")
+        raise UserError(f"standard output is closed, so nobody would read the results; {remedy}")
 
 
 def _in_utf8() -> None:
-    """Starts this process anew in Python's UTF-8 mode where the locale has another encoding (LC_ALL=C with PYTHONUTF8=0).
+    """Restarts this process in Python's UTF-8 mode if the locale has another encoding (LC_ALL=C with PYTHONUTF8=0).
 
-    Else arguments that are not ASCII would be no text, and files would be read and written in that encoding.
+    Otherwise arguments that are not ASCII could not be decoded, and files would be read and written in that encoding.
     """
     if sys.getfilesystemencoding().lower() == "utf-8" or not sys.executable or sys.flags.utf8_mode:
         return
-    os.environ["PYTHONUTF8"] = "1"  # of the processes that this one starts
+    os.environ["PYTHONUTF8"] = "1"  # inherited by child processes
     os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def _prepare_streams() -> None:
-    """Holds closed standard streams open on the null device, else the next file opened would get what is written to them; lets
-    names that have no encoding be printed."""
+    """Opens closed standard streams on the null device, because otherwise the next opened file would take their descriptor and
+    receive what is printed; makes characters without an encoding print as backslash escapes."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is `number`
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
@@ -96,11 +99,11 @@ def _flush_stdout() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise UserError(f"standard output cannot be written: {error.strerror}; send it elsewhere, for example >FILE") from error
+        raise UserError(f"standard output cannot be written: {error.strerror}; redirect it, for example >FILE") from error
 
 
 def _discard_stdout() -> None:
-    """Writes what standard output still holds if it can be written; else Python would report that once more as it ends."""
+    """Flushes standard output; if that fails, opens the null device in its place so that Python reports nothing more at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Command-line flags whose mistakes are UserErrors."""
+"""Parses command-line flags; a mistake raises UserError."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any, NoReturn
 from bert_jax.errors import UserError, nearest
 
 
-def named(text: str) -> str:
-    """The `type=` of a flag that names a file, a model or the like: any text but an empty one."""
+def nonempty(text: str) -> str:
+    """`text` unchanged: the `type=` of a flag that names a file or a model. Raises ArgumentTypeError if it is empty."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"={text} is empty; give a name, or leave the flag out")
     return text
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse whose mistakes are `UserError`s, which names the nearest flag instead of an unknown one, and which refuses a flag
-    that is given twice with different values."""
+    """argparse that raises `UserError`, suggests the most similar flag for an unknown one, and rejects a flag given twice with
+    different values."""
 
     def __init__(self, **arguments: Any):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
-        self.elsewhere: Callable[[str], str] = lambda argument: ""
-        """Says of an argument that is no flag what else it may be."""
+        self.hint_for_unknown: Callable[[str], str] = lambda argument: ""
+        """Returns the hint for an unknown argument, or "" if it has none."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """The values of all flags. Raises UserError for unknown arguments and for a flag given twice with two values."""
+        """The values of all flags. Raises UserError for unknown arguments and for a flag given twice with different values."""
         given = list(sys.argv[1:] if args is None else args)
         self._refuse_contradictions(given)
         values, unknown = self.parse_known_args(given, namespace)
@@ -36,7 +36,7 @@ class FlagParser(argparse.ArgumentParser):
             raise UserError(f"unexpected {unknown[0]!r}: every argument is a flag, --name=value; see {self.prog} --help")
         if unknown:
             flags = [option for action in self._actions for option in action.option_strings]
-            hint = self.elsewhere(unknown[0]) or nearest(unknown[0].partition("=")[0], flags)
+            hint = self.hint_for_unknown(unknown[0]) or nearest(unknown[0].partition("=")[0], flags)
             raise UserError(f"unknown argument {unknown[0]}: {hint}")
         return values
 
@@ -57,7 +57,7 @@ class FlagParser(argparse.ArgumentParser):
                 raise UserError(f"{before} and {text} contradict each other; give one of them")
 
     def error(self, message: str) -> NoReturn:
-        """Raises UserError with the sentence of argparse, where argparse would print it and exit."""
+        """Raises UserError with the message of argparse, where argparse would print it and exit."""
         hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
-        message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # of a type that says what is wrong with --flag=VALUE
+        message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # the message of a `type=` that begins with "=VALUE"
         raise UserError(f"{message}; {hint}see {self.prog} --help")

@@ -14,7 +14,7 @@ from bert_jax.interface.words import duration
 class Progress:
     """One line of progress with an ETA: redrawn in place on a terminal, a plain line every `plain_every` seconds elsewhere.
 
-    What is done before `delay` seconds have passed shows nothing.
+    Nothing is shown before `delay` seconds have passed.
 
     >>> progress = Progress("tokenising", total=8, unit="shards")
     >>> progress.update(3, note="12.1 M tokens")    # tokenising 3/8 shards, 12.1 M tokens, ETA 41s
@@ -37,15 +37,15 @@ class Progress:
         self._every = 0.1 if self._live else plain_every
         self._start = time.monotonic()
         self._first: int | None = None
-        self._shown = self._start + delay - self._every  # as if it had been shown so that the next time is in `delay` seconds
+        self._shown = self._start + delay - self._every  # so that the first line appears after `delay` seconds
         self._delay, self._last_shown = delay, ""
         self._line = ""
 
     def update(self, done: int, note: str = "", total: int | None = None) -> None:
-        """`done` units are finished, of `total` where that is known only now."""
+        """Shows that `done` units are finished; `total` sets the number of units if it was unknown at construction."""
         self._total = self._total if total is None else total
         now = time.monotonic()
-        if self._first is None:  # work found finished at the start says nothing about speed
+        if self._first is None:  # units already finished at the start do not count towards the speed
             self._first, self._start = done, now
         self._line = self._format(done, note, now - self._start)
         if now - self._shown >= self._every:
@@ -53,7 +53,7 @@ class Progress:
             self._draw()
 
     def close(self) -> None:
-        """Draws the last state, and ends the line on a terminal."""
+        """Draws the latest line, and ends it with a line break on a terminal."""
         if self._line and (self._last_shown or not self._delay):
             if self._live or self._line != self._last_shown:
                 self._draw()
@@ -75,14 +75,14 @@ class Progress:
         self._stream.flush()
 
 
-EVALUATION_TOLD = 2.0
-"""Seconds after which an evaluation shows how far it is."""
+EVALUATION_PROGRESS_DELAY = 2.0
+"""Seconds before an evaluation shows its progress."""
 
 
 @contextlib.contextmanager
 def evaluation_progress(what: str, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """A function (rows that are scored, all rows) that shows how far the evaluation of `what` is, once it has taken seconds."""
-    progress = Progress(f"evaluating {what}:", None, "rows", delay=EVALUATION_TOLD)
+    """Yields a function of (rows scored, all rows) that shows the progress of the evaluation of `what`, after a delay of 2 s."""
+    progress = Progress(f"evaluating {what}:", None, "rows", delay=EVALUATION_PROGRESS_DELAY)
     try:
         yield lambda done, total: progress.update(done, total=total) if is_shown else None
     finally:

@@ -1,5 +1,6 @@
-"""Python files of one's own: experiment files, with a function `get_config()` or `get_config(argument)` that returns nested
-settings, and modules that such settings name. What one raises is told with the part of the traceback that lies in it."""
+"""Loads the user's Python files: experiment files, whose function `get_config()` or `get_config(argument)` returns nested
+settings, and task modules that those settings name. An exception in such a file becomes a UserError with the part of the
+traceback that lies in the file."""
 
 from __future__ import annotations
 
@@ -14,27 +15,28 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from bert_jax.errors import UserError, looked_for
+from bert_jax.errors import UserError, missing_path
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def load(given: str, flag: str = "--config") -> dict[str, Any]:
-    """What the experiment file FILE[:ARG] returns, as plain dicts, lists and values; `flag` named it.
+    """The settings of the experiment file FILE[:ARG], as plain dicts, lists and values. `flag` is the flag that named the file.
 
-    Raises UserError for a file that is none or that fails, then with the part of the traceback that lies in the file.
+    Raises UserError if the file does not exist, has no get_config or raises an exception; then with the part of the traceback
+    that lies in the file.
     """
     file, argument = _find(given, flag)
-    module = _module(file, flag, "an experiment file is one with a function get_config()")
+    module = _module(file, flag, "an experiment file is a Python file with a function get_config()")
     get_config = getattr(module, "get_config", None)
     if not callable(get_config):
-        raise UserError(f"{flag}={file} has no function get_config(); see experiments/pretrain/quickstart.py for one that has")
+        raise UserError(f"{flag}={file} has no function get_config(); see experiments/pretrain/quickstart.py for an example")
     takes = get_config.__code__.co_argcount if hasattr(get_config, "__code__") else 0
     if argument is not None and not takes:
         raise UserError(f"{flag}={file}:{argument}: its get_config takes no argument; leave `:{argument}` out")
     if argument is None and takes > len(get_config.__defaults__ or ()):
         documented = re.search(rf"{re.escape(file.name)}:(\S+)", module.__doc__ or "")
-        example = f"{given}:{documented[1]} is one" if documented else "its docstring says which"
+        example = f"for example {given}:{documented[1]}" if documented else "its docstring lists the arguments"
         raise UserError(f"{flag}={given} needs an argument, {flag}={given}:ARG; {example}")
     if argument is None:
         return _plain(_run(file, flag, get_config), file, flag)
@@ -42,7 +44,7 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
         returned = get_config(argument)
     except (LookupError, ValueError) as error:
         raise UserError(
-            f"{flag}={file}:{argument}: its get_config has no use for {argument!r} ({error!r}); see its docstring"
+            f"{flag}={file}:{argument}: its get_config rejects {argument!r} ({error!r}); see its docstring"
         ) from error
     except (Exception, SystemExit):
         returned = _run(file, flag, lambda: get_config(argument))
@@ -50,15 +52,18 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
 
 
 def load_module(given: str, flag: str, wanted: str) -> ModuleType:
-    """The module that the Python file `given` is; a relative one is looked for here, then in the checkout. `flag` named it, and
-    `wanted` says what it should be. Raises UserError for a file that is none or that fails."""
+    """The Python file `given` as a module; a relative path is looked up in the current directory, then in the checkout.
+
+    `flag` is the flag that named the file, `wanted` the sentence about the expected file for the error. Raises UserError if the
+    file does not exist or raises an exception.
+    """
     return _module(_named(given, flag, wanted), flag, wanted)
 
 
 @contextlib.contextmanager
-def faults_told(given: str, flag: str) -> Iterator[None]:
-    """Tells an exception that code of the file `given` has raised, or let through, as that file's: a UserError with its part of
-    the traceback. Others pass, and all do where `given` is empty."""
+def file_errors_explained(given: str, flag: str) -> Iterator[None]:
+    """Turns an exception whose traceback passes through the file `given` into a UserError with that part of the traceback. Other
+    exceptions pass unchanged; all do if `given` is empty."""
     try:
         yield
     except UserError:
@@ -74,7 +79,7 @@ def _named(given: str, flag: str, wanted: str) -> pathlib.Path:
     for path in (pathlib.Path(given), CHECKOUT / given):
         if path.is_file():
             return path.resolve()
-    raise UserError(f"{flag}={looked_for(given)} is no file; {wanted}")
+    raise UserError(f"{flag}={missing_path(given)} is not a file; {wanted}")
 
 
 def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
@@ -83,14 +88,17 @@ def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
     if specification is None or specification.loader is None:
         raise UserError(f"{flag}={file} is not a Python file; {wanted}")
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # where dataclasses look for the types that a class of the file names
+    sys.modules[name] = module  # dataclasses look up the types in a class of the file here
     loader = specification.loader
     _run(file, flag, lambda: loader.exec_module(module))
     return module
 
 
 def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
-    """FILE[:ARG] apart; a relative FILE is looked for here, then in the checkout; the nearest is named if missing."""
+    """FILE[:ARG] as (path, argument); a relative FILE is looked up in the current directory, then in the checkout.
+
+    Raises UserError, with the most similar experiment, if it does not exist.
+    """
     name, colon, argument = given.partition(":")
     for path in (pathlib.Path(name), CHECKOUT / name):
         if path.is_file():
@@ -106,7 +114,8 @@ def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
 
 
 def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
-    """What `action`, code of an experiment file, returns. Raises UserError for whatever it raises, with its own traceback."""
+    """The result of `action`, a call into an experiment file. Raises UserError, with the file's part of the traceback, for any
+    exception."""
     try:
         return action()
     except SyntaxError as error:
@@ -115,22 +124,22 @@ def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
         raise
     except SystemExit as error:
         raise UserError(
-            f"{flag}={file} ended the program (sys.exit({error.code!r})) instead of returning its settings; mend the file"
+            f"{flag}={file} ended the program (sys.exit({error.code!r})) instead of returning its settings; correct the file"
         ) from error
     except Exception as error:
         raise _fault(error, file, flag) from error
 
 
 def _fault(error: Exception, file: pathlib.Path, flag: str) -> UserError:
-    """What says of an exception where in the file it came from."""
+    """The UserError for an exception, with the part of its traceback that begins in the file."""
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if frame.filename == str(file)), len(frames))
-    told = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
-    return UserError(f"{flag}={file} raises {type(error).__name__}; mend the file, here:\n{told.rstrip()}")
+    traced = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
+    return UserError(f"{flag}={file} raises {type(error).__name__}; correct the file here:\n{traced.rstrip()}")
 
 
 def _plain(config: Any, file: pathlib.Path, flag: str) -> dict[str, Any]:
-    """A ConfigDict (anything with items) as plain dicts, lists and values: the only kind of tree that the rest sees."""
+    """A ConfigDict (anything with `items`) as plain dicts, lists and values, the only kind of tree that callers handle."""
 
     def plain(node: Any) -> Any:
         if hasattr(node, "items"):
@@ -138,5 +147,5 @@ def _plain(config: Any, file: pathlib.Path, flag: str) -> dict[str, Any]:
         return [plain(value) for value in node] if isinstance(node, list | tuple) else node
 
     if not hasattr(config, "items"):
-        raise UserError(f"{flag}={file}: its get_config returns {config!r}, and a ConfigDict or dict is wanted; mend the file")
+        raise UserError(f"{flag}={file}: its get_config returns {config!r}; it must return a ConfigDict or a dict")
     return plain(config)

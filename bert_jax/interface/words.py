@@ -1,23 +1,23 @@
-"""Counts, sizes and durations as a person writes them."""
+"""Formats counts, sizes and durations for log lines and errors."""
 
 from __future__ import annotations
 
 PLURALS = {"batch": "batches", "entry": "entries", "pass": "passes", "process": "processes", "vocabulary": "vocabularies"}
-"""Of the nouns that `counted` is given, those that take more than an s."""
+"""Nouns passed to `counted` whose plural is not noun + s."""
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun as a person writes them: "1 epoch", "1,234 rows", "0 batches"."""
+    """The number with its noun in the singular or plural: "1 epoch", "1,234 rows", "0 batches"."""
     return f"{number:,} {noun if number == 1 else PLURALS.get(noun, noun + 's')}"
 
 
 def byte_unit(size: float) -> tuple[float, str]:
-    """The bytes of a unit in which a progress towards `size` bytes is told, and its name: of less than 10 MB in kB."""
+    """(bytes in a unit, its name) for progress towards `size` bytes: MB, or kB below 10 MB."""
     return (1e6, "MB") if size >= 1e7 else (1e3, "kB")
 
 
 def duration(seconds: float) -> str:
-    """`seconds` as a person says it: 42s, 3m05s, 2h07m, 4d03h."""
+    """`seconds` as text: 42s, 3m05s, 2h07m, 4d03h."""
     s = max(0, round(seconds))
     if s < 60:
         return f"{s}s"

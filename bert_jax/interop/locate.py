@@ -6,7 +6,7 @@ import os
 import pathlib
 
 from bert_jax.corpus.hub import HUB_FILES, is_hub_name, on_the_hub
-from bert_jax.errors import UserError, looked_for
+from bert_jax.errors import UserError, missing_path
 from bert_jax.interop.directory import aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
 
@@ -27,7 +27,7 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
         if is_hub_name(name):
             return from_hub(name)
         raise UserError(
-            f"there is no {looked_for(path)}; name a directory that holds {CONFIG} and {WEIGHTS}, a workdir, "
+            f"there is no {missing_path(path)}; name a directory that holds {CONFIG} and {WEIGHTS}, a workdir, "
             "or a model of the hub as OWNER/NAME"
         )
     if not path.is_dir():

@@ -1,9 +1,9 @@
-"""Sums to numbers, and numbers to files and pictures.
+"""Computes metrics from summed counts, and writes them to files, plots and log lines.
 
-In: sums of steps. Out: metrics.jsonl, TensorBoard event files, results.json, curves.png, log lines.
+In: sums from train and evaluation steps. Out: metrics.jsonl, TensorBoard event files, results.json, curves.png, log lines.
 
-    scores.py     sums -> losses, accuracies, perplexity; the word-frequency baseline
-    report.py     speed, utilisation and the line about them
-    writer.py     metrics.jsonl, event files, results.json
-    pictures.py   curves.png
+    scores.py      sums -> losses, accuracies, perplexity; unigram and NSP baselines
+    throughput.py  rows and tokens per second, model FLOPs utilisation; the log line of a step
+    writer.py      metrics.jsonl, event files, results.json
+    plots.py       curves.png
 """

@@ -1,11 +1,11 @@
-"""Numbers from summed counts: pure functions, so that a mean over uneven batches and processes is exact.
+"""Computes scores from summed counts. Sums are divided last, so means over uneven batches and processes are exact.
 
-The counts of one or many batches (what a training or evaluation step returns, summed) are a mapping with these keys:
+The sums over one or more batches, which training and evaluation steps return, are a mapping with these keys:
 
     mlm_loss      sum of the cross-entropies of the predicted tokens, in nats
-    mlm_correct   how many of them the most probable token hits
-    mlm_targets   how many there are
-    nsp_loss, nsp_correct, nsp_examples    the same for next sentence prediction, absent or zero without it
+    mlm_correct   number of them whose most probable token is the target
+    mlm_targets   number of predicted tokens
+    nsp_loss, nsp_correct, nsp_examples    the same for next sentence prediction, absent or zero without NSP
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 def summarise(sums: Mapping[str, float]) -> dict[str, float]:
-    """Losses, perplexity and accuracies of summed counts. A task without a target has no numbers."""
+    """The losses, perplexity and accuracies of summed counts. An objective without targets (MLM or NSP) is left out."""
     scores = {}
     if targets := float(sums.get("mlm_targets", 0)):
         scores["mlm_loss"] = float(sums["mlm_loss"]) / targets
@@ -32,16 +32,17 @@ def summarise(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss), infinite instead of an overflow."""
+    """exp(loss); infinity where exp would overflow."""
     return math.exp(loss) if loss < 700 else math.inf if loss >= 700 else math.nan
 
 
 def unigram_baseline(token_counts: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """What word frequency alone scores on `targets`: the bar that a model has to pass to have learned anything.
+    """The MLM accuracy and loss of the unigram distribution, which ignores the context: a model with no better scores has learned
+    nothing.
 
-    token_counts int64 [V] are of the training split; targets int [...] are the held-out predictions, -1 where unused. The
-    accuracy is that of always answering the most frequent token; the loss is the cross-entropy of the counts smoothed by adding
-    one to each (Laplace), so that a token never seen in training costs much but not infinitely much.
+    token_counts: int64 [V], of the training split; targets: int [...], the target ids of held-out rows, -1 where unused. The
+    accuracy is that of always predicting the most frequent token; the loss is the cross-entropy with add-one (Laplace)
+    smoothing, which is finite for tokens without a count.
     """
     vocabulary = token_counts.shape[0]
     used = np.asarray(targets)[np.asarray(targets) >= 0]
@@ -59,8 +60,8 @@ def unigram_baseline(token_counts: np.ndarray, targets: np.ndarray) -> dict[str,
 
 
 def next_sentence_baseline(labels: np.ndarray) -> dict[str, float]:
-    """The NSP accuracy of the better of the two constant answers on `labels` (int [...]; 0 follows, 1 random, -1 no example): a
-    model that scores no more has learned nothing of next sentences. {} where there is no example."""
+    """The NSP accuracy of always predicting the more frequent label (int [...]: 0 = next sentence, 1 = random, -1 = no example);
+    a model with no better accuracy has learned nothing about NSP. {} if there is no example."""
     used = np.asarray(labels)[np.asarray(labels) >= 0]
     if not used.size:
         return {}

@@ -1,7 +1,7 @@
-"""The files of a run that others read: `metrics.jsonl`, TensorBoard event files, `results.json`.
+"""Writes the metrics of a run: `metrics.jsonl`, TensorBoard event files, `results.json`.
 
-`metrics.jsonl` is the truth: one JSON object a line with its `step`, appended as the run goes. The event files are made from it
-whenever a run starts, so the two agree after any kill.
+`metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. The event files are
+rewritten from it whenever a run starts, so the two agree after any kill.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ EVENTS = "tensorboard"
 class MetricsWriter:
     """Appends to `WORKDIR/metrics.jsonl` and to the event files under `WORKDIR/tensorboard/`.
 
-    A run that continues from `resume_step` first drops the lines of later steps, which it is about to repeat, and a last line
-    that a kill cut short; then every step appears once. So the loop writes a step's lines before it saves that step's checkpoint.
+    A run that continues from `resume_step` first removes the lines of later steps, which it is about to repeat, and an incomplete
+    last line, so every step appears once. Therefore the training loop writes the lines of a step before its checkpoint.
 
-    A disk that takes no more (full, over its quota) ends no run: lines are kept until it takes them again.
+    A full disk or an exceeded quota does not end the run: lines are kept in memory until they can be written.
 
     >>> with MetricsWriter(workdir, resume_step=0) as metrics:
     ...     metrics.write(10, {"train/loss": 9.1, "train/mlm_accuracy": 0.02})
@@ -42,11 +42,11 @@ class MetricsWriter:
 
     def __init__(self, workdir: pathlib.Path, resume_step: int):
         self._path = workdir / METRICS
-        _forget_after(self._path, resume_step)
-        self._file = self._path.open("ab", buffering=0)  # into the kernel at once: a kill of this process loses nothing
+        _drop_later_lines(self._path, resume_step)
+        self._file = self._path.open("ab", buffering=0)  # unbuffered, so a kill of this process loses no line
         self._unwritten = b""
         self._failed = False
-        # Not tensorboardX's FileWriter: its thread ends at the first error, and ten records later the run would hang.
+        # Not tensorboardX's FileWriter: its thread ends at the first error, and the run would block after ten more records.
         self._events: EventsWriter | None = None
         self._directory = workdir / EVENTS
         self._write_events(None)
@@ -58,7 +58,7 @@ class MetricsWriter:
         self.close()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One line. Names are `GROUP/NAME` (`train/loss`, `heldout/mlm_accuracy`); a value that is not finite becomes null."""
+        """Appends one line. Names are `GROUP/NAME` (`train/loss`, `heldout/mlm_accuracy`); NaN and infinities become null."""
         numbers = {name: float(value) for name, value in values.items()}
         record: JsonObject = {"step": int(step), "time": round(time.time(), 3)}
         record |= {name: number if math.isfinite(number) else None for name, number in numbers.items()}
@@ -66,37 +66,37 @@ class MetricsWriter:
         if self._write_lines():
             self._write_events(record)
         else:
-            self._close_events()  # made anew from the lines, once they are there
+            self._close_events()  # rewritten from the lines once those are written
 
     def close(self) -> None:
-        """Ends the files; a line written afterwards is an error."""
+        """Closes the files; `write` must not be called afterwards."""
         if not self._write_lines():
             log.warning("lost %s of %s", counted(self._unwritten.count(b"\n"), "line"), self._path)
         elif self._events is None:
             self._write_events(None)
         try:
             self._file.close()
-        except OSError as error:  # a network file system may tell only now
+        except OSError as error:  # a network file system may report a failed write only on close
             log.warning("the last lines of %s may be lost (%s)", self._path, error.strerror)
         self._close_events()
 
     def _write_lines(self) -> bool:
-        """Whether all lines so far are in the file."""
+        """Writes the pending lines. Returns whether all are in the file."""
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
         except OSError as error:
             if not self._failed:
-                log.warning(
-                    "%s takes no more lines (%s); they are kept until it does, and training goes on", self._path, error.strerror
-                )
+                message = "lines cannot be written to %s (%s); they are kept in memory until they can, and training continues"
+                log.warning(message, self._path, error.strerror)
             self._failed = True
             return False
         self._failed = False
         return True
 
     def _write_events(self, record: JsonObject | None) -> None:
-        """Adds one record to the event file; where there is none (at the start, after a failure) all to a new one."""
+        """Appends one record to the event file; without an open file (at the start, after a failure) writes all records to a new
+        one."""
         try:
             if self._events is None:
                 self._directory.mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ class MetricsWriter:
             elif record is not None:
                 self._events.write_event(_event(record))
             self._events.flush()
-        except OSError:  # a file that broke off is no event file
+        except OSError:  # an incomplete event file is unusable
             self._close_events()
 
     def _close_events(self) -> None:
@@ -119,14 +119,14 @@ class MetricsWriter:
 
 
 def read_metrics(path: pathlib.Path) -> list[JsonObject]:
-    """The records of a `metrics.jsonl` in order; lines that are not whole (a kill in mid-write) are left out."""
+    """The records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
     if not path.exists():
         return []
     return [record for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if (record := _parse(line))]
 
 
 def write_json(path: pathlib.Path, value: Json) -> None:
-    """Writes `value` so that a reader sees the old file or the new one, whole, whenever the machine stops."""
+    """Writes `value` as JSON atomically: a reader sees the complete old file or the complete new one."""
     text = json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
     write_text(path, text)
 
@@ -140,7 +140,7 @@ def _event(record: JsonObject) -> Event:
     return Event(step=record["step"], wall_time=record.get("time"), summary=Summary(value=values))
 
 
-def _forget_after(path: pathlib.Path, step: int) -> None:
+def _drop_later_lines(path: pathlib.Path, step: int) -> None:
     if not path.exists():
         return
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -159,7 +159,7 @@ def _parse(line: str) -> JsonObject | None:
 
 
 def _finite(value: Json) -> Json:
-    """`value` with null for every float that JSON cannot say (NaN, infinities)."""
+    """`value` with None for every float that JSON cannot represent (NaN, infinities)."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Any, NoReturn, TextIO
 
 from bert_jax.corpus.files import JsonObject, parse_json
-from bert_jax.errors import UserError, looked_for, nearest
+from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 from bert_jax.tasks.tables import is_whole
 
@@ -187,7 +187,7 @@ def _unreadable(path: str, error: Exception) -> NoReturn:
     name = path if path == "standard input" else f"--input={path}"
     reason = getattr(error, "strerror", None)
     if isinstance(error, FileNotFoundError):
-        raise UserError(f"--input={looked_for(path)} cannot be read: {reason}; name a file that is there") from error
+        raise UserError(f"--input={missing_path(path)} cannot be read: {reason}; name a file that is there") from error
     if reason:
         raise UserError(f"{name} cannot be read: {reason}; name a file of text that you may read") from error
     raise UserError(f"{name} cannot be read: it is not a whole gzip file ({error}); copy or make it again") from error

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from bert_jax.interface.words import counted
-from bert_jax.metrics.pictures import draw_curves
-from bert_jax.metrics.report import Pace, training_line
+from bert_jax.metrics.plots import draw_curves
 from bert_jax.metrics.scores import summarise
+from bert_jax.metrics.throughput import Throughput, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
@@ -36,7 +36,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
     def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int):
         self._experiment, self._run = program.experiment, run
         self._last_step = program.experiment.phase_starts()[-1]
-        self.pace = Pace()
+        self.throughput = Throughput()
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
         _log_start(program, corpora, step)
@@ -61,14 +61,14 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
             100 * plan["random_next_fraction"],
             100 * plan["padding_fraction"],
         )
-        self.pace = Pace()
+        self.throughput = Throughput()
 
     def training(self, step: int, phase: Phase, window: Mapping[str, Any]) -> None:
         """Writes a log line and a record in `metrics.jsonl`: means over the steps since the last one, whose sums are `window`."""
         rows, steps = float(window["rows"]), max(float(window["steps"]), 1.0)
         flops = rows * phase_row_flops(self._experiment, phase.index)
-        self.pace.add(rows=rows, tokens=float(window["tokens"]), flops=flops)
-        rates = self.pace.report(flops_left(self._experiment, step))
+        self.throughput.add(rows=rows, tokens=float(window["tokens"]), flops=flops)
+        rates = self.throughput.report(flops_left(self._experiment, step))
         scores = summarise(window)
         log.info(training_line(step, self._last_step, scores, rates, jax.devices()[0].device_kind, jax.device_count()))
         if float(window["skipped"]):

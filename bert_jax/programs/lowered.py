@@ -21,7 +21,7 @@ from bert_jax.corpus.files import Json, read_object
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import RowShape, assemble_features
 from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.metrics.report import model_row_flops
+from bert_jax.metrics.throughput import model_row_flops
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.programs.finetuning import shared, training_program
 from bert_jax.programs.pretraining import jitted_eval_step, phase_row_flops, pretraining_program, trained_parameters
@@ -49,7 +49,7 @@ class StepProgram:
     length: int
     """Tokens of a row."""
     flops: float
-    """Model FLOPs of the step over all devices, by `metrics.report.row_flops`."""
+    """Model FLOPs of the step over all devices, by `metrics.throughput.row_flops`."""
 
     def arguments(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
         """The arguments of the step by name: "parameters", "optimizer" (of a training step) and "batch"."""

@@ -12,15 +12,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.metrics.report import model_row_flops
+from bert_jax.metrics.throughput import model_row_flops
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.sharding.rules import (
     BATCH,
     check_batch_size,
     parameter_shardings,
-    spread_over_data,
     state_shardings,
     with_shardings,
+    zero_shardings,
 )
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import PRETRAINING, Objective
@@ -100,7 +100,7 @@ def _layout(
     abstract = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), nn.unbox(boxed))
     params = parameter_shardings(boxed, mesh)
     if experiment.mesh.zero_sharding:
-        params = spread_over_data(params, abstract.params, mesh)
+        params = zero_shardings(params, abstract.params, mesh)
     return abstract, state_shardings(abstract, params, mesh)
 
 

@@ -21,7 +21,7 @@ import jax
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import CorruptedCorpus
-from bert_jax.errors import REFUSED
+from bert_jax.errors import USER_ERROR_STATUS
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.flags import Flags
@@ -119,7 +119,7 @@ def _leave_the_others(error: Exception) -> NoReturn:
     if isinstance(error, OutOfMemory | CorruptedCorpus):
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
-        os._exit(REFUSED)  # a restart would fail again, so the exit status is not that of a hang
+        os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status is not that of a hang
     sys.stderr.write(
         f"process {jax.process_index()} of {jax.process_count()} lost the other processes: {str(error).splitlines()[0]}\n"
         "look for the process that ended first and why; the same command on all of them continues from the last checkpoint\n"

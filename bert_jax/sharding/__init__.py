@@ -1,8 +1,8 @@
-"""Devices and who holds what: the mesh, and one table from the model's axis names to mesh axes.
+"""The device mesh, and one table of rules from the model's logical axis names to mesh axes.
 
 In: axis names of parameters and activations, a list of devices. Out: a Mesh and a NamedSharding for every array.
 
     mesh.py            the mesh of axes `data`, `fsdp`, `tensor`
-    rules.py           the table, and the shardings that follow from it
-    out_of_memory.py   a device's or the host's memory ran out: the figures, and an error with remedies
+    rules.py           the table of rules; shardings of parameters, optimizer state and batches
+    out_of_memory.py   turns out-of-memory errors of devices and the host into an error with figures and remedies
 """

@@ -21,62 +21,62 @@ from bert_jax.interface.words import counted
 AXES = ("data", "fsdp", "tensor")
 ACROSS_SLICES = ("auto", "data", "fsdp")
 REDUCE_DTYPES = ("float32", "bfloat16")
-Along = Annotated[int, Interval(ge=-1, le=2**20)]
+AxisSize = Annotated[int, Interval(ge=-1, le=2**20)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """How many devices stand along each axis; -1 (for one of them) takes all that are left.
+    """The number of devices along each mesh axis; -1, on one axis at most, means all remaining devices.
 
-    data: rows are split; every device computes with whole parameters (and keeps a part of them: `zero_sharding`).  fsdp: rows are
-    split, and parameters in the products too.  tensor: heads, feed-forward width and vocabulary are split.
+    data: splits the rows; every device computes with whole parameters (and stores a part of them: `zero_sharding`).  fsdp: splits
+    the rows and the parameters.  tensor: splits heads, feed-forward width and vocabulary.
 
-    On several TPU slices, whose chips reach those of other slices over a network 30 to 100 times slower than their own links,
-    the axis that talks least crosses it. `data` sends gradients, once a step; `fsdp` gathers the parameters twice for every
-    microbatch and scatters their gradients, so it crosses only where `data` has too few devices; `tensor` talks in every layer,
-    and never crosses.
+    Between TPU slices the network is 30 to 100 times slower than between the chips of a slice, so the axis with the least
+    communication spans the slices. `data` reduces gradients once a step; `fsdp` gathers the parameters twice for every
+    microbatch and scatters their gradients, so it spans slices only if `data` has too few devices; `tensor` communicates in
+    every layer and never spans slices.
     """
 
-    data: Along = -1
-    fsdp: Along = 1
-    tensor: Along = 1
+    data: AxisSize = -1
+    fsdp: AxisSize = 1
+    tensor: AxisSize = 1
     zero_sharding: bool = True
-    """Whether every device of `data` keeps and updates a part of parameters and optimizer (ZeRO, arXiv:1910.02054), which are
-    gathered for each step, or all of them. Fine-tuning repeats them, and so does a mesh with both fsdp and tensor above 1."""
+    """ZeRO (arXiv:1910.02054): whether parameters and optimizer state are sharded over `data` and gathered for each step, or
+    replicated. Fine-tuning replicates them, and so does a mesh with both fsdp and tensor above 1."""
     reduce_dtype: Annotated[str, OneOf(REDUCE_DTYPES)] = "float32"
-    """In which gradients of kernels and tables travel between the devices of `data` and add up: "float32" or "bfloat16", which
-    is half the traffic. For pretraining."""
+    """The dtype in which gradients of kernels and embedding tables are reduced over `data`: "float32", or "bfloat16" for half the
+    network traffic. Pretraining only."""
     across_slices: Annotated[str, OneOf(ACROSS_SLICES)] = "auto"
-    """Which axis crosses the network between slices: "auto" gives `data` as many of them as it divides into, and the rest to
-    `fsdp`; "data" or "fsdp" takes all. Means nothing on one slice."""
+    """Which axis spans the slices: "auto" places as many slices along `data` as its size is divisible by, and the
+    rest along `fsdp`; "data" or "fsdp" places all along that axis. No effect on one slice."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "mesh")
         for axis in AXES:
             size = getattr(self, axis)
             if size == 0:
-                raise UserError(f"mesh.{axis}={size} must be at least 1, or -1 for all devices that are left")
+                raise UserError(f"mesh.{axis}={size} must be at least 1, or -1 for all remaining devices")
         if sum(getattr(self, axis) == -1 for axis in AXES) > 1:
             raise UserError("only one of mesh.data, mesh.fsdp and mesh.tensor can be -1")
 
 
 def mesh_shape(config: MeshConfig, devices: int) -> tuple[int, int, int]:
-    """The sizes of (data, fsdp, tensor) on that many devices. Raises UserError where they do not multiply to it."""
+    """The sizes of (data, fsdp, tensor) on `devices` devices. Raises UserError if their product cannot be `devices`."""
     sizes = [getattr(config, axis) for axis in AXES]
     fixed = math.prod(size for size in sizes if size != -1)
     if devices % fixed or (-1 not in sizes and fixed != devices):
         raise UserError(
-            f"mesh {_written(sizes)} needs {'a multiple of ' if -1 in sizes else ''}{counted(fixed, 'device')}, and "
+            f"mesh {_format_sizes(sizes)} needs {'a multiple of ' if -1 in sizes else ''}{counted(fixed, 'device')}, and "
             f"there are {devices}; "
-            "set one axis to -1 to take what is there"
+            "set one axis to -1 to use all remaining devices"
         )
     data, fsdp, tensor = (devices // fixed if size == -1 else size for size in sizes)
     return data, fsdp, tensor
 
 
 def slices_along(config: MeshConfig, shape: Sequence[int], slices: int) -> tuple[int, int, int]:
-    """How many slices stand along (data, fsdp, tensor) of a mesh of `shape`, by the rule that `MeshConfig` states. Raises
-    UserError with the sizes that would do."""
+    """The number of slices along (data, fsdp, tensor) of a mesh of `shape`, by the rule in `MeshConfig`. Raises UserError, with
+    sizes that are possible, if the slices cannot be placed."""
     data, fsdp, tensor = shape
     asked = config.across_slices
     if asked != "auto":
@@ -92,24 +92,24 @@ def slices_along(config: MeshConfig, shape: Sequence[int], slices: int) -> tuple
     if fsdp % along_fsdp:
         own = data * fsdp * tensor // slices
         raise UserError(
-            f"mesh {_written(shape)} does not divide over {slices} slices of {counted(own, 'device')}: mesh.tensor "
-            f"never crosses slices; "
-            f"choose one that divides {own}"
+            f"mesh {_format_sizes(shape)} does not divide over {slices} slices of {counted(own, 'device')}: mesh.tensor "
+            f"never spans slices; "
+            f"choose a size that divides {own}"
         )
     return along_data, along_fsdp, 1
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all of them), as `device_grid` lays it out."""
+    """The mesh over `devices` (default: all), in the order of `device_grid`."""
     return Mesh(device_grid(config, jax.devices() if devices is None else devices), AXES)
 
 
 def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray:
     """The devices as an array [data, fsdp, tensor].
 
-    On TPU an axis takes whole sides of the torus where sizes allow, else parts of sides, and `tensor`, the most talkative, gets
-    the nearest chips. Several slices stand one behind the other along the axes of `slices_along`. Raises UserError where the
-    devices cannot be laid out so.
+    On TPU an axis spans whole dimensions of the torus where sizes allow, otherwise parts of them; `tensor`, which communicates
+    most, gets neighbouring chips. Several slices are concatenated along the axes of `slices_along`. Raises UserError if the
+    devices cannot be arranged in this way.
     """
     shape = mesh_shape(config, len(devices))
     slices: dict[int, list[jax.Device]] = {}
@@ -118,7 +118,8 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
     sizes = [len(slices[i]) for i in sorted(slices)]
     if len(set(sizes)) > 1:
         raise UserError(
-            f"the slices differ in their devices ({', '.join(map(str, sizes))}), and a mesh needs as many of each; leave some out"
+            f"the slices have different numbers of devices ({', '.join(map(str, sizes))}); a mesh needs the same "
+            "number of each; use equal slices"
         )
     across = slices_along(config, shape, len(slices))
     within = [size // count for size, count in zip(shape, across, strict=True)]
@@ -134,32 +135,32 @@ def _slice_grid(shape: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarr
     if not sides:
         fits = max(n for n in range(1, len(devices)) if _box(devices[:n]))
         raise UserError(
-            f"{len(devices)} TPU devices do not fill a box of chips, which a mesh needs; take a number that does, such as {fits}"
+            f"{len(devices)} TPU devices do not fill a box of chips, as a mesh requires; use a number that does, such as {fits}"
         )
     reason: Exception | None = None
     for split in (False, True):
         try:
             return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=split)
-        except (NotImplementedError, TypeError, ValueError) as error:  # all three for a side such as 28, in JAX 0.10
+        except (NotImplementedError, TypeError, ValueError) as error:  # JAX 0.10 raises any of these, e.g. for side 28
             reason = error
     products = sorted({math.prod(sides[i] for i in range(len(sides)) if chosen >> i & 1) for chosen in range(1 << len(sides))})
     raise UserError(
-        f"mesh {_written(shape)} cannot be laid out on {'x'.join(map(str, sides))} TPU devices; choose sizes of mesh.fsdp and "
-        f"mesh.tensor among the products of those sides ({', '.join(map(str, products))})"
+        f"mesh {_format_sizes(shape)} cannot be arranged on {'x'.join(map(str, sides))} TPU devices; choose mesh.fsdp and "
+        f"mesh.tensor among the products of these dimensions ({', '.join(map(str, products))})"
     ) from reason
 
 
 def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """How many TPU devices stand along each dimension, the cores of a chip among them; () where they do not fill the box."""
+    """The number of TPU devices along each dimension of their box, cores of a chip included; () if they do not fill it."""
     places = {(*device.coords, device.core_on_chip) for device in devices}
     sides = tuple(max(along) - min(along) + 1 for along in zip(*places, strict=True))
     sides = sides if sides[-1] > 1 else sides[:-1]
     return sides if math.prod(sides) == len(places) == len(devices) else ()
 
 
-def sides_along(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """The sides of the box of chips that `devices`, in their order, run through like the digits of a number, slowest first; where
-    they do not, or are of several slices or no TPUs, the one number of them."""
+def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
+    """The dimensions of the box of chips that `devices` enumerate in row-major order, slowest first; (len(devices),) if they are
+    in another order, on several slices, or not TPUs."""
     whole = (len(devices),)
     if devices[0].platform != "tpu" or len({getattr(device, "slice_index", 0) or 0 for device in devices}) > 1:
         return whole
@@ -174,5 +175,5 @@ def sides_along(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     return sides if (np.sum(moves, axis=0) <= 1).all() else whole
 
 
-def _written(sizes: Iterable[int]) -> str:
+def _format_sizes(sizes: Iterable[int]) -> str:
     return " x ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))

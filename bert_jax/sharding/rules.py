@@ -1,4 +1,4 @@
-"""One table from the model's axis names to mesh axes, and the shardings that follow from it."""
+"""One table of rules from the model's logical axis names to mesh axes, and the shardings computed from it."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("norm", None),
     ("layers", None),
 )
-"""Parameters: kernels are split over `fsdp` along the model width and over `tensor` along heads, feed-forward width or
-vocabulary; LayerNorm and biases of width D are whole everywhere (D numbers a device, not worth a collective)."""
+"""Rules for parameters: kernels are split over `fsdp` along the model width and over `tensor` along heads, feed-forward width or
+vocabulary; LayerNorm and biases of width D are replicated (D numbers a device, too few for a collective)."""
 
 ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
     (name, None if name == "embed" else axes) for name, axes in RULES
 )
-"""Activations: rows over `data` and `fsdp`; their width stays whole, since `fsdp` already splits the rows."""
+"""Rules for activations: rows are split over `data` and `fsdp`; the model width is not split, since `fsdp` splits the rows."""
 
-SMALL = 2**15
-"""Numbers of a layer's array below which it is not worth a collective of its own."""
+MIN_ZERO_SIZE = 2**15
+"""Elements per layer below which an array stays replicated: a collective would cost more than it saves."""
 
 BATCH = PartitionSpec(("data", "fsdp"))
-"""Every array of a batch is split along its rows."""
+"""Every array of a batch is split along its rows, the first dimension."""
 
 
 def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
-    """NamedShardings for a tree of boxed (abstract) parameters, as `abstract_parameters` gives them.
+    """The NamedShardings of a tree of boxed (abstract) parameters, the output of `abstract_parameters`.
 
-    Raises UserError naming the parameter, the dimension and the axis where a dimension does not divide over its mesh axis.
+    Raises UserError, naming the parameter, the dimension and the axis, if a dimension is not divisible by its mesh
+    axis.
     """
     specs = nn.logical_to_mesh(nn.get_partition_spec(boxed), RULES)
 
@@ -58,14 +59,14 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
                 remedy = (
                     "set model.vocab_multiple=128"
                     if "word_embeddings" in name or name == "mlm_head/bias"
-                    else f"choose a mesh.{axis} that does"
+                    else f"choose a mesh.{axis} that divides it"
                 )
                 raise UserError(
                     f"parameter {name} has a dimension of {size} that does not divide over mesh.{axis}={parts}; {remedy}"
                 )
         return NamedSharding(mesh, spec)
 
-    # not nn.unbox, which would constrain these shapes as if they were arrays where a mesh is set
+    # nn.unbox would apply a sharding constraint to these shapes, as if they were arrays, when a mesh is set
     def shape(box: nn.Partitioned[jax.ShapeDtypeStruct] | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return box.unbox(apply_constraint=False) if isinstance(box, nn.Partitioned) else box
 
@@ -74,8 +75,8 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
 
 
 def state_shardings(state: AbstractArrays, params_shardings: Shardings, mesh: Mesh) -> Shardings:
-    """Shardings of a whole `TrainState` (abstract): every subtree shaped like the parameters is laid out as they are, the
-    rest repeated."""
+    """The shardings of an abstract `TrainState`: a subtree with the structure of the parameters is sharded like them, the rest is
+    replicated."""
     structure: object = jax.tree.structure(params_shardings)
     replicated = NamedSharding(mesh, PartitionSpec())
 
@@ -85,21 +86,23 @@ def state_shardings(state: AbstractArrays, params_shardings: Shardings, mesh: Me
     return jax.tree.map(lambda tree: params_shardings if is_params(tree) else replicated, state, is_leaf=is_params)
 
 
-def can_spread(mesh: Mesh) -> bool:
-    """Whether steps on `mesh` run in a `jax.shard_map` over "data", as state that is spread needs. Not where `fsdp` and `tensor`
-    both split arrays: XLA's partitioner then aborts on a lookup in a table (jax 0.10.2), and the state is in parts already."""
+def supports_zero(mesh: Mesh) -> bool:
+    """Whether the state can be sharded over "data" (ZeRO): the step then runs in a `jax.shard_map` over "data". False if `fsdp`
+    and `tensor` both split arrays: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2), and the state is sharded
+    already."""
     return mesh.shape["data"] > 1 and 1 in (mesh.shape["fsdp"], mesh.shape["tensor"])
 
 
-def spread_over_data(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -> Shardings:
-    """The `shardings` of parameters (`abstract` says their shapes) split over "data" as well, so that every device keeps and
-    updates a part of each (ZeRO, arXiv:1910.02054).
+def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -> Shardings:
+    """The `shardings` of parameters with "data" added, so that every device stores and updates a part of each parameter (ZeRO,
+    arXiv:1910.02054). `abstract` holds the shapes.
 
-    An array is split along its first dimension that is whole and divides over the axis, the layers aside; one that has none, or
-    fewer than SMALL numbers a layer, stays as it is. The last dimension is the worst: it fills the lanes of a TPU.
+    An array is split along its first unsplit dimension divisible by the size of "data", the stacked layers excepted.
+    An array without such a dimension, or with fewer than MIN_ZERO_SIZE elements per layer, keeps its sharding. The last dimension
+    is the worst choice, since it fills the lanes of a TPU.
     """
     parts = mesh.shape["data"]
-    if not can_spread(mesh):
+    if not supports_zero(mesh):
         return shardings
 
     def spread(path: tuple[jax.tree_util.DictKey, ...], sharding: NamedSharding, array: jax.ShapeDtypeStruct) -> NamedSharding:
@@ -107,7 +110,7 @@ def spread_over_data(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh)
         spec = [axis if axis and mesh.shape[axis] > 1 else None for axis in sharding.spec]
         spec += [None] * (array.ndim - len(spec))
         free = [d for d in range(stacked, array.ndim) if spec[d] is None and array.shape[d] % parts == 0]
-        if not free or math.prod(array.shape[stacked:]) < SMALL:
+        if not free or math.prod(array.shape[stacked:]) < MIN_ZERO_SIZE:
             return sharding
         spec[free[0]] = "data"
         return NamedSharding(mesh, PartitionSpec(*spec))
@@ -116,17 +119,18 @@ def spread_over_data(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh)
 
 
 def data_dimension(spec: PartitionSpec) -> int:
-    """The dimension that `spread_over_data` has split, -1 where none is."""
+    """The dimension that `zero_shardings` has split over "data"; -1 if none."""
     return next((d for d, axis in enumerate(spec) if axis == "data"), -1)
 
 
-def only_data(spec: PartitionSpec) -> PartitionSpec:
-    """What a `jax.shard_map` over "data" alone is told of a spec."""
+def data_axis_spec(spec: PartitionSpec) -> PartitionSpec:
+    """`spec` without every axis but "data": the spec for a `jax.shard_map` that is manual over "data" alone."""
     return PartitionSpec(*("data" if axis == "data" else None for axis in spec))
 
 
-def local_rules(manual: str) -> tuple[tuple[str, str | tuple[str, ...] | None], ...]:
-    """ACTIVATION_RULES for what runs inside a `jax.shard_map` over the mesh axis `manual`, where it is no longer to be named."""
+def rules_inside_shard_map(manual: str) -> tuple[tuple[str, str | tuple[str, ...] | None], ...]:
+    """ACTIVATION_RULES without the mesh axis `manual`, for code inside a `jax.shard_map` over it, which must not name that
+    axis."""
 
     def left(axes: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
         return tuple(axis for axis in axes if axis != manual) if isinstance(axes, tuple) else axes
@@ -135,48 +139,49 @@ def local_rules(manual: str) -> tuple[tuple[str, str | tuple[str, ...] | None], 
 
 
 def first_row(rows: int) -> int | jax.Array:
-    """The place in the whole batch of the first of `rows` rows at hand: not 0 inside a `jax.shard_map` over its axes."""
+    """The index in the global batch of the first of `rows` local rows: 0 outside a `jax.shard_map` over the batch axes."""
     manual = jax.sharding.get_abstract_mesh().manual_axes
     axes = tuple(axis for axis in BATCH[0] if axis in manual)
     return jax.lax.axis_index(axes).astype("uint32") * rows if axes else 0
 
 
 def automatic_axes() -> set[str]:
-    """Axes of the ambient mesh over which XLA would have to split a kernel of ours, which it cannot; none where there is one
-    device, or where a `jax.shard_map` has split it already."""
+    """The axes of the ambient mesh that are not manual. XLA cannot split a Pallas or Triton kernel over them, so the kernel needs
+    a `jax.shard_map` over them. Empty on one device."""
     mesh = jax.sharding.get_abstract_mesh()
     axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return {axis for axis, kind in axes if kind != AxisType.Manual} if mesh.size > 1 else set()
 
 
 def axes_of(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The mesh axes that an entry of a PartitionSpec names."""
+    """The mesh axes in one entry of a PartitionSpec."""
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def parts_along(axes: tuple[str, ...]) -> int:
-    """Into how many parts the ambient mesh splits what is split over these axes."""
+def shard_count(axes: tuple[str, ...]) -> int:
+    """The product of the sizes of `axes` in the ambient mesh: the number of parts of a dimension split over them."""
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(mesh.shape[axis] for axis in axes)
 
 
-def divisible(spec: PartitionSpec, sizes: tuple[int, ...]) -> PartitionSpec:
-    """`spec` without the mesh axes that are not there, or that a dimension does not divide over: those devices repeat the
+def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> PartitionSpec:
+    """`spec` without manual axes and without axes that do not divide the dimension in `sizes`; devices along those repeat the
     work."""
     there, entries = automatic_axes(), []
     for entry, size in zip(spec, sizes, strict=True):
         axes = tuple(axis for axis in axes_of(entry) if axis in there)
-        entries.append(axes if axes and size % parts_along(axes) == 0 else None)
+        entries.append(axes if axes and size % shard_count(axes) == 0 else None)
     return PartitionSpec(*entries)
 
 
 def row_multiple(mesh: Mesh) -> int:
-    """How many parts the rows of a batch are split into; a batch size must be a multiple of it."""
+    """The number of parts that the rows of a batch are split into; a batch size must be a multiple of it."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> None:
-    """Raises UserError naming the nearest sizes that do, unless `rows` divide over the mesh and the microbatches."""
+    """Raises UserError, with the nearest possible sizes, if `rows` is not divisible by the devices and
+    microbatches."""
     multiple = row_multiple(mesh) * accumulation
     if rows % multiple or rows < multiple:
         below, above = rows // multiple * multiple, -(-rows // multiple) * multiple
@@ -189,5 +194,5 @@ def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> Non
 
 
 def with_shardings(abstract: AbstractArrays, shardings: Shardings) -> AbstractArrays:
-    """Shapes that also say where the arrays are to live."""
+    """The ShapeDtypeStructs of `abstract` with `shardings`."""
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)

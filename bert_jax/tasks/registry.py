@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.errors import UserError, looked_for, nearest
+from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS
 from bert_jax.interface.python_files import load_module
@@ -41,7 +41,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     official = not config.name.startswith("own/")  # which have their files each by its own key
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
         is_file = pathlib.Path(config.data_dir).exists()
-        what = f"{config.data_dir} is a file" if is_file else f"{looked_for(config.data_dir)} is not there"
+        what = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} is not there"
         raise UserError(f"config.task.data_dir={what}; give the directory that holds the files of {config.name}")
     task = module.load(config, say)
     if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:

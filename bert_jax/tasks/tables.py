@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bert_jax.errors import UserError, looked_for, nearest
+from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 
 Say = Callable[[str], object]
@@ -52,7 +52,8 @@ def read_text(path: pathlib.Path) -> str:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
     except OSError as error:
-        raise UserError(f"{looked_for(path)} cannot be read: {error.strerror or error}; give the path of a text file") from error
+        reason = error.strerror or error
+        raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

@@ -20,8 +20,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import layers_apart, stacked_layers, with_layers
-from bert_jax.sharding.mesh import sides_along
-from bert_jax.sharding.rules import can_spread, data_dimension, local_rules, only_data
+from bert_jax.sharding.mesh import torus_dimensions
+from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside_shard_map, supports_zero
 from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import Batch, Objective
 from bert_jax.training.steps import Gradients, gradients
@@ -39,12 +39,12 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     (`config.scan_unroll`); tables too, but what a word learns from each of its places adds up in float32.
     Gradients of arrays that are spread are summed over the devices in `reduce_dtype`, the others (biases, LayerNorm) in float32.
     """
-    if not can_spread(mesh):
+    if not supports_zero(mesh):
         return gradients
     apart, dtype = not config.scan_unroll, jnp.dtype(config.dtype)
     on_cpu = mesh.devices.flat[0].platform == "cpu"  # whose compiler aborts on sums in bfloat16 here (jax 0.10.2)
     rings = rings_along_data(mesh)
-    specs = jax.tree.map(lambda s: only_data(s.spec), shardings)
+    specs = jax.tree.map(lambda s: data_axis_spec(s.spec), shardings)
     dimensions = jax.tree.map(lambda s: data_dimension(s.spec), shardings)
 
     def of_parts(layers: int) -> Any:
@@ -77,7 +77,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
             if apart:
                 parts = layers_apart(params)
                 split = of_parts(len(parts["encoder"]["layers"]))
-            with nn.logical_axis_rules(local_rules("data")):
+            with nn.logical_axis_rules(rules_inside_shard_map("data")):
                 whole = jax.tree_util.tree_map_with_path(gather, parts, split)
                 grads, sums = gradients(objective, whole, batch, counts, seed, step, accumulation)
             grads = jax.tree.map(reduce, grads, split)
@@ -104,7 +104,7 @@ def rings_along_data(mesh: Mesh) -> list[Any]:
     along one side after the other pays (BERT-Large, 256 rows on v5e:8x8, estimated: 49.4 to 47.5 ms of 128 tokens, 67.4 to 61.0
     of 512); in a box a sum to all has the links of three dimensions at once, and is sooner done (v5p:4x4x4: 56.2 and 58.0 ms).
     """
-    sides = sides_along(list(mesh.devices[:, 0, 0]))
+    sides = torus_dimensions(list(mesh.devices[:, 0, 0]))
     if mesh.size < MANY or len(sides) != 2 or math.prod(sides) < mesh.size:
         return [None]
     places = np.arange(mesh.size).reshape(sides)

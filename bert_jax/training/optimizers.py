@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from annotated_types import Interval
 
-from bert_jax.interface.ranges import Epsilon, OneOf, Rate, check_ranges
+from bert_jax.interface.ranges import Epsilon, LearningRate, OneOf, check_ranges
 
 Array = jax.Array
 Params = Any
@@ -37,7 +37,7 @@ class OptimizerConfig:
     """Global gradient norm; 0 does not clip."""
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
     """1 decays the rate linearly; LAMB's large-batch recipe uses 0.5."""
-    end_learning_rate: Rate = 0.0
+    end_learning_rate: LearningRate = 0.0
 
     def __post_init__(self) -> None:
         check_ranges(self, "optimizer")

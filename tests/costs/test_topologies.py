@@ -9,7 +9,7 @@ from bert_jax.costs.chips import CHIPS
 from bert_jax.costs.compiling import DoesNotFit
 from bert_jax.costs.topologies import known_shapes, parse_topology, require_compiler
 from bert_jax.errors import UserError
-from bert_jax.metrics.report import peak_flops
+from bert_jax.metrics.throughput import peak_flops
 
 
 @pytest.mark.parametrize(

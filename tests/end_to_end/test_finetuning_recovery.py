@@ -192,7 +192,7 @@ def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path
     assert status == 2, output
     assert "continuing from step 9" in output
     # Of the many writes that fail, another than the first may be reported: one that misses what the first did not write.
-    assert re.search(r"the checkpoint of step \d+ could not be saved \(File too large\); training goes on", output), output
+    assert re.search(r"the checkpoint of step \d+ could not be saved \(File too large\); training continues", output), output
     assert f"error: cannot write a model to {workdir}/model: File too large; " in output, output
     assert "No other directory could be written either: " in output
     assert "Traceback" not in output

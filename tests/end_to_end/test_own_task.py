@@ -67,7 +67,7 @@ def test_the_file_may_have_moved_when_the_run_continues(own: tuple[pathlib.Path,
 def test_a_fault_of_the_file_in_the_middle_of_a_run_is_told_as_its_own(own: tuple[pathlib.Path, list[forked.Done]]):
     base, (*_, broken, _) = own
     assert broken.status == 2
-    assert f"error: config.task.module={base}/broken.py raises NameError; mend the file, here:" in broken.output
+    assert f"error: config.task.module={base}/broken.py raises NameError; correct the file here:" in broken.output
     assert "Traceback" not in broken.output
 
 

@@ -167,9 +167,9 @@ def test_a_disk_that_stays_full_is_told_at_every_checkpoint_and_is_an_error_at_t
     wide = "--config.model.intermediate_size=4096"  # so that a checkpoint is far above the limit, and all else below it
     status, output = Run(experiment, workdir, wide, prepare=only_small_files).end()
     assert status == 2, output
-    assert "the checkpoint of step 4 could not be saved (File too large); training goes on" in output
+    assert "the checkpoint of step 4 could not be saved (File too large); training continues" in output
     assert f"step {LAST_STEP}/{LAST_STEP}" in output
-    assert "!!! 3 CHECKPOINTS IN A ROW COULD NOT BE SAVED" in output
+    assert "3 CHECKPOINTS IN A ROW COULD NOT BE SAVED" in output
     assert f"error: cannot write a model to {workdir / 'model'}: File too large; " in output  # it is above the limit too
     assert "No other directory could be written either: " in output
     assert "Traceback" not in output

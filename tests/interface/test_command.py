@@ -51,13 +51,13 @@ def test_what_is_written_to_a_closed_stream_goes_into_no_file(tmp_path, closed):
 
 def test_a_verb_whose_answers_nobody_would_read_refuses():
     done = verb("require_stdout('open it'); print('answer')", shell='"$@" >&-')
-    assert done.stderr == b"error: standard output is closed, so nobody would read the answers; open it\n"
+    assert done.stderr == b"error: standard output is closed, so nobody would read the results; open it\n"
     assert done.returncode == 2
 
 
 def test_a_full_disk_behind_standard_output_is_one_sentence():
     done = verb("print('answer')", shell='"$@" >/dev/full')
-    assert done.stderr.startswith(b"error: standard output cannot be written: No space left on device; send it elsewhere")
+    assert done.stderr.startswith(b"error: standard output cannot be written: No space left on device; redirect it")
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
 
 
@@ -71,12 +71,12 @@ def test_a_reader_that_leaves_before_anything_is_written_ends_the_verb_quietly(t
 @pytest.mark.parametrize(
     ("main", "says"),
     [
-        ("open('/nowhere/x')", "error: No such file or directory: /nowhere/x; name a file"),
-        ("open('/')", "error: Is a directory: /; name a file"),
-        ("open('/dev/null/x')", "error: Not a directory: /dev/null/x; name a file"),
+        ("open('/nowhere/x')", "error: No such file or directory: /nowhere/x; give an existing path"),
+        ("open('/')", "error: Is a directory: /; give an existing path"),
+        ("open('/dev/null/x')", "error: Not a directory: /dev/null/x; give an existing path"),
         ("open('x' * 300)", "error: File name too long: xxx"),
         ("raise PermissionError(13, 'Permission denied', b'secret')", "error: Permission denied: secret; change its permissions"),
-        ("raise OSError(5, 'Input/output error')", "error: Input/output error; the disk or the network behind it fails"),
+        ("raise OSError(5, 'Input/output error')", "error: Input/output error; the disk or the network file system fails"),
     ],
 )
 def test_an_error_of_the_system_is_a_sentence_with_a_remedy(main, says):

@@ -1,4 +1,4 @@
-"""Numbers agree with their nouns: "1 epoch", not "1 epochs". What a person reads is written with `terminal.counted`."""
+"""Numbers agree with their nouns: "1 epoch", not "1 epochs". What a person reads is written with `words.counted`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser
-from bert_jax.interface.ranges import COUNT, InRange, described, fault, intervals, kinds_of
+from bert_jax.interface.ranges import COUNT, InRange, intervals, kinds_of, range_error, range_text
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.runtime.flags import flag_parser
 
@@ -76,9 +76,9 @@ def test_a_flag_may_be_given_twice_alike_and_one_that_collects_with_different_va
 
 
 def test_a_range_reads_as_a_person_would_say_it():
-    assert described(COUNT) == "at least 1 and at most 2,147,483,647"
-    assert described(Interval(gt=0, lt=0.5)) == "above 0 and below 0.5"
-    assert described(Interval()) == ""
+    assert range_text(COUNT) == "at least 1 and at most 2,147,483,647"
+    assert range_text(Interval(gt=0, lt=0.5)) == "above 0 and below 0.5"
+    assert range_text(Interval()) == ""
 
 
 VERBS = {
@@ -100,13 +100,13 @@ def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(
         for text in ODD:
             given = f"{action.option_strings[0]}={text}"
             arguments = [given, *REQUIRED.get(verb.split()[0], ())]
-            if text and not fault(float(text), action.type.interval) and math.isfinite(float(text)):
+            if text and not range_error(float(text), action.type.interval) and math.isfinite(float(text)):
                 assert getattr(VERBS[verb].parse_args(arguments), action.dest) == float(text)
                 continue
             with pytest.raises(UserError) as error:
                 VERBS[verb].parse_args(arguments)
             assert str(error.value).startswith(f"{given} must be ")
-            assert described(action.type.interval) in str(error.value)
+            assert range_text(action.type.interval) in str(error.value)
 
 
 # ---------------------------------------------------------------------------------------------------------------- configurations
@@ -162,7 +162,7 @@ def test_an_odd_value_of_any_key_is_in_its_range_or_refused_in_one_sentence(kind
         odd = (text in ("", "nan", "inf") and float not in kinds) or text == ""
         if odd:
             assert said.startswith(f"--config.{key}={text}: wanted a "), said
-        elif wrong := [found for one in ranges if (found := fault(float(text), one))]:
+        elif wrong := [found for one in ranges if (found := range_error(float(text), one))]:
             assert said.startswith(f"config.{key}"), said
             assert said.endswith(wrong[0]), said
         elif not said:  # else a rule between two keys has refused it
@@ -188,7 +188,7 @@ def outcome(kind: Any, file: pathlib.Path, key: str, text: str) -> tuple[Any, st
         ({"optimizer": {"epsilon": 0.0}}, "config.optimizer.epsilon=0.0 must be at least 1e-37 and at most 1"),
         ({"model": {"layer_norm_epsilon": float("nan")}}, "layer_norm_epsilon=nan must be a finite number, at least 1e-37"),
         ({"phases": [{"steps": 10**13}]}, "config.phases.0.steps=10000000000000 must be at least 1 and at most 2,147,483,647"),
-        ({"phases": [{"steps": 2**30}] * 3}, "config.phases have 3,221,225,472 steps together, which must be at most"),
+        ({"phases": [{"steps": 2**30}] * 3}, "config.phases have 3,221,225,472 steps together, above the limit 2,147,483,647"),
         ({"corpus": {"directory": ""}}, "config.corpus.directory='' must not be empty"),
         ({"phases": [{"steps": "ten"}]}, "config.phases.0.steps='ten' must be an int"),
     ],

@@ -209,13 +209,13 @@ def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: 
         ("x = 1", "", r"has no function get_config\(\)"),
         ("def get_config(:", "", "line 1: "),
         ("def get_config(): return {}", ":base", "takes no argument; leave `:base` out"),
-        ("def get_config(size): return {'tiny': {}}[size]", ":base", r"no use for 'base' \(KeyError\('base'\)\); see its"),
-        ("def get_config(task): return {}", "", r"needs an argument, --config=\S+broken\.py:ARG; its docstring says which"),
-        ('"""broken.py:mrpc for MRPC"""\ndef get_config(task): return {}', "", r"broken\.py:ARG; \S+broken\.py:mrpc is one"),
+        ("def get_config(size): return {'tiny': {}}[size]", ":base", r"rejects 'base' \(KeyError\('base'\)\); see its"),
+        ("def get_config(task): return {}", "", r"needs an argument, --config=\S+broken\.py:ARG; its docstring lists the arg"),
+        ('"""broken.py:mrpc for MRPC"""\ndef get_config(task): return {}', "", r"broken\.py:ARG; for example \S+broken\.py:mrpc"),
         ("import sys\nsys.exit(0)", "", r"ended the program \(sys\.exit\(0\)\) instead of returning its settings"),
         ("def get_config(): raise SystemExit", "", r"ended the program \(sys\.exit\(None\)\)"),
         ("def get_config(size): raise SystemExit(3)", ":a", r"ended the program \(sys\.exit\(3\)\)"),
-        ("def get_config(): return 3", "", "its get_config returns 3, and a ConfigDict or dict is wanted"),
+        ("def get_config(): return 3", "", "its get_config returns 3; it must return a ConfigDict or a dict"),
     ],
 )
 def test_a_file_that_is_no_experiment_says_what_is_wrong(tmp_path: pathlib.Path, text: str, suffix: str, message: str):
@@ -231,7 +231,7 @@ def test_a_file_that_raises_is_shown_with_its_own_lines_of_the_traceback_alone(t
     with pytest.raises(UserError) as error:
         parse(file)
     first, *lines = str(error.value).splitlines()
-    assert first == f"--config={file} raises ZeroDivisionError; mend the file, here:"
+    assert first == f"--config={file} raises ZeroDivisionError; correct the file here:"
     assert [line.strip() for line in lines if line.startswith("  File")] == [
         f'File "{file}", line 5, in get_config',
         f'File "{file}", line 2, in width',

@@ -11,7 +11,7 @@ import pytest
 from jax.experimental import mesh_utils
 
 from bert_jax.errors import UserError
-from bert_jax.sharding.mesh import MeshConfig, device_grid, sides_along, slices_along
+from bert_jax.sharding.mesh import MeshConfig, device_grid, slices_along, torus_dimensions
 
 KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "v7x": "TPU7x"}
 
@@ -142,7 +142,7 @@ def test_data_crosses_slices_first_then_fsdp_unless_told_otherwise(
     ("shape", "across_slices", "says"),
     [
         ((1, 1, 16), "auto", "mesh data=1 x fsdp=1 x tensor=16 does not divide over 2 slices of 8 devices: mesh.tensor never "
-         "crosses slices; choose one that divides 8"),
+         "spans slices; choose a size that divides 8"),
         ((1, 8, 2), "data", "mesh.across_slices=data, but mesh.data=1 does not divide over the 2 slices; set mesh.data to a "
          "multiple of 2, or mesh.across_slices=auto"),
         ((16, 1, 1), "fsdp", "mesh.across_slices=fsdp, but mesh.fsdp=1 does not divide over the 2 slices; set mesh.fsdp to"),
@@ -162,7 +162,7 @@ def test_an_unknown_axis_for_slices_is_an_error():
 
 
 def test_slices_of_different_sizes_are_an_error():
-    with pytest.raises(UserError, match=r"the slices differ in their devices \(8, 7\), and a mesh needs as many of each"):
+    with pytest.raises(UserError, match=r"the slices have different numbers of devices \(8, 7\); a mesh needs the same number"):
         device_grid(MeshConfig(), chips("v5e:2x4", 2)[:-1])
 
 
@@ -186,8 +186,8 @@ def test_a_shape_for_which_jax_finds_no_place_is_an_error_with_sizes_that_do(
         device_grid(MeshConfig(fsdp=2), chips("v5p:4x4x28"))
     assert tried == [False, True]
     assert str(error.value) == (
-        "mesh data=224 x fsdp=2 x tensor=1 cannot be laid out on 4x4x28 TPU devices; choose sizes of mesh.fsdp and mesh.tensor "
-        "among the products of those sides (1, 4, 16, 28, 112, 448)"
+        "mesh data=224 x fsdp=2 x tensor=1 cannot be arranged on 4x4x28 TPU devices; choose mesh.fsdp and mesh.tensor "
+        "among the products of these dimensions (1, 4, 16, 28, 112, 448)"
     )
 
 
@@ -209,7 +209,7 @@ def test_devices_other_than_tpus_keep_the_order_they_have():
 )
 def test_the_data_axis_runs_along_whole_sides_of_the_box_one_after_the_other(name: str, slices: int, sides: tuple[int, ...]):
     column = list(device_grid(MeshConfig(), chips(name, slices))[:, 0, 0])
-    assert sides_along(column) == sides
+    assert torus_dimensions(column) == sides
     if len(sides) > 1:
         grid = np.array([chip.coords for chip in column]).reshape(*sides, 3)
         for k in range(len(sides)):
@@ -219,7 +219,7 @@ def test_the_data_axis_runs_along_whole_sides_of_the_box_one_after_the_other(nam
 
 def test_devices_that_stand_in_no_such_order_are_one_group():
     column = chips("v5p:4x4x4")
-    assert sides_along(column) == (4, 4, 4)
-    assert sides_along([column[1], column[0], *column[2:]]) == (64,)
-    assert sides_along(column[:1]) == (1,)
-    assert sides_along([dataclasses.replace(chip, platform="cpu") for chip in column]) == (64,)
+    assert torus_dimensions(column) == (4, 4, 4)
+    assert torus_dimensions([column[1], column[0], *column[2:]]) == (64,)
+    assert torus_dimensions(column[:1]) == (1,)
+    assert torus_dimensions([dataclasses.replace(chip, platform="cpu") for chip in column]) == (64,)

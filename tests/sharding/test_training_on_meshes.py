@@ -39,7 +39,7 @@ SUMS_WITHIN = 2e-6
 def small_arrays_are_spread_too():
     """In a model 16 wide nothing would be worth spreading."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rules, "SMALL", 64)
+        patch.setattr(rules, "MIN_ZERO_SIZE", 64)
         yield
 
 
@@ -85,7 +85,7 @@ def test_layers_gathered_one_by_one_and_microbatches_train_as_one_device_does():
 def test_collectives_along_one_side_of_the_box_after_the_other_train_as_one_device_does(monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh(MESHES["data 8"])
     assert data_parallel.rings_along_data(mesh) == [None]
-    monkeypatch.setattr(data_parallel, "sides_along", lambda devices: (2, 4))
+    monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: (2, 4))
     assert data_parallel.rings_along_data(mesh) == [None]
     monkeypatch.setattr(data_parallel, "MANY", 8)
     columns, rows = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.token import TokenHead
-from bert_jax.interface.python_files import faults_told
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.registry import head_class, load_task
 from bert_jax.tasks.task import TaskConfig
@@ -51,7 +51,7 @@ def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_l
         (WHOLE.replace("colours", "swag") + "pass", "'swag' is a task of this project; give yours another name"),
         (WHOLE.replace("colours", "colors") + "pass", "config.task.name='colours' is no task; did you mean 'colors'?"),
         ("NAMES = (", "colours.py, line 1: "),
-        ("1 / 0", "colours.py raises ZeroDivisionError; mend the file, here:\n"),
+        ("1 / 0", "colours.py raises ZeroDivisionError; correct the file here:\n"),
         ("import sys\nsys.exit(0)", "ended the program"),
         (WHOLE + "return 3", "the task that load returns lacks name, head, metric, "),
     ],
@@ -73,18 +73,18 @@ def test_a_label_that_the_head_of_an_own_task_has_not_is_named():
 def test_a_file_that_is_not_there_is_told_with_the_nearest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     config_of(tmp_path, WHOLE)
-    with pytest.raises(UserError, match=r"module=colors.py \(looked for in .*; did you mean colours.py\?\) is no file"):
+    with pytest.raises(UserError, match=r"module=colors.py \(looked for in .*; did you mean colours.py\?\) is not a file"):
         head_class(TaskConfig(name="colours", module="colors.py"))
 
 
 def test_what_the_file_raises_is_told_with_its_line_and_what_others_raise_is_not(tmp_path: pathlib.Path):
     config = config_of(tmp_path, WHOLE + "return int('a text')")
-    with pytest.raises(UserError) as error, faults_told(config.module, FLAG):
+    with pytest.raises(UserError) as error, file_errors_explained(config.module, FLAG):
         load_task(config)
-    assert str(error.value).startswith(f"{FLAG}={config.module} raises ValueError; mend the file, here:\n")
+    assert str(error.value).startswith(f"{FLAG}={config.module} raises ValueError; correct the file here:\n")
     assert 'colours.py", line 4, in load' in str(error.value)
     assert "registry.py" not in str(error.value)
-    with pytest.raises(ZeroDivisionError), faults_told(config.module, FLAG):
+    with pytest.raises(ZeroDivisionError), file_errors_explained(config.module, FLAG):
         1 / 0  # noqa: B018
-    with pytest.raises(ZeroDivisionError), faults_told("", FLAG):
+    with pytest.raises(ZeroDivisionError), file_errors_explained("", FLAG):
         1 / 0  # noqa: B018

@@ -17,7 +17,7 @@ from bert_jax.model.kernels.attention_gpu import GpuPlan
 from bert_jax.model.kernels.attention_plan import LANES, Plan
 from bert_jax.model.kernels.dispatch import unsupported_heads
 from bert_jax.model.layers import Array
-from bert_jax.sharding.rules import automatic_axes, axes_of, divisible, first_row, parts_along
+from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes, first_row, shard_count
 
 SAVED = "fused_attention"
 """What `jax.checkpoint` calls the results of the forward kernel: a policy that keeps them spares the backward pass the kernel."""
@@ -59,12 +59,12 @@ def fused_attention(
     seed = jnp.uint32(0) if dropout_seed is None else dropout_seed.astype(jnp.uint32)
     place = jnp.stack([seed, jnp.uint32(first_row(query.shape[0]))])
     spec = nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None)
-    spec = divisible(spec, (query.shape[0], query.shape[1], num_heads))
+    spec = drop_indivisible_axes(spec, (query.shape[0], query.shape[1], num_heads))
     rows, heads = axes_of(spec[0]), axes_of(spec[2])
 
     def local(query: Array, key: Array, value: Array, ids: Array, place: Array) -> Array:
         first = place[1] + _index(rows) * np.uint32(query.shape[0])
-        own_heads = num_heads // parts_along(heads)
+        own_heads = num_heads // shard_count(heads)
         attend = {"tpu": _on_tpu, "gpu": _on_gpu}[platform]
         return attend(query, key, value, ids, place[0], first, _index(heads), num_heads, own_heads, rate, interpret)
 

@@ -16,7 +16,7 @@ from bert_jax.model.kernels import residual_norm_tpu
 from bert_jax.model.kernels.dispatch import unsupported_width
 from bert_jax.model.kernels.residual_norm_tpu import LANES, NormPlan
 from bert_jax.model.layers import Array, row_words
-from bert_jax.sharding.rules import automatic_axes, axes_of, divisible
+from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes
 
 AXES = ("batch", "length", None)
 """The logical axes of x, y and the result: their width stays whole."""
@@ -52,7 +52,7 @@ def fused_residual_norm(
         rate = 0.0
     else:
         words = row_words(seed, shape, positions)
-    spec = divisible(nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None), x.shape)
+    spec = drop_indivisible_axes(nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None), x.shape)
     call = _Call(rate, epsilon, interpret, spec[0], frozenset(automatic_axes()))
     return _residual_norm(call, words, x, y, scale, bias)
 

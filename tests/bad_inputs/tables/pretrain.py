@@ -30,7 +30,7 @@ CASES = [
     Case(
         "an experiment that is no Python",
         "--config=notes.txt",
-        "--config=$here/notes.txt is not a Python file; an experiment file is one with a function",
+        "--config=$here/notes.txt is not a Python file; an experiment file is a Python file with a function",
         files={"notes.txt": "steps: 5\n"},
     ),
     Case(
@@ -42,13 +42,13 @@ CASES = [
     Case(
         "an experiment without get_config",
         "--config=mine.py",
-        "--config=$here/mine.py has no function get_config(); see experiments/pretrain/quickstart.py for one",
+        "--config=$here/mine.py has no function get_config(); see experiments/pretrain/quickstart.py for an example",
         files={"mine.py": "config = {}\n"},
     ),
     Case(
         "an experiment that returns a number",
         "--config=mine.py",
-        "--config=$here/mine.py: its get_config returns 7, and a ConfigDict or dict is wanted; mend the",
+        "--config=$here/mine.py: its get_config returns 7; it must return a ConfigDict or a dict",
         files={"mine.py": "def get_config(): return 7\n"},
     ),
     Case(
@@ -64,13 +64,13 @@ CASES = [
     Case(
         "no argument for an experiment that needs one",
         "--config=mine.py",
-        "--config=mine.py needs an argument, --config=mine.py:ARG; its docstring says which",
+        "--config=mine.py needs an argument, --config=mine.py:ARG; its docstring lists the arguments",
         files={"mine.py": "def get_config(size): return {}\n"},
     ),
     Case(
         "an experiment file with bytes that are no text",
         "--config=$noise",
-        "--config=$noise is not a Python file; an experiment file is one with a function get_config()",
+        "--config=$noise is not a Python file; an experiment file is a Python file with a function get_config()",
     ),
     Case(
         "a workdir that is a URL",
@@ -301,19 +301,19 @@ CASES = [
     Case(
         "an experiment that raises",
         "--config=mine.py",
-        "--config=$here/mine.py raises ZeroDivisionError; mend the file, here: ... ZeroDivisionError: division by zero",
+        "--config=$here/mine.py raises ZeroDivisionError; correct the file here: ... ZeroDivisionError: division by zero",
         files={"mine.py": "def get_config():\n    return 1 / 0\n"},
     ),
     Case(
         "an experiment that exits",
         "--config=mine.py",
-        "--config=$here/mine.py ended the program (sys.exit(0)) instead of returning its settings; mend the file",
+        "--config=$here/mine.py ended the program (sys.exit(0)) instead of returning its settings; correct the file",
         files={"mine.py": "import sys\ndef get_config():\n    sys.exit(0)\n"},
     ),
     Case(
         "an experiment that imports what is not there",
         "--config=mine.py",
-        "--config=$here/mine.py raises ModuleNotFoundError; mend the file, ... ModuleNotFoundError: No module named 'nowhere'",
+        "--config=$here/mine.py raises ModuleNotFoundError; correct the file ... ModuleNotFoundError: No module named 'nowhere'",
         files={"mine.py": "import nowhere\ndef get_config(): return {}\n"},
     ),
     Case("an empty workdir", "--workdir=", "--workdir is missing, for example --workdir=runs/mine"),

@@ -110,9 +110,9 @@ CASES = [
     Case(
         "a mesh larger than the machine",
         "--config.mesh.tensor=3",
-        "mesh data=-1 x fsdp=1 x tensor=3 needs a multiple of 3 devices, and there ... set one axis to -1 to take what is there",
+        "mesh data=-1 x fsdp=1 x tensor=3 needs a multiple of 3 devices, and there ... set one axis to -1 to use all remaining",
     ),
-    Case("a mesh of no devices", "--config.mesh.data=0", "mesh.data=0 must be at least 1, or -1 for all devices that are left"),
+    Case("a mesh of no devices", "--config.mesh.data=0", "mesh.data=0 must be at least 1, or -1 for all remaining devices"),
     Case(
         "two axes that take what is left",
         "--config.mesh.data=-1 --config.mesh.fsdp=-1",

@@ -21,7 +21,7 @@ from bert_jax.model.kernels.residual_norm import fused_residual_norm
 from bert_jax.model.kernels.residual_norm_tpu import NormPlan
 from bert_jax.model.layers import LayerNorm, dropout, gather_positions
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from bert_jax.sharding.rules import ACTIVATION_RULES, local_rules
+from bert_jax.sharding.rules import ACTIVATION_RULES, rules_inside_shard_map
 
 EPSILON = 1e-12
 FLOAT32_WITHIN = 1e-6  # of the largest
@@ -129,7 +129,7 @@ def by_hand(x: Any, y: Any, scale: Any, bias: Any) -> Any:
     rows, whole = PartitionSpec("data"), PartitionSpec()
 
     def part(*arrays: Any) -> Any:
-        with nn.logical_axis_rules(local_rules("data")):
+        with nn.logical_axis_rules(rules_inside_shard_map("data")):
             return fused(*arrays)
 
     return jax.shard_map(part, in_specs=(rows, rows, whole, whole), out_specs=rows, axis_names={"data"}, check_vma=False)(

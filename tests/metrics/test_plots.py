@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bert_jax.metrics import pictures
-from bert_jax.metrics.pictures import draw_curves, draw_sweep, draw_task_curves, series, smooth, windows
+from bert_jax.metrics import plots
+from bert_jax.metrics.plots import draw_curves, draw_sweep, draw_task_curves, merge_short_windows, series, smooth
 from tests.small_disk import files_of_at_most
 
 
@@ -54,7 +54,7 @@ def test_a_picture_for_which_there_is_no_room_is_told_and_ends_nothing(tmp_path:
 
 def test_each_tick_of_the_learning_rate_shows_its_value():
     axes = Figure().subplots()
-    pictures._learning_rate(axes, [{"step": step, "train/learning_rate": 2e-3 * step / 100} for step in (1, 100)])
+    plots._learning_rate(axes, [{"step": step, "train/learning_rate": 2e-3 * step / 100} for step in (1, 100)])
     ticks = axes.get_yticks()
     shown = [float(axes.yaxis.get_major_formatter()(tick).replace("−", "-")) for tick in ticks]
     np.testing.assert_allclose(shown, ticks, rtol=1e-3)
@@ -78,7 +78,7 @@ def test_another_baseline_moves_the_line(tmp_path: pathlib.Path):
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """What is drawn lands here, and in no file."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(pictures, "_save", lambda figure, picture: drawn.append(figure))
+    monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
     return drawn
 
 
@@ -138,13 +138,13 @@ def test_a_window_that_was_cut_short_is_no_spike(tmp_path: pathlib.Path, figures
 
 
 def test_windows_of_usual_length_are_drawn_as_they_are_and_none_is_lost():
-    steps, values = windows(np.array([10, 20, 30]), np.array([3.0, 1.0, 2.0]))
+    steps, values = merge_short_windows(np.array([10, 20, 30]), np.array([3.0, 1.0, 2.0]))
     assert (steps.tolist(), values.tolist()) == ([10, 20, 30], [3.0, 1.0, 2.0])
-    steps, values = windows(np.array([10, 20, 30, 31]), np.array([3.0, 1.0, 2.0, 13.0]))  # nothing follows the last one
+    steps, values = merge_short_windows(np.array([10, 20, 30, 31]), np.array([3.0, 1.0, 2.0, 13.0]))  # the last is short
     assert (steps.tolist(), values.tolist()) == ([10, 20, 31], [3.0, 1.0, 3.0])
-    steps, values = windows(np.array([1, 2, 3, 10, 20]), np.array([1.0, 1.0, 1.0, 2.0, 3.0]))
+    steps, values = merge_short_windows(np.array([1, 2, 3, 10, 20]), np.array([1.0, 1.0, 1.0, 2.0, 3.0]))
     assert float(values @ np.diff(steps, prepend=0)) == pytest.approx(3 + 7 * 2 + 10 * 3)
-    assert windows(np.zeros(0, np.int64), np.zeros(0))[0].size == 0
+    assert merge_short_windows(np.zeros(0, np.int64), np.zeros(0))[0].size == 0
 
 
 def test_nothing_to_draw_draws_nothing(tmp_path: pathlib.Path):

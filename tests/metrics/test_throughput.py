@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.metrics import report
+from bert_jax.metrics.throughput import Throughput, peak_flops, row_flops, training_line
 
 BASE = {"layers": 12, "width": 768, "feed_forward": 3072, "vocabulary": 30522}
 LARGE = {"layers": 24, "width": 1024, "feed_forward": 4096, "vocabulary": 30522}
@@ -21,7 +21,7 @@ class Clock:
     [(BASE, 128, 20, 69.9), (BASE, 512, 76, 300.9), (LARGE, 128, 20, 240.6), (LARGE, 512, 76, 1019.8)],
 )
 def test_row_flops_of_base_and_large(model: dict[str, int], length: int, predictions: int, giga: float):
-    assert report.row_flops(**model, length=length, predictions=predictions) / 1e9 == pytest.approx(giga, abs=0.06)
+    assert row_flops(**model, length=length, predictions=predictions) / 1e9 == pytest.approx(giga, abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -40,33 +40,34 @@ def test_row_flops_of_base_and_large(model: dict[str, int], length: int, predict
     ],
 )
 def test_peaks_match_whole_device_names(kind: str, tera: int | None):
-    assert report.peak_flops(kind) == (None if tera is None else tera * 1e12)
+    assert peak_flops(kind) == (None if tera is None else tera * 1e12)
 
 
-def test_pace_leaves_pauses_out_and_starts_a_new_window_after_each_report():
+def test_throughput_leaves_pauses_out_and_starts_a_new_window_after_each_report():
     clock = Clock()
-    pace = report.Pace(clock)
+    throughput = Throughput(clock)
     for _ in range(4):
         clock.now += 0.5
-        pace.add(rows=10, tokens=1000, flops=5e9)
-    with pace.pause():
+        throughput.add(rows=10, tokens=1000, flops=5e9)
+    with throughput.pause():
         clock.now += 60
-    first = pace.report(flops_left=100e9)
+    first = throughput.report(flops_left=100e9)
     assert first == {"rows_per_second": 20, "tokens_per_second": 2000, "flops_per_second": 10e9, "seconds_left": 10}
     clock.now += 1
-    pace.add(rows=1, tokens=2, flops=3)
-    assert pace.report(flops_left=6) == {"rows_per_second": 1, "tokens_per_second": 2, "flops_per_second": 3, "seconds_left": 2}
+    throughput.add(rows=1, tokens=2, flops=3)
+    second = {"rows_per_second": 1, "tokens_per_second": 2, "flops_per_second": 3, "seconds_left": 2}
+    assert throughput.report(flops_left=6) == second
 
 
 def test_training_line_shows_utilisation_where_a_peak_is_known_and_flops_elsewhere():
     scores = {"loss": 6.2134, "mlm_accuracy": 0.184, "nsp_accuracy": 0.62}
     rates = {"rows_per_second": 4310.4, "tokens_per_second": 478_100.0, "flops_per_second": 902e12, "seconds_left": 3722.0}
     line = "step  1,200/10,000  loss 6.213  MLM 18.4 %  NSP 62.0 %  4,310 rows/s  478 k tokens/s"
-    assert report.training_line(1200, 10_000, scores, rates, "TPU v4", 8) == line + "  41 % of peak  ETA 1h02m"
-    assert report.training_line(1200, 10_000, scores, rates, "cpu", 1) == line + "  902 TFLOP/s  ETA 1h02m"
+    assert training_line(1200, 10_000, scores, rates, "TPU v4", 8) == line + "  41 % of peak  ETA 1h02m"
+    assert training_line(1200, 10_000, scores, rates, "cpu", 1) == line + "  902 TFLOP/s  ETA 1h02m"
 
 
 def test_training_line_without_nsp_and_at_the_last_step():
     rates = {"rows_per_second": 30.2, "tokens_per_second": 3400.0, "flops_per_second": 107e9, "seconds_left": 0.0}
-    line = report.training_line(500, 500, {"loss": 5.0, "mlm_accuracy": 0.2}, rates, "cpu", 1)
+    line = training_line(500, 500, {"loss": 5.0, "mlm_accuracy": 0.2}, rates, "cpu", 1)
     assert line == "step 500/500  loss 5.000  MLM 20.0 %  30.2 rows/s  3,400 tokens/s  107 GFLOP/s"

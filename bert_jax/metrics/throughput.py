@@ -1,4 +1,4 @@
-"""How fast a run goes, and the line that says so."""
+"""Measures throughput and model FLOPs utilisation (MFU) of a run, and formats the log line of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_jax.interface.words import duration
 from bert_jax.model.config import ModelConfig
 
 # Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
-# of a chip's two cores. The names are what `jax.Device.device_kind` starts with, up to the end of a word; the longest counts.
+# of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it, up to a word's end; the longest match is used.
 PEAKS = {
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,
@@ -36,18 +36,20 @@ PEAKS = {
 
 
 def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, length: int, predictions: int) -> float:
-    """Floating-point operations of training on one row, forward and backward, padding counted as work.
+    """The floating-point operations of a training step per row, forward and backward, padding included.
 
     Matrix products only, 2 operations per multiply-add, the backward pass twice the forward one; per row of length L
     6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, 6 M (D^2 + D V) for the MLM head on M positions:
-    BERT-Base 69.9 G at 128/20 and 300.9 G at 512/76. Rematerialised work is not counted, as usual for model FLOPs.
+    BERT-Base 69.9 G at length 128 with 20 predictions, 300.9 G at 512 with 76. Rematerialisation is not counted, as usual for
+    model FLOPs.
     """
     encoder = length * layers * (6 * (4 * width**2 + 2 * width * feed_forward) + 12 * length * width)
     return float(encoder + 6 * predictions * (width**2 + width * vocabulary))
 
 
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0) -> float:
-    """`row_flops` of a model's shape; without predictions the encoder alone, as under a task's small head."""
+    """`row_flops` for the sizes of `model`; with 0 predictions those of the encoder alone, as in fine-tuning, where the head is
+    negligible."""
     return row_flops(
         layers=model.num_layers,
         width=model.hidden_size,
@@ -59,20 +61,21 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0) -> fl
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """bf16 peak of one device, None when the table does not know it."""
+    """The bf16 peak of one device in FLOP/s; None if the table does not list it."""
     known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
     return PEAKS[max(known, key=len)] if known else None
 
 
-class Pace:
-    """Rates since the last report, and the time left.
+class Throughput:
+    """Rows, tokens and FLOPs per second since the last report, and the time left.
 
-    The time left is reckoned in FLOPs, not in steps: a step of the second phase (length 512) costs several of the first.
+    The time left is computed from FLOPs, not steps: a step of the second phase (length 512) costs several of the first.
 
-    >>> pace = Pace()
-    >>> pace.add(rows=64, tokens=7800, flops=64 * row_flops(...))       # after every step
-    >>> with pace.pause(): evaluate()                                   # does not count against the rates
-    >>> rates = pace.report(flops_left=...)                             # {'rows_per_second': ..., ...}; starts the next window
+    >>> throughput = Throughput()
+    >>> throughput.add(rows=64, tokens=7800, flops=64 * row_flops(...))       # after every step
+    >>> with throughput.pause(): evaluate()                                   # time not counted in the rates
+    >>> rates = throughput.report(flops_left=...)                             # {'rows_per_second': ..., ...}; starts the next
+    window
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -84,12 +87,12 @@ class Pace:
         self._rows = self._tokens = self._flops = 0.0
 
     def add(self, *, rows: float, tokens: float, flops: float) -> None:
-        """Counts finished work."""
+        """Adds finished work to the current window."""
         self._rows, self._tokens, self._flops = self._rows + rows, self._tokens + tokens, self._flops + flops
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Time inside is not the training's."""
+        """Excludes the time inside the `with` block from the rates."""
         before = self._clock()
         try:
             yield
@@ -97,7 +100,8 @@ class Pace:
             self._start += self._clock() - before
 
     def report(self, flops_left: float) -> dict[str, float]:
-        """rows_per_second, tokens_per_second (real ones, no padding), flops_per_second, seconds_left."""
+        """The rates of the current window: rows_per_second, tokens_per_second (without padding), flops_per_second and
+        seconds_left. Starts the next window."""
         seconds = max(self._clock() - self._start, 1e-9)
         speed = self._flops / seconds
         rates = {
@@ -111,7 +115,7 @@ class Pace:
 
 
 def utilisation(flops_per_second: float, device_kind: str, devices: int) -> float | None:
-    """Model FLOPs as a share of the bf16 peak of all devices; None on hardware without a known peak (every CPU)."""
+    """Model FLOPs utilisation: the fraction of the bf16 peak of all devices; None on hardware without a known peak (any CPU)."""
     peak = peak_flops(device_kind)
     return flops_per_second / (peak * devices) if peak else None
 
@@ -119,10 +123,10 @@ def utilisation(flops_per_second: float, device_kind: str, devices: int) -> floa
 def training_line(
     step: int, last_step: int, scores: Mapping[str, float], rates: Mapping[str, float], device_kind: str, devices: int
 ) -> str:
-    """One line for a person.
+    """The log line of a step: losses, accuracies, throughput, utilisation and the time left.
 
-    `scores` is what `scores.summarise` gives, or a loss and an accuracy (what is missing is left out of the line), `rates` what
-    `Pace.report` gives.
+    scores: the output of `scores.summarise`, or a loss and an accuracy; missing scores are left out of the line. rates: the
+    output of `Throughput.report`.
 
     >>> training_line(1200, 10000, {"loss": 6.2134, "mlm_accuracy": 0.184, "nsp_accuracy": 0.62}, rates, "TPU v4", 8)
     'step  1,200/10,000  loss 6.213  MLM 18.4 %  NSP 62.0 %  4,310 rows/s  478 k tokens/s  41 % of peak  ETA 1h02m'
@@ -140,7 +144,7 @@ def training_line(
 
 
 def _short(number: float) -> str:
-    """Three significant digits with an SI prefix: 93.4, 4,310, 47.8 k, 1.07 M, 107 G (ends in a space or the prefix)."""
+    """`number` with three significant digits and an SI prefix: 93.4, 4,310, 47.8 k, 1.07 M, 107 G."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if abs(number) >= size:
             scaled = number / (1e3 if prefix == "k" else size)

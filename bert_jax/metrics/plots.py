@@ -1,4 +1,4 @@
-"""`curves.png`: a run at a glance, drawn from its `metrics.jsonl`."""
+"""Draws `curves.png`, the learning curves of a run, from its `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from bert_jax.metrics.writer import read_metrics
 log = logging.getLogger(__name__)
 
 TRAIN, HELDOUT, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
-DOTTED: JsonObject = {"color": HELDOUT, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
-"""A line through dots, which are whole at the edge too."""
+HELDOUT_STYLE: JsonObject = {"color": HELDOUT, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
+"""The style of held-out scores: a line through dots, which the edge of the axes does not clip."""
 
 Records = Sequence[JsonObject]
 Panel = Callable[[Axes, Records], None]
 
-SMOOTHED = 1 / 20  # share of the training points averaged for the line drawn over the raw ones: single batches scatter
+SMOOTHED = 1 / 20  # fraction of the training points in the running mean, which is drawn over the noisy raw values
 
 
 def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, phases: Sequence[tuple[int, str]] = ()) -> bool:
-    """Draws MLM loss and accuracy over what word frequency alone scores, NSP accuracy over the better constant answer, and the
-    learning rate; False if there is nothing to draw.
+    """Draws MLM loss and accuracy with the unigram baseline, NSP accuracy with the majority baseline, and the learning rate.
+    Returns False if there is nothing to draw.
 
-    `phases` are (first step, label) of a run in several; each start after the first is marked by a line, and each phase has the
-    baselines of its own held-out rows.
+    `phases`: (first step, label) of every phase. A line marks each start after the first; baselines are drawn per phase, since
+    each phase has its own held-out rows.
     """
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
     panels: list[tuple[str, Panel]] = [
-        ("mlm_loss", functools.partial(_loss, starts=starts)),
+        ("mlm_loss", functools.partial(_plot_loss, starts=starts)),
         ("mlm_accuracy", functools.partial(_accuracy, starts=starts)),
         ("nsp_accuracy", functools.partial(_next_sentence, starts=starts)),
         ("learning_rate", _learning_rate),
@@ -56,20 +56,20 @@ def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, pha
 def draw_task_curves(
     metrics: pathlib.Path, picture: pathlib.Path, *, title: str, metric: str, baselines: Mapping[str, float]
 ) -> bool:
-    """Draws the loss of fine-tuning, `metric` ("dev/f1") over the `baselines`, and the learning rate; False if
-    there is nothing to draw."""
+    """Draws the fine-tuning loss, `metric` (such as "dev/f1") with the `baselines`, and the learning rate. Returns False if there
+    is nothing to draw."""
     records = read_metrics(metrics)
 
     def loss(axes: Axes, records: Records) -> None:
         axes.set_title("training loss")
-        _both(axes, records, "loss", "{:.3f}".format)
+        _plot_training_and_heldout(axes, records, "loss", "{:.3f}".format)
 
     def score(axes: Axes, records: Records) -> None:
         axes.set_title(metric.replace("/", " "))
         steps, values = series(records, metric)
         if steps.size:
-            axes.plot(steps, values, **DOTTED, label=f"best {values.max():.4g}")
-        _baselines(axes, baselines)
+            axes.plot(steps, values, **HELDOUT_STYLE, label=f"best {values.max():.4g}")
+        _plot_baselines(axes, baselines)
 
     if not records:
         return False
@@ -85,8 +85,10 @@ def draw_sweep(
     settings: Sequence[tuple[str, Sequence[float]]],
     baselines: Mapping[str, float],
 ) -> None:
-    """Draws every run's score as a dot over its setting (label, scores of its seeds), their means as bars, and what each of the
-    `baselines` scores."""
+    """Draws the score of every run of a sweep as a dot, the mean of each setting as a bar, and the `baselines` as lines.
+
+    `settings`: (label, scores of its seeds) of each setting.
+    """
     figure = Figure(figsize=(max(5.6, 0.7 * len(settings) + 2.0), 4.2), layout="constrained", dpi=120)
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
@@ -95,9 +97,9 @@ def draw_sweep(
         axes.plot([place] * len(scores), scores, "o", color=HELDOUT, markersize=4, alpha=0.7)
         if scores:
             axes.plot([place - 0.3, place + 0.3], [np.mean(scores)] * 2, color=TRAIN, linewidth=2.5)
-    _baselines(axes, baselines)
+    _plot_baselines(axes, baselines)
     axes.set_title(metric.replace("/", " "))
-    _dress(axes, last=max(1, len(settings) - 1), phases=())
+    _format_axes(axes, last=max(1, len(settings) - 1), phases=())
     axes.set_xlim(-0.7, len(settings) - 0.3)
     axes.set_xlabel("")
     axes.set_xticks(range(len(settings)), [label for label, _ in settings], fontsize=8, color=INK)
@@ -111,7 +113,7 @@ def _draw(
     title: str,
     phases: Sequence[tuple[int, str]] = (),
 ) -> None:
-    """The panels, two a row, in one picture that appears whole."""
+    """Draws the panels, two per row, into one file."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.6 * columns, 3.4 * rows + 0.5), layout="constrained", dpi=120)
@@ -120,14 +122,14 @@ def _draw(
     every = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, draw in zip(every, panels, strict=False):
         draw(axes, records)
-        _dress(axes, last=max(record["step"] for record in records), phases=phases)
+        _format_axes(axes, last=max(record["step"] for record in records), phases=phases)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
     _save(figure, picture)
 
 
 def _save(figure: Figure, picture: pathlib.Path) -> None:
-    """So that the picture appears whole, or not at all: a full disk must not end a run for the sake of a picture."""
+    """Writes the file atomically; a full disk gives a warning, since a plot must not end a run."""
     unfinished = picture.with_name(f".{picture.name}.unfinished.png")
     try:
         figure.savefig(unfinished)
@@ -138,25 +140,26 @@ def _save(figure: Figure, picture: pathlib.Path) -> None:
 
 
 def series(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps int64 [n] and values float64 [n] of one name; null values are left out."""
+    """(steps int64 [n], values float64 [n]) of the metric `name`, without null values."""
     points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
     return np.array([step for step, _ in points], np.int64), np.array([value for _, value in points], np.float64)
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean over `window` values centred on each one, over as many on both sides as there are near the ends: it does not lag."""
+    """The running mean over `window` values centred on each value; near the ends the window shrinks on both sides, so the mean
+    does not lag."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     here = np.arange(len(values))
     reach = np.minimum(np.minimum(here, len(values) - 1 - here), window // 2)
     return (sums[here + reach + 1] - sums[here - reach]) / (2 * reach + 1)
 
 
-def windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means over windows of training, each joined to the next until it holds half as many steps as is usual: what a stop, an
-    evaluation or the end of a phase cuts short is a mean over few batches, and would stand out as a spike.
+def merge_short_windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Merges logging windows of training shorter than half the median into the next window. A stop, an evaluation or the end of
+    a phase cuts a window short; its mean over few batches would appear as a spike.
 
-    steps: int [n], the last step of each window, ascending from that of the first; values: float [n], the means. Returns the same
-    of fewer windows.
+    steps: int [n], the last step of each window, ascending; values: float [n], the mean of each. Returns both for the merged
+    windows.
     """
     if not steps.size:
         return steps, values
@@ -169,7 +172,7 @@ def windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
             kept.append((step, total + length * value, count + length))
         else:
             kept.append((step, length * value, length))
-    if len(kept) > 1 and kept[-1][2] < least:  # nothing follows the last one
+    if len(kept) > 1 and kept[-1][2] < least:  # the last window has no next window
         step, total, count = kept.pop()
         kept[-1] = (step, kept[-1][1] + total, kept[-1][2] + count)
     return np.array([step for step, _, _ in kept]), np.array([total / max(count, 1) for _, total, count in kept])
@@ -179,54 +182,57 @@ def _percent(share: float, position: int | None = None) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _loss(axes: Axes, records: Records, starts: Sequence[int]) -> None:
+def _plot_loss(axes: Axes, records: Records, starts: Sequence[int]) -> None:
     axes.set_title("MLM loss (nats per predicted token)")
-    _both(axes, records, "mlm_loss", "{:.3f}".format)
-    _level(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.3f}".format, starts)
+    _plot_training_and_heldout(axes, records, "mlm_loss", "{:.3f}".format)
+    _plot_heldout_baseline(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.3f}".format, starts)
 
 
 def _accuracy(axes: Axes, records: Records, starts: Sequence[int]) -> None:
     axes.set_title("MLM accuracy")
-    _both(axes, records, "mlm_accuracy", _percent)
-    _level(axes, records, "heldout/unigram_accuracy", "word frequency alone", _percent, starts)
+    _plot_training_and_heldout(axes, records, "mlm_accuracy", _percent)
+    _plot_heldout_baseline(axes, records, "heldout/unigram_accuracy", "word frequency alone", _percent, starts)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
 
 
 def _next_sentence(axes: Axes, records: Records, starts: Sequence[int]) -> None:
     axes.set_title("NSP accuracy")
-    _both(axes, records, "nsp_accuracy", _percent)
-    _level(axes, records, "heldout/nsp_majority_accuracy", "one answer for all pairs", _percent, starts)
+    _plot_training_and_heldout(axes, records, "nsp_accuracy", _percent)
+    _plot_heldout_baseline(axes, records, "heldout/nsp_majority_accuracy", "one answer for all pairs", _percent, starts)
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
 
 
 def _learning_rate(axes: Axes, records: Records) -> None:
     axes.set_title("learning rate")
-    _line(axes, *series(records, "train/learning_rate"), color=HELDOUT, linewidth=1.8)
+    _plot_line(axes, *series(records, "train/learning_rate"), color=HELDOUT, linewidth=1.8)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:.3g}"))
 
 
-def _both(axes: Axes, records: Records, name: str, show: Callable[[float], str]) -> None:
-    """Training as a pale raw line under its running mean, held-out as dots joined by a dark line, its last value written out."""
-    steps, values = windows(*series(records, f"train/{name}"))
+def _plot_training_and_heldout(axes: Axes, records: Records, name: str, show: Callable[[float], str]) -> None:
+    """Plots training values as a pale line under their running mean, and held-out values as dots joined by a dark line, with the
+    last value in the legend."""
+    steps, values = merge_short_windows(*series(records, f"train/{name}"))
     if steps.size:
         axes.plot(steps, values, color=TRAIN, linewidth=0.7, alpha=0.6)
-        _line(axes, steps, smooth(values, int(SMOOTHED * len(values))), color=TRAIN, linewidth=2.0, label="training")
+        _plot_line(axes, steps, smooth(values, int(SMOOTHED * len(values))), color=TRAIN, linewidth=2.0, label="training")
     steps, values = series(records, f"heldout/{name}")
     if steps.size:
-        axes.plot(steps, values, **DOTTED, label=f"held out, {show(values[-1])}")
+        axes.plot(steps, values, **HELDOUT_STYLE, label=f"held out, {show(values[-1])}")
 
 
-def _line(axes: Axes, steps: np.ndarray, values: np.ndarray, **style: Any) -> None:
-    """A line, or a dot where there is a single point, of which a line shows nothing."""
+def _plot_line(axes: Axes, steps: np.ndarray, values: np.ndarray, **style: Any) -> None:
+    """Plots a line, or a dot for a single point, which a line would not show."""
     if len(steps) == 1:
         style |= {"marker": "o", "markersize": 5, "clip_on": False}
     axes.plot(steps, values, **style)
 
 
-def _level(axes: Axes, records: Records, name: str, label: str, show: Callable[[float], str], starts: Sequence[int] = ()) -> None:
-    """A baseline that is measured on the held-out rows of each phase: the last value of each, over the steps of that phase."""
+def _plot_heldout_baseline(
+    axes: Axes, records: Records, name: str, label: str, show: Callable[[float], str], starts: Sequence[int] = ()
+) -> None:
+    """Plots a baseline measured on the held-out rows of each phase: a horizontal line over the steps of that phase."""
     steps, values = series(records, name)
     if not values.size:
         return
@@ -236,25 +242,25 @@ def _level(axes: Axes, records: Records, name: str, label: str, show: Callable[[
     for begin, end in itertools.pairwise([*begins, last]):
         own = values[(steps > begin) & (steps <= end)] if begin else values[steps <= end]
         spans += [(begin, end, float(own[-1]))] if own.size else []
-    said = list(dict.fromkeys(show(value) for _, _, value in spans))
+    shown = list(dict.fromkeys(show(value) for _, _, value in spans))
     for i, (begin, end, value) in enumerate(spans):
-        text = f"{label}, {', then '.join(said)}" if i == 0 else None
-        # to the edge where nothing else is drawn: a run of no step has no width
+        text = f"{label}, {', then '.join(shown)}" if i == 0 else None
+        # a run without steps has zero width: draw up to step 1
         until = max(end, 1) if i == len(spans) - 1 else end
         axes.plot([begin, until], [value, value], color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=text)
 
 
-def _baselines(axes: Axes, baselines: Mapping[str, float]) -> None:
-    """A line for each, over the whole width."""
+def _plot_baselines(axes: Axes, baselines: Mapping[str, float]) -> None:
+    """Plots each baseline as a horizontal line over the whole width."""
     dashes = itertools.cycle([(0, (4, 2)), (0, (1, 2))])
     for (name, value), style in zip(baselines.items(), dashes, strict=False):
         axes.axhline(value, color=BASELINE, linewidth=1.5, linestyle=style, label=f"{name}, {value:.4g}")
 
 
-def _dress(axes: Axes, last: int, phases: Sequence[tuple[int, str]]) -> None:
+def _format_axes(axes: Axes, last: int, phases: Sequence[tuple[int, str]]) -> None:
     title = axes.get_title()
     axes.set_title("")
-    axes.set_title(title, fontsize=11, color=INK, loc="left", pad=18 if len(phases) > 1 else 8)  # room for the phases' names
+    axes.set_title(title, fontsize=11, color=INK, loc="left", pad=18 if len(phases) > 1 else 8)  # space for the phase labels
     axes.set_xlim(0, last)
     axes.set_xlabel("step", color=INK)
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
