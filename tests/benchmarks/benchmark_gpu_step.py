@@ -52,6 +52,7 @@ from bert_jax.model.config import ModelConfig, published
 from tests.benchmarks.benchmark_batches import V, made_up_corpus
 from tests.benchmarks.figures import flag_parser, give
 from tests.benchmarks.gpu_timing import WARM_UP, largest_rate, process_bytes, timed
+from tests.flags import replacing
 
 HERE = pathlib.Path(__file__).resolve()
 PREDICTIONS = {128: 20, 512: 77}
@@ -225,7 +226,8 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     file = {"tiny": "bert_miniature.py:tiny"}.get(setting.size, f"bert_{setting.size}.py")
     phase = {"length": setting.length, "batch_size": setting.rows, "max_predictions": PREDICTIONS[setting.length]}
     flags = [f"--config=experiments/pretrain/{file}", "--workdir=unused", "--config.optimizer.name=adamw"]
-    flags += [*(f"--config.phases.0.{key}={value}" for key, value in phase.items()), *overrides]
+    flags += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
+    flags = replacing(flags, *overrides)
     experiment = PretrainingExperiment.from_dict(parse_flags("benchmark", __doc__, flags, PretrainingExperiment).config)
     matmul = largest_rate(product(SIDE[options.device]), SIDE[options.device])
 

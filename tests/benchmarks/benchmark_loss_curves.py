@@ -59,6 +59,7 @@ from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import new_state
 from tests.benchmarks import plain_bert
 from tests.benchmarks.figures import flag_parser, give, table
+from tests.flags import replacing
 
 QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "experiments" / "pretrain" / "quickstart.py"
 SETTINGS = {
@@ -108,7 +109,8 @@ def main() -> None:
 def experiment_of(settings: dict[str, Any], overrides: Sequence[str]) -> PretrainingExperiment:
     """The quickstart with `settings` and then the flags `overrides`."""
     flags = [f"--config={QUICKSTART}", "--workdir=unused", *(f"--config.{key}={value}" for key, value in settings.items())]
-    return PretrainingExperiment.from_dict(parse_flags("benchmark", __doc__, [*flags, *overrides], PretrainingExperiment).config)
+    given = replacing(flags, *overrides)
+    return PretrainingExperiment.from_dict(parse_flags("benchmark", __doc__, given, PretrainingExperiment).config)
 
 
 def batches_of(experiment: PretrainingExperiment) -> list[Batch]:

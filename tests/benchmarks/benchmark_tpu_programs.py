@@ -37,6 +37,7 @@ from bert_jax.metrics.throughput import row_flops
 from bert_jax.programs import lowered as step_programs
 from tests.benchmarks import plain_bert
 from tests.benchmarks.figures import flag_parser, give
+from tests.flags import replacing
 
 SETTINGS = {  # name: topology, rows per chip, length, predictions
     "v5e-512": ("v5e:4x4", 4, 512, 77),
@@ -108,7 +109,7 @@ def our_step(
     own = [f"--config=experiments/pretrain/bert_{model}.py", "--workdir=unused"]
     phase = {"batch_size": rows * compiler.topology.chips, "length": length, "max_predictions": predictions}
     own += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
-    flags = parse_flags("benchmark", __doc__, [*own, *overrides], PretrainingExperiment)
+    flags = parse_flags("benchmark", __doc__, replacing(own, *overrides), PretrainingExperiment)
     return step_programs.pretraining_step(PretrainingExperiment.from_dict(flags.config), 0, compiler.devices)
 
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,12 +68,6 @@ def write_experiment(path: pathlib.Path, corpus: pathlib.Path) -> pathlib.Path:
     size = json.loads((corpus / "manifest.json").read_text())["vocabulary"]["size"]
     path.write_text(EXPERIMENT.format(corpus=str(corpus), vocabulary_size=size))
     return path
-
-
-def replacing(usual: Sequence[str], *flags: str) -> list[str]:
-    """The `usual` flags but those that `flags` give another value, and `flags`."""
-    given = {flag.partition("=")[0] for flag in flags}
-    return [*(flag for flag in usual if flag.partition("=")[0] not in given), *flags]
 
 
 def xla_flags(devices: int) -> str:

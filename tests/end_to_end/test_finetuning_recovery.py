@@ -27,10 +27,10 @@ from tests.end_to_end.runs import (
     last_step,
     learned,
     records,
-    replacing,
     results,
     weights,
 )
+from tests.flags import replacing
 
 EXPERIMENT = REPOSITORY / "experiments" / "finetune" / "own_text.py"
 SMALL = (

@@ -19,9 +19,10 @@ from bert_jax.heads.sequence import SequenceHead
 from bert_jax.interop.huggingface import import_model
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
-from tests.end_to_end.runs import REPOSITORY, replacing, results, xla_flags
+from tests.end_to_end.runs import REPOSITORY, results, xla_flags
 from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
 from tests.end_to_end.toy_tasks import entities, sentiment, write_model
+from tests.flags import replacing
 
 LABELS = ("contradiction", "entailment", "neutral")
 

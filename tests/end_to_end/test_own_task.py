@@ -10,9 +10,10 @@ import pytest
 
 from tests.documented import python_file
 from tests.end_to_end import forked
-from tests.end_to_end.runs import REPOSITORY, replacing, results
+from tests.end_to_end.runs import REPOSITORY, results
 from tests.end_to_end.test_finetuning_recovery import SMALL
 from tests.end_to_end.toy_tasks import sentence
+from tests.flags import replacing
 
 
 def readme_file() -> str:
