@@ -88,14 +88,14 @@ def test_another_configuration_is_refused_with_both_values(refused: Refused, unt
 def test_changed_data_under_the_same_name_is_refused(refused: Refused, toys: pathlib.Path, untouched: pathlib.Path, tmp_path):
     (tmp_path / "train.csv").write_text((toys / "train.csv").read_text().replace("poor", "good", 1))
     says = refused(ONE, f"--config.task.own.train={tmp_path / 'train.csv'}", workdir=untouched)
-    assert "fingerprints.examples  there " in says
+    assert "fingerprints.examples  stored " in says
     assert "fingerprints.init_from" not in says
 
 
 def test_another_model_under_the_same_name_is_refused(refused: Refused, untouched: pathlib.Path, tmp_path: pathlib.Path):
     write_model(tmp_path / "model", initializer_range=0.5, num_layers=1)
     says = refused(ONE, f"--config.init_from={tmp_path / 'model'}", workdir=untouched)
-    assert "fingerprints.init_from  there " in says
+    assert "fingerprints.init_from  stored " in says
 
 
 def test_data_that_moved_and_was_saved_by_another_program_is_still_the_same(
