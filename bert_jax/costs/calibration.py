@@ -1,4 +1,4 @@
-"""How far to trust an estimate: two programs whose true speed everybody knows, compiled and read by the same method."""
+"""Calibrates the estimates: applies the same method to two programs of known speed, a matrix product and an addition."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from bert_jax.corpus.files import cache_directory, parse_json
 from bert_jax.costs.compiling import Compiler
 
 SIDE = 8_192
-"""Of the square bfloat16 matrices that are multiplied: 1.1e12 operations, an array of 134 MB; real chips reach over 90 %."""
+"""Rows of the square bfloat16 matrices of the product: 1.1e12 operations, arrays of 134 MB; real chips reach over 90 % of
+peak."""
 STREAMED = 2**28
-"""Elements of two float32 arrays that are added: 2.1 GB read and 1.1 GB written; real chips reach over 80 %."""
+"""Elements of the two float32 arrays of the addition: 2.1 GB read, 1.1 GB written; real chips reach over 80 % of the
+bandwidth."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """What part of the data sheet's rates the method gives to programs that can hardly miss them."""
+    """The fractions of the data sheet's rates that the method estimates for two programs that come close to them on real
+    chips."""
 
     matmul: float
-    """Of the peak FLOP/s."""
+    """Of the matrix product, as a fraction of the peak FLOP/s."""
     stream: float
-    """Of the memory bandwidth."""
+    """Of the addition, as a fraction of the memory bandwidth."""
 
 
 def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibration:
@@ -51,7 +54,7 @@ def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibrat
 
 
 def _seconds(compiler: Compiler, function: Callable[..., jax.Array], *arrays: tuple[tuple[int, ...], DTypeLike]) -> float:
-    """The estimate for `function` on one device."""
+    """The estimated seconds of `function` on one device."""
     one = NamedSharding(Mesh(np.array(compiler.devices[:1]), ("x",)), PartitionSpec())
     arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=one) for shape, dtype in arrays]
     return compiler.estimate(compiler.compile(jax.jit(function).lower(*arguments))).seconds

@@ -1,4 +1,4 @@
-"""The steps of an experiment whose cost is asked for: each lowers its program and says how often it is taken."""
+"""The steps of an experiment whose cost `aot` estimates: each lowers its program and has its number of executions."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class Case:
     kind: str
     phase: int
     model: str
-    """What fine-tuning starts from."""
+    """The model that fine-tuning starts from."""
     examples: int | None
-    """Of one pass, where the number of steps depends on it."""
+    """Examples of one pass over the data, for steps whose number depends on it."""
 
     def lower(self, devices: Sequence[jax.Device]) -> StepProgram:
-        """Its program for those devices."""
+        """The step, lowered for `devices`."""
         if isinstance(self.experiment, FinetuningExperiment):
             return finetuning_step(self.experiment, model_config_to_finetune(self.model), devices)
         make = evaluation_step if self.kind == "eval" else pretraining_step
         return make(self.experiment, self.phase, devices)
 
     def step(self, program: StepProgram) -> Step:
-        """What the report says of it."""
+        """The description of the step for the report."""
         name, (steps, covers) = f"phase {self.phase}, {self.kind} step", self._steps(program)
         if isinstance(self.experiment, FinetuningExperiment):
             runs = len(self.experiment.runs())
@@ -62,7 +62,7 @@ class Case:
         return Step(name, self.config, self.kind, mesh, program.rows, program.length, program.flops, steps, covers)
 
     def _steps(self, program: StepProgram) -> tuple[int | None, str]:
-        """How often the step is taken, None where only the data can say, and what that covers."""
+        """(the number of executions of the step, None where it depends on data that is not given; the work that these cover)."""
         if isinstance(self.experiment, PretrainingExperiment) and self.kind == "train":
             return self.experiment.phases[self.phase].steps, "experiment"
         if self.examples is None:
@@ -80,7 +80,7 @@ class Case:
         return self.experiment.phases[self.phase].accumulation if self.kind == "train" else 1
 
     def changed(self, changes: JsonObject) -> Case:
-        """With other values for dotted keys of the experiment. Raises UserError where it is none with them."""
+        """The case with other values for dotted keys of the experiment. Raises UserError where the experiment is then invalid."""
         return dataclasses.replace(self, experiment=with_overrides(self.experiment, changes))
 
     def batch_key(self, name: str) -> str:
@@ -89,8 +89,7 @@ class Case:
         return f"{groups[self.kind]}.{name}"
 
     def batch_of(self, rows: int) -> JsonObject:
-        """The key that gives its batch so many rows, with its value; of a sweep over batch sizes, all that are larger become
-        that one."""
+        """The dotted key, with its value, that sets the batch to `rows`; in a sweep, larger batch sizes are reduced to `rows`."""
         sizes = self.experiment.sweep.batch_sizes if isinstance(self.experiment, FinetuningExperiment) else ()
         if sizes:
             return {"sweep.batch_sizes": tuple(sorted({min(size, rows) for size in sizes}))}
@@ -98,18 +97,19 @@ class Case:
 
 
 def kind_of(values: JsonObject) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
-    """Whose experiment an experiment file describes: `pretrain`'s, or, where it names a task, `finetune`'s."""
+    """The experiment class for the values of an experiment file: fine-tuning where they have a task, else pretraining."""
     return FinetuningExperiment if "task" in values else PretrainingExperiment
 
 
 def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Namespace, flag: str = "config") -> list[Case]:
-    """The steps of one experiment file that are asked for with `--config` or another `flag`."""
+    """The steps to compile of the experiment file `given` by `--config` or another `flag`. Raises UserError for flags that do not
+    apply to it."""
     values = read_experiment(given, overrides, kind_of, flag)
     if kind_of(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
-            raise UserError(f"--step={options.step}, but {given} is a task's experiment, with a step of its own; leave it out")
+            raise UserError(f"--step={options.step}, but {given} fine-tunes and has only the step finetune; leave it out")
         if options.phase is not None:
-            raise UserError(f"--phase={options.phase}, but {given} is a task's experiment, which has no phases; leave it out")
+            raise UserError(f"--phase={options.phase}, but {given} fine-tunes and has no phases; leave it out")
         require_saveable(given, "finetune", options)
         experiment = FinetuningExperiment.from_dict(values | {"init_from": values.get("init_from") or "any"})
         here = pathlib.Path(experiment.init_from).is_dir()
@@ -120,7 +120,7 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
     kind = options.step or "train"
     require_saveable(given, kind, options)
     if options.rows is not None and kind == "train":
-        raise UserError(f"--rows={options.rows}, but {given} says itself how many steps pretraining takes; leave it out")
+        raise UserError(f"--rows={options.rows}, but {given} has the number of steps of pretraining; leave it out")
     values, notes = infer_settings(
         values, {key for key, _ in overrides}, vocabulary_size=vocabulary_size(values), download=False
     )
@@ -135,20 +135,20 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
 
 
 def vocabulary_size(values: JsonObject) -> int | None:
-    """Of the experiment's corpus, None where that is not on this machine."""
+    """The vocabulary size of the experiment's corpus; None where the corpus is not on this machine."""
     corpus = section(CorpusConfig, values.get("corpus", {}), "config.corpus")
     return open_corpus(corpus.directory).vocabulary.size if pathlib.Path(corpus.directory).is_dir() else None
 
 
 def require_saveable(given: str, kind: str, options: argparse.Namespace) -> None:
-    """Raises UserError where --save asks for programs that nothing could load."""
+    """Raises UserError where --save is given for a step that no command can load."""
     if options.save and kind != "train":
         raise UserError(
-            f"--save={options.save} keeps training steps for `pretrain --compiled`, and nothing loads the {kind} step of "
+            f"--save={options.save} saves training steps for `pretrain --compiled`, and no command loads the {kind} step of "
             f"{given}; leave it out"
         )
 
 
 def say(line: str) -> None:
-    """Progress, which is not part of the report."""
+    """Prints a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What the TPU generations can do, by their maker's data sheets; per chip, since a chip is what one pays for."""
+"""The TPU generations with the figures of their data sheets, per chip, since prices are per chip."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ class Chip:
 
     name: str
     library_name: str
-    """What the compiler calls it."""
+    """The compiler's name of the generation."""
     kind: str
-    """What JAX calls one of its devices."""
+    """JAX's `device_kind`."""
     memory_bytes: int
-    """HBM."""
+    """Bytes of HBM."""
     bandwidth: float
     """Bytes a second between HBM and the cores."""
     clock: float
     """Cycles a second; the rate at which the matrix units of `peak_flops` step."""
     cores: int
     matrix_units: int
-    """Per core, as products of `matrix_width` x `matrix_width` that can begin in a cycle."""
+    """Matrix units per core: the products of `matrix_width` x `matrix_width` that can start in a cycle."""
     matrix_width: int
     links: int
     """Inter-chip links (ICI): two for each dimension of the torus."""
     link_bandwidth: float
     """Bytes a second over one link in one direction."""
     network_bandwidth: float
-    """Bytes a second out of a chip's share of its host's network cards: what joins slices."""
+    """Bytes a second of a chip's share of its host's network cards, over which slices communicate."""
     devices: int = 1
     """JAX devices per chip."""
     config: str | None = None
-    """The compiler's name for the way of using both cores as one device, where it is not the default."""
+    """The compiler's name for the mode that uses both cores as one device, where that is not the default."""
 
     @property
     def peak_flops(self) -> float:
@@ -46,12 +46,12 @@ class Chip:
 
     @property
     def dimensions(self) -> int:
-        """Of the torus."""
+        """Dimensions of the torus."""
         return self.links // 2
 
     @property
     def whole_ring(self) -> int:
-        """A dimension whose length is a multiple of this has a link from its end to its beginning: on the flat pods only the
+        """A dimension whose length is a multiple of this is a ring, with a wrap-around link: on two-dimensional pods only the
         full side of 16, on the others every dimension built of cubes of 4."""
         return 16 if self.dimensions == 2 else 4
 
@@ -72,8 +72,8 @@ as v5e's. Clocks follow from the peaks: peak = clock x cores x matrix units x 2 
 products a cycle each)."""
 
 DCN_LATENCY = 20e-6
-"""Seconds of one exchange between slices: an assumption."""
+"""Seconds of one exchange between slices (assumed)."""
 ICI_LATENCY = 1e-6
-"""Seconds from chip to neighbouring chip: an assumption."""
+"""Seconds from a chip to a neighbouring chip (assumed)."""
 ICI_EFFICIENCY = 0.9
-"""The part of a link's published rate that large messages see: an assumption."""
+"""The fraction of a link's published rate that large messages reach (assumed)."""

@@ -1,4 +1,4 @@
-"""What a collective takes on a slice's network, and how many bytes it moves: a model, with its assumptions.
+"""A model of the time that a collective takes on a slice's network and of the bytes that it moves.
 
 A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions, closed to rings where
 `Topology.rings` says so; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes
@@ -46,7 +46,7 @@ class Transfer:
 
 
 def group_of(text: str) -> list[int] | None:
-    """The partitions of the first group of `replica_groups=...`, in each of the forms that XLA writes; None: all of them."""
+    """The partitions of the first group of `replica_groups=...`, in any of XLA's notations; None for all partitions."""
     if found := re.match(r"\{\{([\d,]*)\}", text):
         return [int(n) for n in found[1].split(",") if n] or None
     if found := re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
@@ -72,7 +72,7 @@ def _integers(text: str) -> tuple[int, ...]:
 def transfer(
     kind: str, instruction: Instruction, operand_bytes: float, topology: Topology, devices: Sequence[jax.Device]
 ) -> Transfer:
-    """The cost of `instruction`, whose operands have `operand_bytes` in all, on the mesh's `devices` in their flat order."""
+    """The cost of the collective `instruction`, with `operand_bytes` in all operands, on the mesh's `devices` in flat order."""
     group = group_of(instruction.attribute("replica_groups")) or list(range(len(devices)))
     if kind == "collective-permute":
         return _permute(operand_bytes, topology)
@@ -98,8 +98,8 @@ def transfer(
 
 
 def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
-    """What a `send` of `size` bytes to the chip's fellows in the other slices takes with the answer: the compiler hands the part
-    of a collective that crosses slices to a run-time library, as a send and a recv that name the collective."""
+    """The cost of a `send` of `size` bytes to the corresponding chips of the other slices, and of the `recv` of the result. The
+    compiler replaces the part of a collective between slices by this pair, which name the collective, for a run-time library."""
     found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
     kind = (found[1] if found else "send").lower().replace("_", "-")
     slices = topology.slices
@@ -110,20 +110,20 @@ def between_slices(sent: Instruction, size: float, topology: Topology) -> Transf
 
 
 def _passes(kind: str) -> int:
-    """How often the payload goes round: an all-reduce is a reduce-scatter and an all-gather."""
+    """The number of passes of the payload: two for an all-reduce, which is a reduce-scatter and an all-gather."""
     return 2 if kind == "all-reduce" else 1
 
 
 def _sent(kind: str, size: float, n: int) -> float:
-    """Bytes that each of `n` members sends, whose operands have `size` bytes: in an all-gather its shard to all the others, and
-    the whole to one of them where not all exchange with all."""
+    """Bytes that each of `n` members with operands of `size` bytes sends: in an all-gather its shard to all others, in a
+    collective-permute the whole operand to one other member."""
     if kind == "all-gather":
         return size * (n - 1)
     return _passes(kind) * size * (n - 1) / n if kind in KINDS and kind != "collective-permute" else size
 
 
 def _crossing_seconds(kind: str, crossing: float, topology: Topology) -> float:
-    """Of `crossing` bytes from each device to other slices; the devices of a chip share its part of the network card."""
+    """Seconds for `crossing` bytes from each device to other slices; the devices of a chip share its part of the network card."""
     return crossing * topology.chip.devices / topology.chip.network_bandwidth + _passes(kind) * DCN_LATENCY
 
 
@@ -133,13 +133,13 @@ def _permute(size: float, topology: Topology) -> Transfer:
 
 
 def _extents(members: Sequence[jax.Device]) -> list[int]:
-    """How many different places the members take along each dimension of the slice."""
+    """The number of different coordinates of the members along each dimension of the slice."""
     coordinates = np.array([device.coords for device in members])
     return [len(set(column)) for column in coordinates.T]
 
 
 def _links(members: Sequence[jax.Device], topology: Topology) -> tuple[float, int]:
-    """(bytes a second that a chip can send along the dimensions which the members span, hops to the farthest)."""
+    """(bytes a second that a chip can send along the dimensions that the members span, hops to the farthest member)."""
     width, hops = 0, 0
     for extent, size, ring in zip(_extents(members), topology.shape, topology.rings, strict=False):
         if extent > 1:
@@ -152,6 +152,6 @@ def _links(members: Sequence[jax.Device], topology: Topology) -> tuple[float, in
 
 
 def _cut(members: Sequence[jax.Device], topology: Topology) -> float:
-    """For an all-to-all: the part of a chip's bytes that each link of the longest dimension's middle has to carry."""
+    """The fraction of a chip's bytes that each link in the middle of the longest dimension carries in an all-to-all."""
     spans = zip(_extents(members), topology.shape, topology.rings, strict=False)
     return max((extent / (8 if ring and extent == size else 4) for extent, size, ring in spans if extent > 1), default=0.0)

@@ -1,4 +1,4 @@
-"""Compiles a lowered program for a topology, and reads what the compiler says of memory, text and kernels."""
+"""Compiles a lowered program for a topology, and collects the compiler's memory statistics, text and kernel schedules."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bert_jax.sharding.out_of_memory import DoesNotFit
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A program for every chip of a topology."""
+    """A program compiled for the chips of a topology."""
 
     executable: jax.stages.Compiled
     module: Module
-    """Its optimized form."""
+    """The optimized HLO module."""
     seconds: float
-    """What compiling took."""
+    """The time that compilation took."""
     schedules: Mapping[str, Schedule]
-    """Of its Pallas kernels."""
+    """The schedules of its Pallas kernels, by kernel body."""
 
     @property
     def text(self) -> str:
-        """The optimized form as HLO text."""
+        """The optimized module as HLO text."""
         return str(self.executable.as_text())
 
     @property
@@ -41,9 +41,9 @@ class Compiled:
 
 
 class Compiler:
-    """The TPU compiler, loaded once in a process; for one topology.
+    """The TPU compiler for one topology; its library is loaded once in a process.
 
-    Raises UserError where it is missing, is another than this JAX needs, or does not know the topology.
+    Raises UserError where the compiler is not installed, has another version than this JAX needs, or does not know the topology.
     """
 
     def __init__(self, topology: Topology):
@@ -53,7 +53,7 @@ class Compiler:
         self.devices: Sequence[jax.Device] = devices_of(topology)
 
     def compile(self, lowered: jax.stages.Lowered) -> Compiled:
-        """The program that `lowered` describes. Raises `DoesNotFit`."""
+        """Compiles `lowered`. Raises `DoesNotFit` where it needs more memory than a device has."""
         start = time.monotonic()
         try:
             with silence():
@@ -67,5 +67,5 @@ class Compiler:
         return Compiled(executable, module, seconds, schedules_of(module, self.topology, self.version))
 
     def estimate(self, compiled: Compiled, devices: Sequence[jax.Device] | None = None) -> Estimate:
-        """What one execution takes; `devices` in the flat order of the mesh."""
+        """The estimate for one execution; `devices` are in the flat order of the mesh."""
         return Estimator(compiled.module, compiled.schedules, self.topology, devices or self.devices).estimate()

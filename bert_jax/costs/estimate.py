@@ -1,17 +1,17 @@
-"""How long one execution of a compiled program takes on one chip, from the compiler's own text.
+"""Estimates the time of one execution of a compiled program on one chip from the text of the compiled module.
 
-The program runs its instructions in the order of the text. Time passes with
+The program runs its instructions in the order of the text. The kinds of time are
 
     compute       the compiler's `estimated_cycles` of an instruction, at the chip's clock
-    kernel        a Pallas kernel's schedule (`kernels.py`), or the passage of its arrays from and to HBM if that is longer
+    kernel        a Pallas kernel's schedule (`kernels.py`), or the transfer of its arrays from and to HBM if that is longer
     collective    the network model (`collectives.py`)
     memory        instructions to which the compiler gives no cycles (gathers, reshapes): their bytes over the bandwidth of HBM
     copy          asynchronous copies between HBM and the chip's fast memory
 
-A loop's body counts as often as it runs. What is started asynchronously (collectives; copies) goes on while the following
-instructions run, one after the other on the network and on the copy engine, and takes time only as far as it is not finished
-when it is waited for. Not modelled: copies and collectives slowing the compute that they overlap with, the start of each
-instruction, the host, the input, stragglers.
+The time of a loop's body is multiplied by the loop's trip count. Asynchronous operations (collectives and copies) overlap with
+the following instructions, one after the other on the network and on the copy engine; only the part that is not finished when the
+program waits for it counts. Not modelled: the slowdown of compute by overlapping copies and collectives, the launch time of
+instructions, the host, the input, stragglers.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ FREE_TARGETS = (
     "PrepareAsyncCallDone",
 )  # fmt: skip
 CARRYING = ("fusion", "async-start", "call-start")
-"""What may hold a collective in the computation that it calls; on v7x the cores for sparse work run it (`call-start`)."""
+"""Opcodes that may have a collective in the computation that they call; on v7x the sparse cores run it (`call-start`)."""
 SCALARS = 1 << 12
-"""Bytes below which an instruction without cycles takes no time: counters and sums."""
+"""Bytes below which an instruction without a cycle estimate counts as free: counters and sums."""
 PASSING = ("get-tuple-element", "fusion", "bitcast", "tuple", "async-update")
-"""What hands the state of an asynchronous operation on."""
+"""Opcodes that pass on the state of an asynchronous operation."""
 CONTINUING = "async_collective_fusion"
-"""How the computations of fusions begin that continue a collective beside other work."""
+"""The prefix of the computations of fusions that continue a collective together with other work."""
 STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 
 
@@ -56,13 +56,13 @@ class Operation:
     place: str
     kind: str
     seconds: float
-    """Exposed, over all executions."""
+    """Exposed seconds (not overlapped with compute), over all executions."""
     count: int
 
 
 @dataclasses.dataclass
 class Timeline:
-    """What one pass over a computation adds up to."""
+    """The sums of one pass over a computation."""
 
     now: float = 0.0
     network_free: float = 0.0
@@ -72,7 +72,7 @@ class Timeline:
     operations: list[Operation] = dataclasses.field(default_factory=list)
     transfers: list[tuple[Transfer, int]] = dataclasses.field(default_factory=list)
     bytes: float = 0.0
-    """Between HBM and the chip."""
+    """Bytes moved between HBM and the chip."""
     unread_loops: int = 0
     unknown_kernels: int = 0
 
@@ -92,11 +92,11 @@ class Estimate:
     unread_loops: int
     unknown_kernels: int
     uncounted_collectives: int
-    """Collectives in the text of the program that the walk did not come by: neither their time nor their bytes are in here."""
+    """Collectives in the text of the program that the estimator did not reach; their time and bytes are not included."""
 
 
 class Estimator:
-    """Walks a module in the order in which it runs."""
+    """Walks through a module in the order of execution and adds up the time."""
 
     def __init__(self, module: Module, kernels: Mapping[str, Schedule], topology: Topology, devices: Sequence[jax.Device]):
         self._module, self._kernels, self._topology, self._devices = module, kernels, topology, devices
@@ -120,13 +120,13 @@ class Estimator:
         return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels, uncounted)
 
     def _held(self) -> set[str]:
-        """The names of the program's collectives; the fusions that continue or end one hold it again."""
+        """The names of the program's collectives, without their repetitions in the fusions that continue or end one."""
         started = (c for name, c in self._module.computations.items() if not name.startswith(CONTINUING))
         first = [c for c in started if all(i.target != "AsyncCollectiveDone" for i in c.instructions)]
         return {i.name for computation in first for i in computation.instructions if _kind(i.opcode)}
 
     def _run(self, computation: Computation, times: int) -> Timeline:
-        """One pass; `times` is how often it happens in all, by which sums over executions are multiplied."""
+        """One pass over `computation`; `times` is the number of its executions, by which sums over executions are multiplied."""
         line = Timeline()
         for instruction in computation.instructions:
             before = line.now
@@ -138,8 +138,9 @@ class Estimator:
         return line
 
     def _place(self, computation: Computation, i: Instruction, kind: str) -> str:
-        """Where it comes from: its own name, or that of what is fused into it, or of what it reads, or for the parts into which
-        the compiler takes a collective over several slices, and which it leaves unnamed, of what uses them."""
+        """The place in the model that an instruction comes from: by its own name, else that of an instruction fused into it, else
+        that of an operand. The compiler splits a collective over several slices into unnamed parts, which take the name of their
+        users."""
         inside = (inner.op_name for called in self._module.called(i) for inner in reversed(called.instructions))
         read = (computation.by_name[name].op_name for name in i.operands if name in computation.by_name)
         used = (user.op_name for user in computation.users(i)) if kind == "collective" and self._topology.slices > 1 else ()
@@ -147,7 +148,7 @@ class Estimator:
         return next((found for name in names if name and (found := place(name)) != UNNAMED), UNNAMED)
 
     def _step(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> str:
-        """Lets the time of one instruction pass; returns its kind, empty for what takes none of its own."""
+        """Adds the time of one instruction to `line`; returns its kind, "" for an instruction without time of its own."""
         if i.opcode == "while":
             self._loop(computation, i, line, times)
             return ""
@@ -174,7 +175,7 @@ class Estimator:
         return self._compute(computation, i, line, times)
 
     def _cross(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
-        """A message to the other slices, and the answer: nothing waits but the end of the recv of the same rendezvous."""
+        """Adds a message to the other slices and its result, which only the `recv-done` of the same rendezvous waits for."""
         rendezvous = f"rendezvous {i.rendezvous or i.name}"
         if i.opcode == "send":
             size = sum(a.bytes for a in computation.by_name[i.operands[0]].arrays)
@@ -207,7 +208,7 @@ class Estimator:
         return any(inner.target == target for called in self._module.called(i) for inner in called.instructions)
 
     def _started(self, computation: Computation, done: Instruction, line: Timeline) -> str:
-        """The name of the start that `done` waits for: the first one met going up through what is passed on."""
+        """The name of the start instruction that `done` waits for, found by following the operands through PASSING opcodes."""
         waiting, seen = list(done.operands), set()
         while waiting:
             name = waiting.pop(0)
@@ -220,7 +221,8 @@ class Estimator:
         return ""
 
     def _collective(self, i: Instruction) -> Instruction | None:
-        """The collective that an instruction is or carries; fusions that only continue one count where it started."""
+        """The collective that an instruction is or contains; None for fusions that only continue one, which counts at its
+        start."""
         if _kind(i.opcode):
             return i
         if i.opcode not in CARRYING or any(name.startswith(CONTINUING) for name in i.called):
@@ -264,7 +266,7 @@ class Estimator:
         return "memory"
 
     def traffic(self, computation: Computation, i: Instruction) -> float:
-        """Bytes that an instruction moves between HBM and the chip: its result, and of each operand what it reads of it."""
+        """Bytes that an instruction moves between HBM and the chip: its result, and the part of each operand that it reads."""
         written = float(sum(a.bytes for a in i.arrays if not a.fast))
         inner = next(self._module.called(i), None) if i.opcode == "fusion" else None
         parameters = {p.literal: p for p in inner.instructions if p.opcode == "parameter"} if inner else {}
@@ -285,8 +287,8 @@ class Estimator:
 
 
 def _part(inner: Computation, parameter: Instruction, whole: float) -> tuple[float, float]:
-    """Of a fusion's operand of `whole` bytes: (bytes read, bytes of the result that stay as they were). Slices read what they
-    take, gathers as much as they give, and an update in place leaves the rest alone."""
+    """For a fusion's operand of `whole` bytes: (bytes read, bytes of the result that are not written). A slice reads its result's
+    bytes, so does a gather, and an update in place writes only the updated part."""
     read, replaced = 0.0, 0.0
     names = {parameter.name}
     for i in inner.instructions:
@@ -311,7 +313,7 @@ def _kind(opcode: str) -> str:
 
 
 def _moved(start: Instruction) -> float:
-    """Bytes of an asynchronous copy: what it gives, the second array of (operand, result, context)."""
+    """Bytes of an asynchronous copy: those of the result, the second array of (operand, result, context)."""
     slices = start.opcode != "copy-start"
     if len(start.arrays) < 2:
         return float(sum(a.bytes for a in start.arrays))
@@ -320,12 +322,12 @@ def _moved(start: Instruction) -> float:
 
 
 def interval(estimate: Estimate, flops: float, topology: Topology) -> tuple[float, float]:
-    """(roofline, estimate) in seconds: no program that does `flops` model operations and moves those bytes on a device can take
-    less than the longer of the two at the peaks."""
+    """(roofline, estimate) in seconds. The roofline is the longer of the times for `flops` model operations and for the
+    estimate's bytes at the peak rates of a device."""
     chip = topology.chip
     return max(flops * chip.devices / chip.peak_flops, estimate.bytes * chip.devices / chip.bandwidth), estimate.seconds
 
 
 def utilisation(flops: float, seconds: float, topology: Topology) -> float:
-    """Model FLOPs per device and second over the peak."""
+    """The model FLOP utilisation: model FLOPs per device and second, as a fraction of the peak."""
     return flops * topology.chip.devices / topology.chip.peak_flops / seconds if seconds else math.nan

@@ -1,4 +1,4 @@
-"""Compiles one step for a slice: its cost, or by how much it does not fit and the settings that would make it fit."""
+"""Compiles one step for a slice, and reports its cost, or its excess memory and the settings with which it would fit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from bert_jax.sharding.out_of_memory import DoesNotFit
 
 
 def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> JsonObject:
-    """The record of one step: what it costs, or by how much it does not fit and what would help. Raises UserError for a program
-    that the compiler refuses for another reason."""
+    """The record of one step: its cost, or its excess memory and remedies. Raises UserError for a program that the compiler
+    refuses for a reason other than memory."""
     topology = compiler.topology
     program = case.lower(compiler.devices)
     step, arguments = case.step(program), program.arguments()
@@ -45,7 +45,8 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
 
 
 def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNotFit) -> list[str]:
-    """What would make a step fit, each found by compiling it so, with one layer a trip of the loop (which compiles fast)."""
+    """The settings with which a step fits, each verified by a compilation with one layer per trip of the loop over layers, which
+    is fast to compile."""
     devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
     looped = case.changed({"model.scan_unroll": 1})
     parts = mesh["data"] * mesh["fsdp"]
@@ -81,7 +82,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
         trial({"mesh.fsdp": n} | ({} if given.mesh.data == -1 else {"mesh.data": -1}))
         for n in (mesh["fsdp"] * 2**j for j in range(1, 20))
         if program.mesh.size % (n * mesh["tensor"]) == 0
-        # whole parameters, their gradients and the optimizer are all that it can take away
+        # sharding can remove no more than the parameters, their gradients and the optimizer state
         and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - mesh["fsdp"] / n) < limit
     ]
     found = []
@@ -99,5 +100,5 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
 
 
 def flags_of(changes: JsonObject) -> str:
-    """As one gives them on the command line."""
+    """The changes as flags of the command line."""
     return " ".join(f"--config.{key}={list(x) if isinstance(x, tuple) else x}".replace(" ", "") for key, x in changes.items())

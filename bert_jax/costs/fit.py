@@ -1,4 +1,4 @@
-"""What would make a program fit that does not: by compiling what might."""
+"""Searches the settings with which a program fits into memory, by compiling it with each of them."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from bert_jax.costs.memory import used_bytes
 from bert_jax.errors import UserError
 
 CLOSE = 128
-"""Rows a device above which a row more or less is not worth a compilation."""
+"""Rows per device above which the search for the largest batch is not exact to a row, to save compilations."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A change that may help."""
+    """A change of settings that may make a program fit."""
 
     flags: str
-    """As one gives it on the command line."""
+    """The change as flags of the command line."""
     lower: Callable[[], jax.stages.Lowered]
-    """The lowered program with it."""
+    """Lowers the program with the change."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """A change that was found to help."""
+    """A change with which the program fits."""
 
     flags: str
     bytes: int
-    """Per device, arguments and temporaries."""
+    """Bytes per device of arguments and temporaries."""
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether it says that the compiler would not compile; of kernels, Pallas puts an exception of its own around that."""
+    """Whether an exception is the compiler's refusal to compile; Pallas wraps those of its kernels in an exception of its own."""
     return isinstance(error, jax.errors.JaxRuntimeError) or isinstance(error.__cause__, jax.errors.JaxRuntimeError)
 
 
 def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tuple[bool, int]:
-    """(whether the program that `lower()` gives can run, bytes per device that it takes or would take; 0 where nobody knows).
-    What is no valid experiment cannot, nor what the compiler refuses for a reason other than memory."""
+    """Compiles `lower()` and returns (whether it fits, bytes per device that it takes or would take, 0 where unknown). An invalid
+    experiment, or a program that the compiler refuses for a reason other than memory, counts as not fitting."""
     try:
         return True, used_bytes(compiler.compile(lower()).memory)
     except DoesNotFit as error:
@@ -63,19 +63,19 @@ def first_that_fits(compiler: Compiler, trials: Sequence[Trial]) -> Remedy | Non
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What a batch of `rows` a device takes; `bytes` is 0 where nobody knows."""
+    """A batch of `rows` per device and its `bytes` per device, 0 where unknown."""
 
     rows: int
     bytes: float
 
 
 def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: Size, limit: float) -> Size:
-    """The largest batch between one that `fits` and one that `does_not` (of these neither is tried again); `measure(rows)` says
-    whether that many fit and how many bytes they take, of `limit` that there are.
+    """The largest batch between one that `fits` and one that `does_not`. `measure(rows)` returns whether that many rows fit and
+    the bytes that they take, of `limit` bytes.
 
-    By bisection: what does not fit does not with more rows. Bytes grow about linearly with rows, so every other cut is made where
-    the line through both ends meets the limit: three or four programs are compiled instead of log2(rows). Up to 2 * CLOSE rows
-    the answer is exact, and above that within 1/CLOSE.
+    The search is a bisection, in which every other step interpolates: bytes grow about linearly with rows, so the next candidate
+    is where the line through both ends meets the limit. This compiles three or four programs instead of log2(rows). Up to
+    2 * CLOSE rows the result is exact, above that within 1/CLOSE.
     """
     low, high, tried = fits, does_not, 0
     while high.rows - low.rows > max(1, low.rows // CLOSE):
@@ -93,5 +93,5 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
 def largest_batch(
     compiler: Compiler, lower: Callable[[int], jax.stages.Lowered], kept: float, does_not: Size, limit: float
 ) -> Size:
-    """The most rows a device for which the program that `lower(rows)` gives fits; `kept` bytes are there without any row."""
+    """The largest number of rows per device with which `lower(rows)` fits; `kept` bytes do not depend on the rows."""
     return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

@@ -1,8 +1,9 @@
-"""Reads the text of a scheduled, optimized HLO module: instructions, what they cost by the compiler, where they come from.
+"""Parses the text of a scheduled, optimized HLO module: instructions, the compiler's cycle estimates, JAX's names.
 
-The text is what `jax.stages.Compiled.as_text()` gives for a TPU. Only what the estimates need is kept; what a newer compiler adds
-to a line is passed over. Words: a *computation* is a named list of instructions, in the order in which they run; ENTRY is the
-program. An instruction with the memory space `S(1)` in its layout lives in the chip's fast memory, without one in HBM.
+The text is the output of `jax.stages.Compiled.as_text()` for a TPU. The parser keeps the attributes that the estimates need and
+ignores all others, such as those of newer compilers. A *computation* is a named list of instructions in the order of execution;
+ENTRY is the program. The result of an instruction with the memory space `S(1)` in its layout is in the chip's fast memory,
+without one in HBM.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ class Array:
     dtype: str
     shape: tuple[int, ...]
     fast: bool
-    """Whether it lives in the chip's fast memory (VMEM or SMEM), not in HBM."""
+    """Whether it is in the chip's fast memory (VMEM or SMEM), not in HBM."""
     tiles: tuple[int, int] | None = None
-    """The (second to last, last) sizes to which the layout pads, None where it says nothing."""
+    """The tile sizes to which the layout pads the (second fastest, fastest) dimensions; None for a layout without tiles."""
     minor: tuple[int, ...] = ()
-    """The dimensions from the fastest one on."""
+    """The dimensions in order of layout, the fastest-varying one first."""
 
     @property
     def bytes(self) -> int:
-        """As it lies in memory: the two fastest dimensions padded to the tile."""
+        """Bytes in memory, with the two fastest dimensions padded to the tile."""
         sizes = list(self.shape)
         if self.tiles and len(sizes) >= 2 and len(self.minor) == len(sizes):
             for dimension, tile in zip(self.minor[:2], self.tiles[::-1], strict=True):
@@ -62,13 +63,13 @@ class Instruction:
     name: str
     opcode: str
     arrays: tuple[Array, ...]
-    """The result, tuples taken apart."""
+    """The arrays of the result; those of a tuple are flattened."""
     operands: tuple[str, ...]
     text: str
-    """Everything behind the operands: attributes and metadata."""
+    """The text after the operands: attributes and metadata."""
     root: bool = False
     literal: str = ""
-    """What stands between the parentheses of a constant or a parameter."""
+    """The text in the parentheses of a constant or a parameter."""
 
     @functools.cached_property
     def called(self) -> tuple[str, ...]:
@@ -77,47 +78,47 @@ class Instruction:
 
     @functools.cached_property
     def cycles(self) -> int | None:
-        """The compiler's estimate for one execution, None where it makes none."""
+        """The compiler's `estimated_cycles` for one execution; None where it has none."""
         found = _CYCLES.search(self.text)
         return int(found[1]) if found else None
 
     @functools.cached_property
     def op_name(self) -> str:
-        """The path of JAX's names that it was made from; empty where the compiler made it up."""
+        """The path of JAX's names of the operation; "" for an instruction that the compiler has added."""
         found = _OP_NAME.search(self.text)
         return found[1] if found else ""
 
     @functools.cached_property
     def target(self) -> str:
-        """What a custom call calls."""
+        """The target of a custom call."""
         found = _TARGET.search(self.text)
         return found[1] if found else ""
 
     @functools.cached_property
     def rendezvous(self) -> str:
-        """The name that a send shares with the recv of its answer; empty where it has none."""
+        """The name that a send shares with the recv of its result; "" without one."""
         found = _RENDEZVOUS.search(self.text)
         return found[1] if found else ""
 
     @functools.cached_property
     def known_trips(self) -> int | None:
-        """The trip count where the compiler wrote it down."""
+        """The loop's `known_trip_count`, if the compiler has recorded it."""
         found = _TRIPS.search(self.text)
         return int(found[1]) if found else None
 
     @functools.cached_property
     def kernel_body(self) -> str:
-        """The program of a Pallas kernel as the custom call carries it: equal kernels have equal bodies."""
+        """The serialised program of a Pallas kernel in its custom call; equal kernels have equal bodies."""
         found = KERNEL_BODY.search(self.text)
         return found[1] if found else ""
 
     def named(self, name: str) -> str:
-        """The computation that `name=%...` names, empty if there is none."""
+        """The name of the computation in the attribute `name=%...`; "" without one."""
         found = re.search(rf"\b{name}=%([^\s,}}]+)", self.text)
         return found[1] if found else ""
 
     def attribute(self, name: str) -> str:
-        """The text of `name=...` up to the next attribute, empty if there is none."""
+        """The text of the attribute `name=...`; "" without one."""
         found = re.search(rf"\b{name}=(.*?)(?:, [a-z_]+=|$)", self.text)
         return found[1] if found else ""
 
@@ -136,7 +137,8 @@ class Computation:
 
     @functools.cached_property
     def _readers(self) -> Mapping[str, Sequence[Instruction]]:
-        """By the name of an instruction, what reads its result; of a send, the recv of its answer too."""
+        """The users of each instruction's result, by the instruction's name; the users of a send include the recv of its
+        result."""
         sends = {i.rendezvous: i.name for i in self.instructions if i.opcode == "send"}
         readers: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
@@ -146,7 +148,7 @@ class Computation:
         return readers
 
     def users(self, instruction: Instruction) -> Iterator[Instruction]:
-        """What depends on its result here, the nearest first."""
+        """Yields the instructions of this computation that depend on the result, direct users first."""
         waiting, seen = [instruction.name], {instruction.name}
         for name in waiting:
             for reader in self._readers.get(name, ()):
@@ -174,7 +176,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """The module that `text` describes. Raises ValueError where it has no ENTRY, as it has when it is not HLO."""
+    """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is no HLO module."""
     computations: dict[str, Computation] = {}
     entry = None
     name, lines, is_entry = "", list[Instruction](), False
@@ -212,7 +214,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int = 0) -> int:
-    """Behind the parenthesis that closes the one at `start`."""
+    """The position after the parenthesis that closes the one at `start`."""
     depth = 0
     for found in re.compile(r"[()]").finditer(text, start):
         depth += 1 if found[0] == "(" else -1
@@ -228,7 +230,7 @@ def _end_of_array(text: str) -> int:
 
 @functools.lru_cache(maxsize=1 << 16)
 def arrays(text: str) -> tuple[Array, ...]:
-    """The arrays of a type as HLO writes it: `(f32[8,128]{1,0:T(8,128)S(1)}, s32[])`."""
+    """Parses the arrays of a type in HLO's notation: `(f32[8,128]{1,0:T(8,128)S(1)}, s32[])`."""
     return tuple(_array(*found) for found in _ARRAY.findall(text))
 
 
@@ -241,10 +243,10 @@ def _array(dtype: str, shape: str, layout: str) -> Array:
 
 
 def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
-    """How often the body of the `while` instruction `loop` of the computation `inside` runs, None where that cannot be read.
+    """The trip count of the `while` instruction `loop` in the computation `inside`; None where it cannot be derived.
 
-    Written down by the compiler (`known_trip_count`), or from the condition `counter < limit`: the limit is a constant of the
-    condition or goes into the loop unchanged, the counter begins at a constant and the body adds a constant to it.
+    It is recorded by the compiler (`known_trip_count`), or derived from the condition `counter < limit`: the limit is a constant
+    of the condition or a loop invariant, the counter starts at a constant, and the body adds a constant to it.
     """
     if loop.known_trips is not None:
         return loop.known_trips
@@ -266,14 +268,14 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """Where a scalar of a loop's condition comes from: a constant, or element `index` of what the loop carries."""
+    """The source of a scalar in a loop's condition: a constant, or element `index` of the loop's carried state."""
 
     index: int = -1
     value: int | None = None
 
 
 def _compare(module: Module, condition: Computation) -> tuple[tuple[_Source, _Source], str] | None:
-    """The (counter, limit) that a loop's condition compares, and how; also where the comparison lies in a fusion."""
+    """((counter, limit), direction) of the comparison in a loop's condition, which may be inside a fusion; None without one."""
     root = condition.root
     if root.opcode == "fusion":
         inner = next(module.called(root), None)
@@ -323,7 +325,7 @@ def _index(instruction: Instruction) -> int:
 
 
 def _initial(module: Module, inside: Computation, loop: Instruction, source: _Source) -> int | None:
-    """The constant with which element `source.index` enters the loop."""
+    """The constant initial value of element `source.index` of the loop's carried state."""
     made = inside.by_name.get(loop.operands[0])
     if made is None or made.opcode != "tuple" or not 0 <= source.index < len(made.operands):
         return None
@@ -331,7 +333,7 @@ def _initial(module: Module, inside: Computation, loop: Instruction, source: _So
 
 
 def _step(module: Module, body: Computation, index: int) -> int | None:
-    """The constant that the body adds to element `index` of what it carries."""
+    """The constant that the body adds to element `index` of the carried state."""
     root = body.root
     if root.opcode != "tuple" or not 0 <= index < len(root.operands):
         return None

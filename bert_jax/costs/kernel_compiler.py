@@ -1,9 +1,9 @@
-"""Compiles Pallas kernels alone with the compiler's dumps switched on: a process of its own, for the switch is read only once.
+"""Compiles Pallas kernels alone with the compiler's dumps enabled, in a separate process: the compiler reads that setting once.
 
     python -m bert_jax.costs.kernel_compiler TOPOLOGY < calls.json
 
-Reads what `kernels.kernel_calls` lists; its last line is a JSON list with the text of each kernel's final schedule, null for one
-that could not be compiled.
+Reads the list of `kernels.kernel_calls`. Its last line of output is a JSON list with the text of each kernel's final schedule, or
+null for a kernel that could not be compiled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32"
 
 
 def schedule_text(call: JsonObject, devices: list[jax.Device], dumps: pathlib.Path) -> str | None:
-    """The text of the schedule of one kernel."""
+    """Compiles one kernel and returns the text of its schedule; None if it could not be compiled."""
     for path in dumps.glob("*"):
         path.unlink()
     results, operands = ([_shape(*array) for array in call[name]] for name in ("results", "operands"))

@@ -1,10 +1,11 @@
-"""What a Pallas kernel costs: the compiler gives its custom call no estimate, but can write down the schedule that it made.
+"""Estimates the cycles of Pallas kernels from the compiler's schedules, since their custom calls have no cycle estimate.
 
-That doubles the time a program takes to compile, so the kernels found in a program are compiled once more, alone, by a process
-that has the compiler do so (`kernel_compiler.py`), and what it finds is kept on disk. The schedule has a line for each bundle of
-instructions that the core issues together, about one cycle, with a `>` for each loop around it and the exit test of each loop; so
-cycles = sum over bundles of the product of the trips around them. Regions under a condition (`pl.when`) count as if always run;
-waiting for memory does not appear, so a kernel takes at least the time in which its arrays pass between HBM and the chip.
+Writing schedules doubles the compilation time of a program, so the kernels of a program are compiled once more, alone, by a
+separate process (`kernel_compiler.py`), and the results are cached on disk. The schedule has a line for each bundle of
+instructions that the core issues together, about one cycle, with a `>` for each enclosing loop, and the exit test of each loop;
+so cycles = sum over bundles of the product of the trip counts of the enclosing loops. Regions under a condition (`pl.when`) count
+as if always executed. Waiting for memory is not in the schedule, so the estimate is at least the time of the transfers between
+HBM and the chip.
 """
 
 from __future__ import annotations
@@ -31,25 +32,26 @@ _GRID = "/* iteration index, stage = "
 _ADVANCE = re.compile(r"%(s\w+) = sadd\.s32 (\d+), ")
 
 READER = 1
-"""Version of `read_schedule`: schedules that an older one read are not taken from disk."""
+"""The version of `read_schedule`; cached results of older versions are not used."""
 KERNEL = "tpu_custom_call"
 """The target of a Pallas kernel's custom call."""
 PIPELINE_STAGES = 2
-"""The loop over a kernel's grid runs this many trips more than the grid has steps, to fill and empty its pipeline of copies."""
+"""The trips that the loop over a kernel's grid has beyond the grid's steps, to fill and drain its pipeline of copies."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A compiled kernel."""
+    """The schedule of a compiled kernel."""
 
     bundles: int
-    """In the text of the program."""
+    """Bundles in the text of the schedule."""
     cycles: int
-    """With the trips of its loops."""
+    """Cycles of one call: bundles times the trip counts of their loops."""
     trips: tuple[int, ...]
-    """Of each loop, in the order of the text; the first is the one over the grid, where there is one."""
+    """The trip count of each loop, in the order of the text; the first loop is the one over the grid, if the kernel has a
+    grid."""
     unread_loops: int = 0
-    """Loops whose trips could not be read; they count once."""
+    """The number of loops whose trip count could not be read; they count as one trip."""
 
 
 @dataclasses.dataclass
@@ -71,14 +73,14 @@ class _Loop:
 
 
 def read_schedule(text: str) -> Schedule:
-    """The schedule that a `final_bundles` file shows. Raises ValueError where there are no bundles in it."""
+    """Parses a `final_bundles` file. Raises ValueError for a text without bundles."""
     whole = _Loop(0)
     stack, all_loops, closed = [whole], list[_Loop](), None
     for line in text.splitlines():
         match = _BUNDLE.match(line)
         if match:
-            # Empty bundles carry no `>`: they are the delay slots of a branch, and run with what stands before them. The branch
-            # back to a loop's start may carry none either, and has its delay slots behind it.
+            # Empty bundles have no `>`: they are the delay slots of a branch, and run as often as the line before them. The
+            # branch back to a loop's start may have none either, and its delay slots follow it.
             inside = _EMPTY.search(line) or any(branch[1] in stack[-1].tests for branch in _BRANCH.finditer(line))
             depth = len(match[2]) if match[2] or not inside else len(stack) - 1
             while len(stack) > depth + 1 or (match[1] == "LB" and len(stack) > depth and depth):
@@ -113,7 +115,7 @@ def _cycles(loop: _Loop, trips: int) -> int:
 
 
 def kernel_calls(module: Module) -> dict[str, JsonObject]:
-    """The different kernels of a program by their bodies: what `kernel_compiler` needs to compile each alone."""
+    """The different kernels of a program by their bodies, each with the arguments that `kernel_compiler` needs to compile it."""
     calls: dict[str, JsonObject] = {}
     for computation in module.computations.values():
         for i in computation.instructions:
@@ -128,7 +130,7 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
 
 
 def _config(call: Instruction) -> JsonObject:
-    """The part of a custom call's configuration that is Mosaic's."""
+    """Mosaic's part of a custom call's configuration."""
     start = call.text.index('"custom_call_config":') + len('"custom_call_config":')
     config: JsonObject = json.JSONDecoder().raw_decode(call.text, start)[0]
     return {name: _number(value) for name, value in config.items() if value != []}
@@ -139,8 +141,8 @@ def _number(value: Json) -> Json:
 
 
 def schedules_of(module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None) -> Mapping[str, Schedule]:
-    """The schedules of all kernels of a program by their bodies; kept in `cache` for each compiler `version`, `READER` and
-    chip. A kernel that cannot be compiled alone is missing."""
+    """The schedules of the kernels of a program by their bodies, without kernels that cannot be compiled alone. Cached in the
+    directory `cache` for each compiler `version`, `READER` and chip."""
     cache = cache or cache_directory() / "kernels"
     found: dict[str, Schedule] = {}
     missing: dict[str, tuple[pathlib.Path, JsonObject]] = {}
@@ -163,7 +165,7 @@ def schedules_of(module: Module, topology: Topology, version: str, cache: pathli
 
 
 def _compile(calls: Sequence[JsonObject], topology: Topology) -> list[Schedule | None]:
-    """Each kernel compiled alone, in a process of its own; None for those that would not."""
+    """Compiles each kernel alone, in a separate process; None for kernels that could not be compiled."""
     one = f"{topology.chip.name}:{'x'.join(map(str, (2, 2, 1)[: topology.chip.dimensions]))}"
     command = [sys.executable, "-m", "bert_jax.costs.kernel_compiler", one]
     root = os.fspath(pathlib.Path(__file__).resolve().parents[2])

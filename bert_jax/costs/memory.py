@@ -1,4 +1,4 @@
-"""What fills a chip's memory: arguments by what they are, temporaries by the part of the step that made them."""
+"""The contents of a chip's memory: arguments by name, temporaries by the part of the step that computes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER = "other"
 
 
 class Statistics(Protocol):
-    """What `jax.stages.Compiled.memory_analysis()` says, in bytes of a device."""
+    """The type of `jax.stages.Compiled.memory_analysis()`, in bytes per device."""
 
     argument_size_in_bytes: int
     output_size_in_bytes: int
@@ -33,17 +33,17 @@ class Memory:
     """Bytes per device."""
 
     total: int
-    """At its peak, as the compiler counts when it decides whether a program fits."""
+    """The peak, as the compiler computes it to decide whether a program fits."""
     has: int
-    """HBM of the device by its data sheet; the compiler keeps about 1.5 % for itself."""
+    """HBM of the device by its data sheet; the compiler reserves about 1.5 %."""
     arguments: Mapping[str, int]
     temporaries: Mapping[str, int]
-    """At the moment when they are most."""
+    """Temporaries at the time of their peak, by the part of the step that computes them."""
     code: int
 
 
 def local_bytes(tree: PyTree[jax.ShapeDtypeStruct]) -> int:
-    """Bytes of the abstract arrays of a tree on one device, by their shardings."""
+    """Bytes per device of the abstract arrays of a tree, by their shardings."""
 
     def size(leaf: jax.ShapeDtypeStruct) -> int:
         shape = leaf.sharding.shard_shape(leaf.shape) if leaf.sharding is not None else leaf.shape
@@ -53,8 +53,8 @@ def local_bytes(tree: PyTree[jax.ShapeDtypeStruct]) -> int:
 
 
 def memory_of(statistics: Statistics, module: Module, arguments: Mapping[str, PyTree[jax.ShapeDtypeStruct]], has: int) -> Memory:
-    """The memory of a program from `jax.stages.Compiled.memory_analysis()` and its text; `arguments` names the trees of abstract
-    arrays that go in. What layouts add to an argument by padding is `padding`."""
+    """The memory of a program, from `jax.stages.Compiled.memory_analysis()`, its module, and its `arguments` (trees of abstract
+    arrays by name). Bytes that layouts add to arguments are listed as `padding`; `has` is the device's HBM."""
     named = {name: local_bytes(tree) for name, tree in arguments.items()}
     named["padding"] = max(0, statistics.argument_size_in_bytes - sum(named.values()))
     live = peak(module)
@@ -66,8 +66,9 @@ def memory_of(statistics: Statistics, module: Module, arguments: Mapping[str, Py
 
 
 def used_bytes(statistics: Statistics) -> int:
-    """Bytes of a device that a program takes: the compiler's peak, arguments included, and the program itself. The sum of its
-    parts is too much, for results take the place of donated arguments and temporaries that of parameters no longer needed."""
+    """Bytes per device that a program takes: the compiler's peak, which includes arguments, and the code. The sum of the single
+    statistics would be too large, since results reuse the memory of donated arguments, and temporaries that of dead
+    parameters."""
     s = statistics
     kept = s.output_size_in_bytes - s.alias_size_in_bytes
     parts = s.argument_size_in_bytes + kept + s.temp_size_in_bytes
@@ -75,18 +76,18 @@ def used_bytes(statistics: Statistics) -> int:
 
 
 def peak(module: Module) -> dict[str, int]:
-    """Bytes of HBM by what made them, when most are alive while ENTRY runs in the order of its text: `activations` come from the
-    forward pass, `gradients` (and what else the backward pass makes), `update`.
+    """Bytes of live temporaries in HBM at their peak while ENTRY runs in the order of its text, by origin: `activations` (forward
+    pass), `gradients` (all of the backward pass), `update`.
 
-    A result takes the place of an operand of its size that is not used again; loops carry their arrays in place and add what
-    their body needs at its worst. The program's results are left out: they take the place of its arguments.
+    A result reuses the memory of an operand of its size that is dead afterwards. Loops update their carried arrays in place and
+    add the peak of their body. The program's results are left out: they reuse the memory of its arguments.
     """
     return _peak(module, module.entry)
 
 
 def _peak(module: Module, computation: Computation) -> dict[str, int]:
     holds: dict[str, list[list[int]]] = {}
-    """Of each value, by its elements, the numbers of the buffers that it lies in."""
+    """The numbers of the buffers of each value, for each of its elements."""
     sizes: list[int] = []
     makers: list[str] = []
     last: dict[int, int] = {}
@@ -108,7 +109,7 @@ def _peak(module: Module, computation: Computation) -> dict[str, int]:
         for number in {n for value in given for element in value for n in element}:
             last[number] = step
             if makers[number] == OTHER and i.opcode != "tuple":
-                makers[number] = maker  # space set aside without a name belongs to the loop that fills it
+                makers[number] = maker  # an unnamed allocation belongs to the loop that fills it
     kept = {n for element in holds.get(computation.root.name, []) for n in element}
     born: dict[int, list[int]] = {}
     for step, i in enumerate(order):
@@ -150,7 +151,7 @@ def _sweep(
 
 
 def _alias(i: Instruction, given: list[list[list[int]]]) -> list[list[int]]:
-    """The buffers of a value that is only another view of its operands."""
+    """The buffers of a value that is a view of its operands."""
     if i.opcode == "tuple":
         return [[n for element in value for n in element] for value in given]
     value = given[0] if given else [[]]

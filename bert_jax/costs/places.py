@@ -1,4 +1,4 @@
-"""From the path of JAX's names that an operation carries to a place in the model that a person recognises."""
+"""Turns the path of JAX's names of an operation into a readable place in the model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ HEADS = ("embeddings", "pooler", "mlm_head", "nsp_head", "classifier")
 
 def place(op_name: str) -> str:
     """`jit(train_step)/transpose(jvp(M))/M.encode/encoder/closed_call/layers/attention/output/dot_general` ->
-    `layers/attention/output backward`. What no part of the model names is `loss`, or outside of what is differentiated `update`
-    (gradient norm, optimizer); `layers/saved` is what the loop over layers puts away for the backward pass and takes back. What
-    has no name of JAX's is `(unnamed)`: the compiler made it up."""
+    `layers/attention/output backward`. Operations outside of the model's modules are `loss`, or `update` outside of the
+    differentiated function (gradient norm, optimizer). `layers/saved` is the saving and loading of activations by the loop over
+    layers. Operations without a name of JAX's, which the compiler has added, are `(unnamed)`."""
     op_name = op_name.split(";")[0]
     if not op_name.startswith(("jit(", "pjit(")):
         return f"parameters/{op_name.split('[')[0]}" if op_name.startswith(("state", "params")) else UNNAMED
@@ -40,7 +40,7 @@ def place(op_name: str) -> str:
 
 
 def _plain(part: str) -> str:
-    """A part of the path without the wrappers that transformations put around it; empty for those that name no module."""
+    """A part of the path without the wrappers of transformations; "" for a part that names no module."""
     if re.match(r"^(jit|pjit|vmap|cond|branch_\d+_fun|custom_\w+)\b", part) or part.startswith("branch_"):
         return ""
     found = _CALL.match(part)

@@ -1,4 +1,4 @@
-"""What `aot` says of one step: a record for programs (JSON), and the text for people made from it."""
+"""The report of `aot` on one step: a JSON record, and the text made from it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from bert_jax.interface.words import counted, duration
 
 COSTLIEST = 20
 SUMMED = 8
-"""Places of the model in the summary of the text."""
+"""The number of places of the model in the text's summary."""
 GIB = 2**30
 REACHED = 0.8
-"""Of the memory bandwidth, by real chips that add two long arrays: a method that gives less is pessimistic."""
+"""The fraction of the memory bandwidth that real chips reach in an addition of two long arrays; a calibration below it means that
+the estimates are pessimistic."""
 METHOD = (
     "the sum of the compiler's cycles for each operation times the trips of the loops around it; Pallas kernels by their "
     f"compiled schedules; the network as rings of links at {ICI_EFFICIENCY:g} of their published rate with "
@@ -44,7 +45,7 @@ NOT_MODELLED = (
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What is known of a step before it is costed."""
+    """The facts about a step that are known before it is compiled."""
 
     name: str
     """"phase 0 (128 tokens)"."""
@@ -52,29 +53,29 @@ class Step:
     kind: str
     """"train", "eval" or "finetune"."""
     mesh: Mapping[str, int]
-    """Of a run of a sweep, which has but some of the topology's devices, smaller than that."""
+    """The mesh axes and their sizes; a run of a sweep uses fewer devices than the topology has."""
     rows: int
-    """Of the batch, over all devices."""
+    """Rows of the batch, over all devices."""
     length: int
     flops: float
-    """Model FLOPs over all devices."""
+    """Model FLOPs of the step, over all devices."""
     steps: int | None = None
-    """How often it is taken in all; None where only the data can say."""
+    """The number of executions; None where it depends on data that is not given."""
     covers: str = "experiment"
-    """What that many steps are: "experiment", "1 pass, 10,000 rows"."""
+    """The work that these steps cover: "experiment", "1 pass, 10,000 rows"."""
 
     @property
     def devices(self) -> int:
-        """Of its mesh."""
+        """The number of devices of the mesh."""
         return math.prod(self.mesh.values())
 
     def chips(self, topology: Topology) -> int:
-        """Those that its devices are on."""
+        """The number of chips of the mesh's devices."""
         return -(-self.devices // topology.chip.devices)
 
 
 def header(step: Step, topology: Topology) -> JsonObject:
-    """What is known before a step is compiled."""
+    """The part of the record that is known before the step is compiled."""
     chips = step.chips(topology)
     return {
         "step": step.name,
@@ -94,7 +95,7 @@ def header(step: Step, topology: Topology) -> JsonObject:
 def refused(
     step: Step, topology: Topology, error: DoesNotFit, arguments: Mapping[str, int], remedies: Sequence[str]
 ) -> JsonObject:
-    """The record of a step that does not fit; `arguments` in bytes per device, as of one that fits."""
+    """The record of a step that does not fit, with its `arguments` in bytes per device."""
     return header(step, topology) | {
         "fits": False,
         "needs_bytes": error.needs,
@@ -108,7 +109,7 @@ def refused(
 def record(
     step: Step, topology: Topology, compiled: Compiled, estimate: Estimate, memory: Memory, calibration: Calibration
 ) -> JsonObject:
-    """Everything, as plain values; times in seconds, sizes in bytes per device, rates per chip."""
+    """The record of a compiled step as JSON values; times in seconds, sizes in bytes per device, rates per chip."""
     flops, chips = step.flops / step.devices, step.chips(topology)
     least, seconds = interval(estimate, flops, topology)
     hours = None if step.steps is None else step.steps * seconds / 3600
@@ -143,12 +144,12 @@ def record(
 
 
 def _place(operation: Operation, kind: str) -> str:
-    # nothing is differentiated in an evaluation, so that what no part of the model names looks like an update
+    # an evaluation has no differentiated function, so operations outside of the model's modules are named `update`
     return "loss" if kind == "eval" and operation.place == "update" else operation.place
 
 
 def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[JsonObject]:
-    """The places of the model that take the most time in a step of that kind, with their shares."""
+    """The places of the model with the most time in a step of that `kind`, with their fractions of the step."""
     seconds: collections.Counter[tuple[str, str]] = collections.Counter()
     executions: collections.Counter[tuple[str, str]] = collections.Counter()
     for operation in estimate.operations:
@@ -162,7 +163,7 @@ def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[Jso
 
 
 def text(found: JsonObject) -> str:
-    """One step's record as a person reads it."""
+    """The text of one step's record."""
     mesh = " x ".join(f"{axis}={size}" for axis, size in found["mesh"].items() if size > 1) or "one device"
     lines = [
         f"{found['config']}, {found['step']}, on {found['topology']}: {counted(found['chips'], 'chip')}, mesh {mesh}, "
@@ -188,7 +189,7 @@ def _wrapped(title: str, words: str) -> list[str]:
 
 
 def _places(places: Sequence[JsonObject]) -> str:
-    """The costliest ones, with all their kinds of operations together."""
+    """The costliest places, each with the sum over its kinds of operations."""
     shares: collections.Counter[str] = collections.Counter()
     for one in places:
         shares[one["place"]] += one["share"]
@@ -196,7 +197,7 @@ def _places(places: Sequence[JsonObject]) -> str:
 
 
 def _listed(sizes: Mapping[str, int]) -> str:
-    """Those that the two digits show, in GiB; empty where none is so large."""
+    """The sizes that are not 0.00 GiB, as text; "" where all are."""
     return ", ".join(f"{name} {size / GIB:.2f}" for name, size in sizes.items() if size >= GIB / 200)
 
 
@@ -250,7 +251,7 @@ def _collectives(collectives: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def refusal(found: JsonObject) -> str:
-    """The sentences for a step that does not fit."""
+    """The text about a step that does not fit."""
     lines = [
         f"{found['config']}, {found['step']}, on {found['topology']}: does not fit. It {found['message']} a device, "
         f"with {counted(found['rows'], 'row')} of {counted(found['length'], 'token')} a step, {found['rows_per_chip']:g} a chip."
@@ -266,8 +267,8 @@ def refusal(found: JsonObject) -> str:
 
 
 def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
-    """All steps together: hours, chip-hours and, at `price` a chip-hour, what they cost; None where the number of steps is not
-    known."""
+    """The sums over all steps: hours, chip-hours and, at `price` a chip-hour, the cost; None where a number of steps is
+    unknown."""
     known = all(one["steps"] is not None for one in found)
     hours, chip_hours = (sum(one[name] for one in found) if known else None for name in ("hours", "chip_hours"))
     whole = {"hours": hours, "chip_hours": chip_hours}
@@ -275,7 +276,7 @@ def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
 
 
 def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
-    """The table of steps with their sums; where their number is not known, what would tell it."""
+    """The table of steps and their sums; for an unknown number of steps, the flag that gives it."""
     if any(one["steps"] is None for one in found):
         what = "held-out rows" if found[0]["kind"] == "eval" else "training examples"
         return f"hours and price: how many steps it takes depends on the data; give --rows=N, the number of {what}"
@@ -294,7 +295,8 @@ def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
 
 
 def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
-    """The steps of the experiments side by side, the first experiment's as the measure, and what is left out, with the reason."""
+    """Yields tables that compare the steps of the experiments relative to the first one, and sentences about steps that are left
+    out."""
     for row in itertools.zip_longest(*experiments):
         there = [one for one in row if one]
         step, first = there[0]["step"], there[0]["config"]
@@ -306,7 +308,7 @@ def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
 
 
 def comparison(records: Sequence[JsonObject]) -> str:
-    """Several steps side by side, the first as the measure."""
+    """The table that compares several steps relative to the first one."""
     names = [f"[{n}] {one['config'].rpartition('/')[2]}"[:26] for n, one in enumerate(records, 1)]
     rows: list[tuple[str, list[str]]] = [("", names)]
     figures = (

@@ -1,4 +1,4 @@
-"""A TPU slice by name, `v5e:4x4` or `2xv5p:4x4x4`: its chips, its network, and the devices for which the compiler compiles."""
+"""TPU slices by name, such as `v5e:4x4` or `2xv5p:4x4x4`: their chips, their network, and devices for the compiler."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
-"""The slices of v5e and v6e that can be rented."""
+"""The available slices of v5e and v6e."""
 LARGEST = {"v4": (16, 16, 16), "v5p": (16, 20, 28), "v7x": (16, 24, 24)}
 SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip
 NEAR = 0.75
-"""`difflib`'s ratio from which a name counts as misspelt: `v3` and `v7` have 0.5, `v6p` and `v6` 0.8."""
+"""`difflib`'s ratio above which a name counts as a misspelling: `v3` and `v7` have 0.5, `v6p` and `v6` 0.8."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,24 +63,25 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """As one writes it."""
+        """The name in the notation of --topology."""
         several = f"{self.slices}x" if self.slices > 1 else ""
         return f"{several}{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
     def rings(self) -> tuple[bool, ...]:
-        """Whether each dimension is closed to a ring; boxes that are not made of whole cubes have no ring at all."""
+        """Whether each dimension is a ring; a three-dimensional slice that is not built of cubes of 4 has none."""
         closed = tuple(size % self.chip.whole_ring == 0 for size in self.shape)
         return closed if self.chip.dimensions == 2 or all(closed) else (False,) * len(closed)
 
 
 def parse_topology(text: str, slices: int | None = None) -> Topology:
-    """`[Nx]GENERATION:AxB[xC]`; `slices` instead of the prefix. Raises UserError naming the nearest, and what there is."""
+    """Parses `[Nx]GENERATION:AxB[xC]`; `slices` may replace the prefix. Raises UserError naming the nearest slice and those that
+    exist."""
     match = re.fullmatch(r"(?:(\d+)x)?([a-z0-9]+):(\d+(?:x\d+)*)", text.strip().lower())
     if not match:
         count = re.fullmatch(r"(?:\d+x)?([a-z0-9]+)-(\d+)", text.strip().lower())
         if count and (name := _chip_name(count[1])):
-            chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # there the number counts cores
+            chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # for v4 and v5p the number counts cores
             raise UserError(f"--topology={text} gives a number, not a shape; {_nearest(name, chips)}")
         forms = "v5e:4x4, v5p:4x4x4 or, four slices, 4xv5e:16x16"
         raise UserError(f"--topology={text} is not GENERATION:SHAPE, as {forms}; {_existing()}")
@@ -118,8 +119,8 @@ def _possible(chip: Chip, shape: tuple[int, ...]) -> bool:
 
 
 def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
-    """Every slice of a generation, small ones first: flat ones from the price list; those with three dimensions are 2x2x1 to
-    2x4x4, and above that boxes of cubes of 4 up to the pod."""
+    """Every slice of a generation, the smallest first: two-dimensional slices from the list; three-dimensional ones are 2x2x1 to
+    2x4x4, and larger ones are boxes of cubes of 4, up to the pod."""
     if chip.dimensions == 2:
         return list(FLAT)
     top = sorted(LARGEST[chip.name])
@@ -130,7 +131,7 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
 
 
 def _nearest(name: str, chips: int) -> str:
-    """The clause that names the slice with the nearest number of chips, and those beside it."""
+    """The clause of an error that names the slices with the nearest numbers of chips."""
     chip = CHIPS[name]
     known = known_shapes(chip)
     best = min(known, key=lambda shape: abs(math.log(max(1, math.prod(shape)) / max(1, chips))))
@@ -159,8 +160,9 @@ def require_compiler() -> str:
 
 
 def prepare_compiler(dumps: str = "") -> None:
-    """Sets what the TPU compiler reads from the environment when it is loaded: this machine has no TPU, nothing is to be asked of
-    a metadata server, other processes may load it too; schedules go to the directory `dumps`, which doubles the time it takes."""
+    """Sets the environment variables that the TPU compiler reads when it is loaded: this machine has no TPU, no metadata server
+    is queried, other processes may load the compiler too. With `dumps`, the compiler writes schedules to that directory, which
+    doubles its time."""
     jax.config.update("jax_platforms", "cpu")
     if dumps:
         flags = f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=.*final_bundles"
@@ -196,7 +198,8 @@ def devices_of(topology: Topology) -> list[jax.Device]:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """What libraries in C++ write to the process's stderr inside is dropped, unless an exception that is not Python's ends it."""
+    """Drops the output of C++ libraries to stderr inside the context, unless the context ends with an exception that is not a
+    Python one."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as sink:

@@ -66,7 +66,7 @@ CASES = [
     Case(
         "a phase of a task",
         "--config=$repository/experiments/finetune/squad.py:v1.1 --phase=0",
-        "--phase=0, but $repository/experiments/finetune/squad.py:v1.1 is a task's experiment, which has no phases; leave it out",
+        "--phase=0, but $repository/experiments/finetune/squad.py:v1.1 fine-tunes and has no phases; leave it out",
     ),
     Case(
         "a step of a task",
@@ -77,7 +77,7 @@ CASES = [
     Case(
         "rows of pretraining",
         "--rows=100",
-        "--rows=100, but $experiment says itself how many steps pretraining takes; leave it out",
+        "--rows=100, but $experiment has the number of steps of pretraining; leave it out",
     ),
     Case("a price below nothing", "--price=-1", "--price=-1 must be at least 0 and at most 1e+09"),
     Case(
@@ -94,7 +94,7 @@ CASES = [
     Case(
         "programs that nothing loads",
         "--step=eval --save=programs",
-        "--save=programs keeps training steps for `pretrain --compiled`, and nothing loads the ... leave it out",
+        "--save=programs saves training steps for `pretrain --compiled`, and no command loads the ... leave it out",
     ),
     Case(
         "rows longer than the position table",
