@@ -1,12 +1,12 @@
-r"""Fine-tunes a model on a labelled task: every task of the paper, and one's own data.
+r"""Fine-tunes a model on a labelled task: every task of the paper, or your own data.
 
     python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
-The workdir afterwards holds config.json, metrics.jsonl, tensorboard/, curves.png, results.json, predictions/ (the official files)
-and model/, a directory that transformers loads. Several seeds, learning rates, batch sizes or epochs (`config.sweep`) become runs
-of their own under runs/, side by side where there are several devices or hosts; results.json then compares them, and predictions/
-and model/ are those of the best. Started again with the same command, it continues where it was, however it ended.
+The run writes config.json, metrics.jsonl, tensorboard/, curves.png, results.json, predictions/ (in the official format) and
+model/ to the workdir; the transformers library can load model/. Several seeds, learning rates, batch sizes or epochs
+(`config.sweep`) are separate runs in runs/, in parallel on several devices or hosts; results.json then compares them, and
+predictions/ and model/ are those of the best run. The same command continues an interrupted run from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ MAY_CHANGE = (
     "model.residual_norm",
     "sweep.devices_per_run",
 )
-"""Keys that a continued run may give new values: none of them decides what is learned, but for what dropout draws (of fused
-attention, and in microbatches). Models and data may have moved; what they hold is compared."""
+"""Keys that a continued run may change. None of them changes the result, apart from the random bits of dropout (of fused
+attention, and in microbatches). Models and data may have moved; their content is compared by `fingerprints`."""
 
 FINGERPRINTS = "fingerprints"
-"""The key of a workdir's config.json that says which examples and weights, to the byte, the run began with."""
+"""The key of a workdir's config.json that holds the hashes of the run's examples and initial weights."""
 PREDICTIONS = "predictions"
 
 
 def finetune(job: Job) -> JsonObject | None:
-    """One run: trains until the last step or early stopping, and gives its results; None when asked to stop."""
+    """Trains one run until the last step or early stopping, and returns its results; None if it was asked to stop."""
     started = time.monotonic()
     experiment, run = job.experiment, job.run
     with fits_in_memory(job.demand), contextlib.ExitStack() as opened:
-        # --------------------------------------------------------------- where the weights come from: a checkpoint, or the model
+        # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
         checkpoints = opened.enter_context(Checkpoints(job.directory / "checkpoints", keep=experiment.checkpoints.keep))
         state = checkpoints.restore_latest(job.state)
         best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))
@@ -119,8 +119,8 @@ def finetune(job: Job) -> JsonObject | None:
 def train_task(
     job: Job, state: TrainState, best: BestWeights, run_log: FinetuningLog, saver: Saver
 ) -> tuple[TrainState, bool]:
-    """THE LOOP: (the state after the last step, after early stopping, or after the step at which the run was asked to stop;
-    whether the run is at its end)."""
+    """The training loop. Returns (the state after the last step, after early stopping, or after the step at which the run was
+    asked to stop; whether the run is finished)."""
     experiment, run, program = job.experiment, job.run, job.program
     step, stopped = int(state.step), False
     ended = best.ends_run(step)
@@ -129,7 +129,7 @@ def train_task(
         for batch in batches:
             if program.is_new("train", batch):
                 with run_log.compiling("training step", batch):
-                    program.train.lower(*job.arguments(state, batch)).compile()  # which the call then finds
+                    program.train.lower(*job.arguments(state, batch)).compile()  # the next call takes it from the cache
             state, of_step = program.train(*job.arguments(state, batch))
             step += 1
             sums.add(step, of_step)
@@ -155,10 +155,10 @@ def train_task(
 
 
 def finish(result: RunResult, run: Run, inputs: Inputs) -> None:
-    """Exports the best weights of a run as a model, and predicts every split with them: the workdir's model/ and predictions/."""
+    """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/."""
     job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
     with BestWeights(job) as best:
-        best.export(run.workdir, inputs.start)  # first: no fault of a prediction may cost the model
+        best.export(run.workdir, inputs.start)  # first, so that an error in the predictions does not lose the model
         for split in job.data.features:
             if split != "train":
                 logits = job.logits(best.found["params"], split)
@@ -175,13 +175,13 @@ def main() -> int:
 
 
 def train(experiment: FinetuningExperiment, flags: Flags) -> int:
-    """From a configuration to a workdir with its results; returns the exit status."""
+    """Trains the runs of `experiment` in the workdir of `flags`; returns the exit status."""
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
     completed = functools.partial(with_defaults, FinetuningExperiment, beside=FINGERPRINTS)
     independent = experiment.side_by_side
     with begin("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
-        if (run.workdir / RESULTS).exists() and (run.workdir / MODEL).is_dir():  # which is written last
+        if (run.workdir / RESULTS).exists() and (run.workdir / MODEL).is_dir():  # model/ is written last
             log.info("this run is done: see %s and %s", run.workdir / RESULTS, run.workdir / MODEL)
             return 0
         start = labelled_start(experiment, task.head)

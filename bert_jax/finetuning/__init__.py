@@ -1,12 +1,12 @@
-"""The parts of fine-tuning beside its loop, which is `bert_jax/finetune.py`.
+"""The parts of fine-tuning besides the training loop, which is in `bert_jax/finetune.py`.
 
 In: an experiment, a task, a model to start from. Out: trained weights, log lines, compared runs, results.
 
-    warm_start.py     the model that fine-tuning starts from, the head it gets, the teacher
-    data.py           the task's examples as one model reads them, and their fingerprints
+    warm_start.py     loads the pretrained model, adds the task's head, loads the teacher
+    data.py           the features of a task's examples, and the fingerprints of data and weights
     job.py            Job: one run of a sweep: batches, program, evaluation, on its devices
-    best_weights.py   BestWeights: kept on disk while a run goes on, then exported
-    log.py            FinetuningLog: lines, metrics.jsonl, the picture
+    best_weights.py   BestWeights: the weights with the best dev score, saved during a run and exported at its end
+    log.py            FinetuningLog: log lines, metrics.jsonl, the plot of the curves
     results.py        results.json of one run
-    sweep.py          several runs side by side, their comparison, the best of them
+    sweep.py          trains the runs of a sweep in parallel, compares them and chooses the best
 """

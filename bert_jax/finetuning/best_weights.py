@@ -1,4 +1,4 @@
-"""The weights of the best evaluation of a fine-tuning run: kept on disk while the run goes on, then exported as its model."""
+"""The weights with the best dev score of a fine-tuning run: saved to disk during the run, exported as its model at the end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.steps import TrainState
 
 BEST = "best"
-"""The folder of the best evaluation's weights, while a run goes on."""
+"""The folder of the best weights during a run."""
 
 
 class BestWeights:
-    """The best evaluation so far: its parameters, its score and its step, in memory and in the folder `best` of the run.
+    """The parameters, score and step of the best evaluation so far, in memory and in the folder `best` of the run.
 
-    A run that continues from the step `until` takes up the best of the steps up to it; None takes the last one written.
+    A run that continues from the step `until` loads the best weights of the steps up to it; with None, the newest saved ones.
     """
 
     def __init__(self, job: Job, until: int | None = None):
@@ -50,40 +50,40 @@ class BestWeights:
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The "params", "score" and "step" of the best evaluation. Raises UserError where there is none: the last step is always
-        evaluated, so somebody has removed it."""
+        """The "params", "score" and "step" of the best evaluation. Raises UserError where there are none: the last step is always
+        evaluated, so the files have been removed."""
         if self._best is None:
             raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
         return self._best
 
     def offer(self, step: int, score: float, params: PyTree[jax.Array]) -> None:
-        """Takes the weights of `step` as the best if they are better, and begins to save them."""
+        """Keeps the weights of `step` if their `score` is the best so far, and starts saving them."""
         if self._best is None or better(self._job.experiment, step, score, self._best):
-            # in memory of their own: the next training step gives that of the state away
+            # a copy, since the next training step donates the memory of the state
             self._best = {"params": jax.tree.map(jnp.copy, params), "score": jnp.float32(score), "step": jnp.int32(step)}
             self.checkpoints.save(step, self._best)
 
     def ends_run(self, step: int) -> bool:
-        """Whether `patience` evaluations up to `step` have passed without a better one."""
+        """Whether early stopping ends the run: `patience` evaluations up to `step` without an improvement."""
         return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
 
     def ensure_saved(self) -> None:
-        """Waits until the best weights are on disk. To be called before a state is saved: a run that continues from it will not
-        evaluate them again."""
+        """Waits until the best weights are on disk. Call it before a state is saved, since a run that continues from that state
+        does not repeat earlier evaluations."""
         try:
             self.checkpoints.finish()
-        except UserError:  # which was said when it happened; there may be room again
-            if self._best is not None and jax.process_count() == 1:  # of several, not all may know
+        except UserError:  # logged when the save failed; the disk may have space again
+            if self._best is not None and jax.process_count() == 1:  # with several processes, only some may see the failure
                 self.checkpoints.save(int(self._best["step"]), self._best)
 
     def export(self, directory: pathlib.Path, start: Model) -> None:
-        """Exports the best weights to the directory's model/, a model like `start` with the task's head. Collective: every
-        process calls it."""
+        """Exports the best weights as a model to the directory's model/, with tokenizer and configuration of `start` and the
+        task's head. A collective: every process must call it."""
         job, best = self._job, self.found
         params = on_host(best["params"], job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-            config = dataclasses.replace(job.program.config, **dropout)  # a frozen encoder has trained without
+            config = dataclasses.replace(job.program.config, **dropout)  # dropout was 0 for a frozen encoder
             whole = dataclasses.replace(start, params=params, config=config, head=job.program.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
@@ -92,20 +92,20 @@ class BestWeights:
 
 
 def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: int, best_step: int) -> bool:
-    """Whether `patience` evaluations have passed without a better one."""
+    """Whether `patience` evaluations have passed since `best_step` without an improvement."""
     patience = experiment.selection.patience
     return bool(patience) and sum(best_step < e <= step for e in evaluations) >= patience
 
 
 def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapping[str, Any]) -> bool:
-    """Whether the weights of `step` are to take the place of the `best` so far."""
+    """Whether the weights of `step` replace the `best` so far."""
     if experiment.selection.select == "last":
         return step > int(best["step"])
-    return float(np.float32(score)) > float(best["score"])  # which is kept in float32: equal scores must be equal
+    return float(np.float32(score)) > float(best["score"])  # stored as float32, to which the new score is rounded for the comparison
 
 
 def best_layout(state: TrainState, mesh: Mesh) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-    """The shapes of what is kept of the best evaluation, given those of the state."""
+    """The abstract arrays of the best evaluation's parameters, score and step, from those of the state."""
     whole = NamedSharding(mesh, PartitionSpec())
     scalars = {"score": jnp.float32, "step": jnp.int32}
     kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}

@@ -1,4 +1,4 @@
-"""What a fine-tuning run learns from and is scored on: a task's examples as one model reads them."""
+"""The features of a task's examples for training and evaluation, and the fingerprints of data and weights."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from bert_jax.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A task's examples as one model reads them."""
+    """A task's examples, converted to the features of one model."""
 
     task: Task
     features: Mapping[str, Sequence[Feature]]
-    """By split."""
+    """The features of each split."""
     shape: RowShape
     pad_id: int
     baselines: Mapping[str, Baseline]
-    """By dev split."""
+    """The baseline of each dev split."""
 
     @property
     def dev(self) -> list[str]:
-        """The splits that are scored during training; the first one decides."""
+        """The splits that are scored during training; the score on the first one selects the best weights."""
         return [split for split in self.features if split.startswith("dev")]
 
 
 def read_features(task: Task, start: Model) -> Data:
-    """The task's examples as the model `start` reads them. Raises UserError where training or a dev split has no labels."""
+    """Converts the task's examples to features for the model `start`. Raises UserError where train or a dev split has no
+    labels."""
     features = {split: task.features(split, start.tokenizer) for split in task.splits}
     if all(feature.target is None for feature in features["train"]):
         raise UserError(f"no example of {task.name} to train on has a label; give the file with labels")
@@ -47,7 +48,8 @@ def read_features(task: Task, start: Model) -> Data:
 
 
 def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
-    """What changes when examples or weights do: a run that continues must find those it began with, wherever they lie now."""
+    """Hashes of the examples and the weights by name. A continued run compares them, so that files may have moved but must have
+    the same content."""
     digest = hashlib.sha256()
     for split, examples in task.splits.items():
         digest.update(split.encode())

@@ -1,4 +1,4 @@
-"""One fine-tuning run of a sweep: its data, its batches, its program and its evaluation, on the devices that it has."""
+"""One fine-tuning run of a sweep: its data, batches, compiled functions and evaluation on its devices."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from bert_jax.training.steps import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What all runs of a sweep begin with."""
+    """The inputs that all runs of a sweep share."""
 
     data: Data
     start: Model
     """The model that is fine-tuned, without the head of the task."""
     teaching_on: Callable[[Mesh], Teach]
-    """The function of the teacher on a mesh, see `programs.finetuning.teaching`."""
+    """From a mesh to the function that adds the teacher's outputs to a batch; see `programs.finetuning.teaching`."""
 
 
 class Job:
-    """What one run of a sweep computes with: `experiment` on `devices`, with its files in `directory`.
+    """The data, batches and compiled functions of one run: `experiment` on `devices`, with its files in `directory`.
 
-    `prefix` begins the log lines of a run that is one of several. Raises UserError for more steps than 32 bits count.
+    `prefix` begins the log lines of a run of a sweep. Raises UserError for more than 2^31 - 1 steps.
     """
 
     def __init__(
@@ -94,30 +94,31 @@ class Job:
 
     @functools.cached_property
     def evaluations(self) -> frozenset[int]:
-        """The steps after which dev is scored: evenly within every epoch, and at its end."""
+        """The steps after which the dev splits are scored; see `evaluation_steps`."""
         return evaluation_steps(
             self.experiment.training.epochs, self.batches.steps_per_epoch, self.experiment.selection.per_epoch
         )
 
     @property
     def state(self) -> TrainState:
-        """The shapes of the `TrainState`, with the sharding of each array."""
+        """The abstract `TrainState` with the sharding of each array."""
         return with_shardings(self.program.abstract, self.program.shardings)
 
     def begin(self) -> TrainState:
-        """The state before step 0: the weights of `init_from`, and a head in random weights that follow from the seed."""
+        """The state before step 0: the weights of `init_from`, and a head with random weights drawn from the seed."""
         program = self.program
         return program.begin(with_own_head(self.start, program.config, program.head, self.experiment).params)
 
     def rows(self, step: int) -> Batch:
-        """The rows of this process of the batch of `step`, their ids checked against the model's tables on the host."""
+        """The rows of the batch of `step` that belong to this process. Checks on the host that their ids are within the model's
+        embedding tables."""
         batch = self.batches.at(step, self._shard)
         ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
         check_ids(self.start.config, **ids)
         return batch
 
     def arguments(self, state: TrainState, batch: Batch) -> tuple[PyTree[jax.Array], ...]:
-        """The arguments of the training step: the state, the global batch with the teacher's answers, the scalars."""
+        """The arguments of the training step: the state, the global batch with the teacher's outputs, the scalars."""
         teach = self._inputs.teaching_on(self.mesh)
         return state, teach(to_device(batch, self.mesh, BATCH)), self.scalars
 
@@ -132,14 +133,14 @@ class Job:
 
 
 def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
-    """The steps after which dev is scored: evenly within every epoch, and at its end."""
+    """The steps after which the dev splits are scored: `per_epoch` evenly spaced steps of every epoch, including its last."""
     each = {max(1, round(steps_per_epoch * i / per_epoch)) for i in range(1, per_epoch + 1)}
     return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
 
 
 def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
-    """A function (parameters, split) -> the logits of each of the split's features, in their order. The log says when it
-    compiles, and how far it is when it takes long."""
+    """A function (parameters, split) -> the logits of each of the split's features, in their order. It logs compilations, and the
+    progress of long evaluations."""
     data, program, mesh = job.data, job.program, job.mesh
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
     mine = process_rows(mesh, BATCH, rows)

@@ -1,4 +1,4 @@
-"""The log of a fine-tuning run: lines for the person, records for `metrics.jsonl`, the picture."""
+"""The log of a fine-tuning run: log lines, records in `metrics.jsonl`, and the plot of the curves."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 PICTURE = "curves.png"
 DRAWN_EVERY = 10.0
-"""Seconds between two pictures while a run goes on: one takes longer than many a small task's epoch."""
+"""Minimum seconds between two plots during a run: drawing takes longer than an epoch of some small tasks."""
 
 
 class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
-    """The log of one run that begins or continues at `step`; the lines of a run of a sweep begin with its name."""
+    """The log of a run that begins or continues at `step`; the lines of a run of a sweep begin with its name."""
 
     def __init__(self, job: Job, step: int):
         self._job, self._task, self._done = job, job.data.task, step
@@ -40,7 +40,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self.throughput = Throughput()
         job.directory.mkdir(parents=True, exist_ok=True)
         self.metrics = MetricsWriter(job.directory, resume_step=step or -1) if job.run.is_first else None
-        """The writer of `metrics.jsonl`; None where another process writes."""
+        """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._drawn = time.monotonic()
         training = job.experiment.training
         if step:
@@ -52,7 +52,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
                 f"in rows of {counted(job.data.shape.length, 'token')}"
             )
         self.note(in_words(job.program.config, [job.data.shape.length], job.mesh))
-        frozen = job.program.config.num_layers + 2 - training.epochs  # the head, the layers, and the embeddings, one an epoch
+        frozen = job.program.config.num_layers + 2 - training.epochs  # head, layers and embeddings are unfrozen one per epoch
         if training.gradual_unfreezing and frozen > 0:
             lowest = f"the lowest {frozen} of layers and embeddings"
             self.note(f"gradual unfreezing: in {counted(training.epochs, 'epoch')}, {lowest} stay as they are")
@@ -62,12 +62,12 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self.metrics.close()
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Logs one line."""
         log.info("%s%s", self._job.prefix, text)
 
     @contextlib.contextmanager
     def compiling(self, what: str, batch: Mapping[str, np.ndarray]) -> Iterator[None]:
-        """Around the compilation of `what` for such rows: says so, and leaves its time out of the rates."""
+        """A context for the compilation of `what` for the shapes of `batch`: logs it, and excludes its time from the rates."""
         rows, length = batch["input_ids"].shape
         self._job.run.watchdog.alive("compilation")
         of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
@@ -76,7 +76,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self._job.run.watchdog.alive("compilation")
 
     def training(self, step: int, window: Mapping[str, Any]) -> None:
-        """One line and one record: the means of the steps since the last one."""
+        """Writes a log line and a record: the means over the steps since the last one, whose sums are `window`."""
         if not window:
             return
         values = {name: float(value) for name, value in window.items()}
@@ -99,7 +99,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self.metrics.write(step, {f"train/{name}": value for name, value in record.items()})
 
     def evaluation(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """The scores of every dev split."""
+        """Writes the scores of every dev split as log lines and a record, and draws the curves."""
         for split, own in scores.items():
             self.note(f"{split} after step {step:,}: {shown(own, self._task.metric, self._job.data.baselines[split].bar)}")
         if self.metrics:
@@ -108,11 +108,11 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self.draw()
 
     def warn_degenerate(self, split: str, reason: str) -> None:
-        """The weights are of no use, whatever their score."""
+        """Warns that the predictions on `split` are degenerate, for the given `reason`, so that the weights are of no use."""
         log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self._job.prefix, split, reason)
 
     def draw(self) -> None:
-        """Draws the curves so far."""
+        """Draws the curves of `metrics.jsonl`."""
         self._drawn = time.monotonic()
         if self._job.run.is_first:
             split = next(iter(self._job.data.baselines))
@@ -126,13 +126,13 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
 
 def shown(scores: Mapping[str, float], metric: str, bar: float, most: int = 8) -> str:
-    """Scores in a line, the baseline beside the one that counts: "f1 0.8912 (baseline 0.8122)  accuracy 0.8456"."""
+    """The scores in a line, with the baseline `bar` of the main `metric`: "f1 0.8912 (baseline 0.8122)  accuracy 0.8456"."""
     parts = [f"{name} {value:.4g}" + (f" (baseline {bar:.4g})" if name == metric else "") for name, value in scores.items()]
     return "  ".join(parts[:most])
 
 
 def log_start(experiment: FinetuningExperiment, task: Task, model: ModelConfig, baselines: Mapping[str, Baseline]) -> None:
-    """What is about to be learned, from what."""
+    """Logs lines about the model, the task, its labels and baselines, and the devices."""
     origin = f"random weights in the shape of {experiment.init_from}" if experiment.init_random else experiment.init_from
     log.info("model: %s, %d wide, from %s", counted(model.num_layers, "layer"), model.hidden_size, origin)
     log.info("task: %s, %s", task.name, ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items()))

@@ -1,4 +1,4 @@
-"""The results of one fine-tuning run, as its `results.json` holds them."""
+"""The content of the `results.json` of one fine-tuning run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from bert_jax.training.steps import TrainState
 def results(
     job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
 ) -> JsonObject:
-    """The final numbers of a run whose best weights give these `logits` by dev split; `seconds` since its last start."""
+    """The content of `results.json`: the final numbers of a run whose best weights have these `logits` on each dev split, and of
+    which `seconds` have passed since its last start."""
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
     return {
         "task": task.name,

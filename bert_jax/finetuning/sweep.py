@@ -1,7 +1,8 @@
-"""Several fine-tuning runs as one command: the paper's grid and several seeds, side by side, and what came of them.
+"""Trains the runs of a sweep, such as the paper's grid and several seeds, in parallel, and compares them.
 
-Fine-tuning on small data sets scatters, and sometimes fails outright (paper appendix, "several random restarts"; Mosbach et al.,
-arXiv:2006.04884): a result is a mean over seeds with its deviation, and the number of runs that answer everything alike.
+The results of fine-tuning on small data sets vary with the seed, and some runs fail completely (paper appendix, "several random
+restarts"; Mosbach et al., arXiv:2006.04884). A result is therefore a mean over seeds with its standard deviation, and the number
+of degenerate runs, which give the same answer to all examples.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ log = logging.getLogger(__name__)
 RUNS = "runs"
 PICTURE = "curves.png"
 UNSAVED = "unsaved"
-"""What a finished run could not save, a sentence, among its results."""
+"""The key of a run's results with a sentence about files that could not be saved."""
 SETTINGS = ("batch_size", "learning_rate", "epochs")
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a finished run has come to; `results` has the scores, or says under "failed" why there are none."""
+    """The result of a finished run; `results` has the scores, or the reason of a failure under "failed"."""
 
     experiment: FinetuningExperiment
     directory: pathlib.Path
@@ -51,7 +52,7 @@ class RunResult:
 
     @property
     def score(self) -> float:
-        """Of the metric that runs are compared by, on the dev split that decides; -inf of a run that failed."""
+        """The task's main metric on the first dev split, by which runs are compared; -inf for a failed run."""
         if "failed" in self.results:
             return -math.inf
         return float(next(iter(self.results["scores"].values()))[self.results["metric"]])
@@ -61,17 +62,17 @@ Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], Jso
 
 
 def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Callable[[RunResult], None]) -> int:
-    """Trains all runs of `experiment`, compares them, and finishes the best; returns the exit status.
+    """Trains all runs of `experiment`, compares them, and calls `finish` with the best; returns the exit status.
 
-    `train` makes one run in a directory on some devices, and gives its results, or None when it was asked to stop. A run that was
-    finished by an earlier start is not repeated. Independent processes train their shares of the runs, and process 0
-    waits for them and does the rest.
+    `train` trains one run in a directory on some devices, and returns its results, or None if it was asked to stop. Runs that an
+    earlier start has finished are not repeated. Independent processes train their shares of the runs; process 0 waits for the
+    others, compares and finishes.
     """
     runs, share = experiment.runs(), run.share
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
     finished: list[RunResult] = []
-    judging = threading.Lock()  # a run that ends while others are being compared would be taken for one of the worse
+    judging = threading.Lock()  # a run that ends during a comparison would count as one of the worse runs, and lose its weights
 
     def best() -> RunResult:
         return max(finished, key=lambda one: (one.score, -directories.index(one.directory)))
@@ -88,7 +89,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
 
     groups = device_groups(experiment)
     if run.is_first and not single:
-        (run.workdir / METRICS).touch()  # from now on the workdir is bound to this configuration, as that of a single run is
+        (run.workdir / METRICS).touch()  # binds the workdir to this configuration, see `runtime.workdir.open_workdir`
     if share.count > 1:
         shared = (counted(share.count, "process"), counted(len(runs), "run"), len(share.of(runs)))
         log.info("%s for %s; this one has %d", *shared)
@@ -126,13 +127,14 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
 
 
 def _waiting(run: Run) -> bool:
-    """Whether this process, which has nothing left to do but wait, was asked to stop."""
+    """Whether this process, which waits for the others, was asked to stop."""
     run.watchdog.alive("waiting for the runs of the other processes")
     return run.preemption.requested(0)
 
 
 def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
-    """The devices of each of the runs that go at a time. All for a single run, and where runs go one after another."""
+    """The groups of devices on which runs train in parallel; one group of all devices for a single run, and where
+    devices_per_run is 0. Raises UserError where devices_per_run does not divide the devices of a process."""
     devices, size = jax.devices(), experiment.sweep.devices_per_run
     if not experiment.side_by_side:
         return [devices]
@@ -148,7 +150,7 @@ def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
 def _side_by_side(
     one: Callable[[int, Sequence[jax.Device]], bool], numbers: Sequence[int], groups: Sequence[Sequence[jax.Device]]
 ) -> bool:
-    """`one(number, devices)` for every number, as many at a time as there are groups; False as soon as one of them says so."""
+    """Calls `one(number, devices)` for every number, in as many threads as there are groups; False if one call returned False."""
     if len(groups) == 1:
         return all(one(number, groups[0]) for number in numbers)
     free: queue.SimpleQueue[Sequence[jax.Device]] = queue.SimpleQueue()
@@ -178,11 +180,11 @@ def _side_by_side(
 def _trained(
     train: Train, one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device], single: bool
 ) -> JsonObject | None:
-    """A run's results; that of a sweep may fail without ending the others."""
+    """Trains a run and returns its results; the failure of a run of a sweep is a result too and does not end the other runs."""
     try:
         return train(one, directory, devices)
     except UserError as error:
-        if single or (isinstance(error, OutOfMemory) and jax.process_count() > 1):  # the other processes may have had enough
+        if single or (isinstance(error, OutOfMemory) and jax.process_count() > 1):  # other processes may not be out of memory
             raise
         reason = str(error)
         log.warning("%s failed: %s", directory.name, reason)
@@ -191,7 +193,7 @@ def _trained(
 
 
 def _stored(directory: pathlib.Path) -> JsonObject | None:
-    """The results that an earlier start has written."""
+    """The results of a run that an earlier start has finished; None without any."""
     try:
         results = parse_json((directory / RESULTS).read_bytes())
     except (OSError, ValueError):
@@ -200,7 +202,7 @@ def _stored(directory: pathlib.Path) -> JsonObject | None:
 
 
 def _keep_only(best: RunResult, finished: Sequence[RunResult]) -> None:
-    """Removes the weights of every run that is not the best so far: a grid of 27 BERT-Bases would fill a disk."""
+    """Removes the weights of all finished runs but the best, since a grid of 27 BERT-Base models would fill a disk."""
     for other in finished:
         for folder in ("checkpoints", *((BEST,) if other is not best else ())):
             shutil.rmtree(other.directory / folder, ignore_errors=True)
@@ -209,8 +211,8 @@ def _keep_only(best: RunResult, finished: Sequence[RunResult]) -> None:
 def summarise(results: Sequence[JsonObject]) -> JsonObject:
     """Statistics over seeds for each setting of batch size, learning rate and epochs.
 
-    `std` is the sample deviation (null for one seed); degenerate runs are counted and part of the statistics, failed ones counted
-    and left out. `settings` are in the order of their mean score, best first.
+    `std` is the sample standard deviation (null for one seed). Degenerate runs are counted and part of the statistics; failed
+    runs are counted and left out. `settings` are in descending order of the mean score.
     """
     scored = [r for r in results if "failed" not in r]
     metric, split = (scored[0]["metric"], next(iter(scored[0]["scores"]))) if scored else ("", "")
@@ -234,7 +236,7 @@ def summarise(results: Sequence[JsonObject]) -> JsonObject:
         )
     settings.sort(key=lambda s: -math.inf if s["mean"] is None else s["mean"], reverse=True)
     baseline = scored[0]["baseline"][split].get(metric) if scored else None
-    unnamed = {} if baseline is None else {"most frequent answer": baseline}  # of results that an earlier version has written
+    unnamed = {} if baseline is None else {"most frequent answer": baseline}  # for results of earlier versions
     answers = scored[0].get("baseline_answers", {}).get(split, unnamed) if scored else unnamed
     return {
         "metric": f"{split}/{metric}",
@@ -246,7 +248,7 @@ def summarise(results: Sequence[JsonObject]) -> JsonObject:
 
 
 def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
-    """The scores of all runs as `curves.png`, best setting first."""
+    """Plots the scores of all runs to `curves.png`, the best setting first."""
     split, metric = summary["metric"].split("/")
 
     def scores(setting: JsonObject) -> list[float]:
@@ -263,7 +265,7 @@ def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
 
 
 def table(summary: JsonObject) -> str:
-    """The settings of a summary, a line each, for a person."""
+    """The summary as a text table, with a line for each setting."""
 
     def cell(value: Json) -> str:
         return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""The weights of an existing model as the start of a training run: pretraining goes on, or a task is learned."""
+"""Loads the model that fine-tuning starts from, adds the task's head, and loads the teacher of a distillation."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ log = logging.getLogger(__name__)
 
 
 def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
-    """The model that a fine-tuning run begins with, without the head that `with_own_head` adds for each seed.
+    """The model that a fine-tuning run starts from, without the head that `with_own_head` adds for each seed.
 
-    `own` is the task's head. What the task does not read (the pretraining heads, another task's head) is left out, and said.
-    Raises UserError where the pooler is read and missing, or `keep_head` finds another head than the task's.
+    `own` is the task's head. Parts that the task does not use (the pretraining heads, another task's head) are left out, which is
+    logged. Raises UserError where the head needs a pooler that the model lacks, or `keep_head` finds another head than the
+    task's.
     """
     head = experiment.head_config(own)
     new, multiple = part_names(experiment.init_new), experiment.model.vocab_multiple
@@ -37,16 +38,16 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     if experiment.keep_head and (model.head is None or not model.head.has_same_answers(head)):
         has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(
-            f"config.keep_head goes on with the head of {experiment.init_from}, but that has {has}, and the task needs a "
-            f"{head.part} with {', '.join(head.labels) or 'none'}; leave keep_head out to begin with a new one"
+            f"config.keep_head keeps the head of {experiment.init_from}, but that has {has}, and the task needs a "
+            f"{head.part} with {', '.join(head.labels) or 'none'}; leave keep_head out to start a new head"
         )
     if experiment.keep_head and model.head is not None:
         asked = {name: (getattr(model.head, name), getattr(head, name)) for name in ("pooling", "layers", "lstm")}
         flags = [f"--config.head.{name}={there}" for name, (there, wanted) in asked.items() if there != wanted]
         if flags:
             raise UserError(
-                f"config.keep_head goes on with the head of {experiment.init_from}, which reads something else than config.head "
-                f"asks for; say {' '.join(flags)}"
+                f"config.keep_head keeps the head of {experiment.init_from}, which has another input than config.head; "
+                f"give {' '.join(flags)}"
             )
     if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:
         raise UserError(
@@ -56,7 +57,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     kept = {head.part} if experiment.keep_head else set()
     unread = [part for part in model.parts if part not in kept and (part != "pooler" or not head.reads_pooler)]
     if unread:
-        log.info("not read by the task, left out: %s", ", ".join(unread))
+        log.info("not used by the task, left out: %s", ", ".join(unread))
     return without_parts(model, unread)
 
 
@@ -64,7 +65,7 @@ def weights_fingerprint(name: str) -> str:
     """SHA-256 of the files that hold the weights of a model (directory, workdir or hub name)."""
     directory = find_model_directory(name)
     digest = hashlib.sha256()
-    for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # one file, or a list and the files it names
+    for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # a single file, or an index and its shards
         if path is not None:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -72,7 +73,7 @@ def weights_fingerprint(name: str) -> str:
 
 
 def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment: FinetuningExperiment) -> Model:
-    """`start` with the task's head in random weights that follow from the seed (all weights, with `init_random`)."""
+    """`start` with a new task head, whose random weights are drawn from the seed (with `init_random`, so are all weights)."""
     if experiment.init_random:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
         params: dict[str, PyTree[np.ndarray]] = jax.tree.map(np.asarray, nn.unbox(fresh))
@@ -81,18 +82,18 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
 
 
 def teacher_of(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:
-    """The model to distil from. Raises UserError where it answers another question, reads other tokens, or is not as wide as the
-    student although hidden states are to be compared."""
+    """The teacher of a distillation; None without one. Raises UserError where it has another task or vocabulary than the student,
+    reads fewer tokens, or has another hidden size although hidden states are compared."""
     name = experiment.distillation.teacher
     if not name:
         return None
     teacher = import_model(name)
     if teacher.head is None or not teacher.head.has_same_answers(head):
-        raise UserError(f"config.distillation.teacher={name} does not answer this task; fine-tune it on the same task first")
+        raise UserError(f"config.distillation.teacher={name} has no head for this task; fine-tune it on the same task first")
     theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
     if (theirs.sha256, theirs.lowercase) != (own.sha256, own.lowercase):
         raise UserError(
-            f"config.distillation.teacher={name} has another vocabulary than {experiment.init_from}; both must read alike"
+            f"config.distillation.teacher={name} has another vocabulary than {experiment.init_from}; use the same"
         )
     if teacher.config.max_position < experiment.task.length:
         raise UserError(

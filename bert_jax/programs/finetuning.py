@@ -1,4 +1,4 @@
-"""The compiled functions of a fine-tuning run: its step, its logits, and its teacher."""
+"""The jitted functions of a fine-tuning run: the training step, the logits, and the teacher."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The jitted functions of runs that differ in no more than scalars, seeds and data."""
+    """The jitted functions that runs share which differ only in scalar hyperparameters, seeds and data."""
 
     config: ModelConfig
     head: TaskHead
     abstract: TrainState
-    """The shapes of the state."""
+    """The abstract state."""
     shardings: TrainState
     begin: Callable[[PyTree[jax.Array]], TrainState]
     """Parameters -> the state before step 0."""
     train: jax.stages.Wrapped
-    """Jitted, (state, batch, scalars) -> (state, sums); the memory of the old state goes to the new one."""
+    """The jitted training step, (state, batch, scalars) -> (state, sums); the memory of the old state is donated."""
     logits: jax.stages.Wrapped
-    """Jitted, (parameters, batch) -> whole logits on every device."""
+    """The jitted forward pass, (parameters, batch) -> logits, replicated on every device."""
     _compiled: set[tuple[str | int, ...]] = dataclasses.field(default_factory=set, repr=False)
 
     def is_new(self, function: str, batch: Mapping[str, np.ndarray]) -> bool:
-        """Whether `function`, "train" or "logits", is asked about rows of this shape for the first time: it is to be compiled."""
+        """Whether `function` ("train" or "logits") has not been called with the shapes of `batch` before, and has to be
+        compiled."""
         key = (function, *batch["input_ids"].shape)
         seen = key in self._compiled
         self._compiled.add(key)
@@ -62,7 +63,7 @@ class Program:
 def program_of(
     experiment: FinetuningExperiment, start: Model, task: Task, features: Sequence[Feature], steps_per_epoch: int, mesh: Mesh
 ) -> Program:
-    """The program of a run that begins with the model `start` and learns `features`."""
+    """The program of a run that fine-tunes the model `start` on `features`."""
     return training_program(
         experiment.model_config(start.config, mesh.devices.flat[0].platform),
         experiment.head_config(task.head),
@@ -74,7 +75,7 @@ def program_of(
     )
 
 
-@functools.cache  # few of them: a mesh for each run that goes at a time
+@functools.cache  # few entries: one mesh for each run that trains in parallel
 def training_program(
     config: ModelConfig,
     head: TaskHead,
@@ -84,7 +85,7 @@ def training_program(
     thaw_every: int,
     mesh: Mesh,
 ) -> Program:
-    """The program for such runs on `mesh`, made once: the runs of a sweep share what is compiled."""
+    """The program for these settings on `mesh`; cached, so that the runs of a sweep share compiled functions."""
     boxed = jax.eval_shape(functools.partial(initial_label_parameters, config, head), jax.random.key(0))
     shapes = nn.unbox(boxed)
     optimizer = make_optimizer(optimizer_config, shapes)
@@ -128,14 +129,14 @@ def training_program(
 
 
 def shared(training: TrainingConfig) -> TrainingConfig:
-    """The settings with neutral values for what a compiled step does not depend on."""
+    """The settings with neutral values in the fields that do not affect the compiled step."""
     return dataclasses.replace(
         training, epochs=1, batch_size=1, learning_rate=1.0, warmup_fraction=0.0, class_weights=(), label_smoothing=0.0
     )
 
 
 def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[Feature]) -> LabelLoss:
-    """The loss that the experiment asks for on these training `features`. Raises UserError for class weights that are not one a
+    """The loss settings of the experiment for these training `features`. Raises UserError unless the class weights are one per
     label."""
     weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
     takes = task.head.outputs.takes_class_weights and bool(labels)
@@ -152,7 +153,7 @@ def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[
             f"({', '.join(labels)}); give one for each, or a single 0 to balance them"
         )
     if experiment.training.label_smoothing and not task.head.outputs.takes_smoothing:
-        raise UserError(f"config.training.label_smoothing is for labels, and {task.name} asks for a number; set it to 0")
+        raise UserError(f"config.training.label_smoothing is for classification, and {task.name} is a regression; set it to 0")
     taught = bool(d.teacher)
     return LabelLoss(
         label_smoothing=experiment.training.label_smoothing,
@@ -167,7 +168,7 @@ Teach = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_layers: int, mesh: Mesh) -> Teach:
-    """A function that adds to a batch what the teacher says of it: "teacher_logits", and where they are to be compared
+    """A function that adds the teacher's outputs to a batch: "teacher_logits", and, where the loss compares them,
     "teacher_hidden_states" [R, N+1, L, D] of as many of its layers as the student has. Without a teacher it adds nothing."""
     if teacher is None or teacher.head is None:
         return lambda batch: batch

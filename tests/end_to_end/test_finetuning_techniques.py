@@ -90,7 +90,7 @@ def test_all_run_to_their_end(techniques: Techniques):
 
 
 def test_a_model_of_three_labels_begins_a_task_of_two(techniques: Techniques):
-    assert "not read by the task, left out: pooler, sequence_head" in techniques.ends["ulmfit"].output
+    assert "not used by the task, left out: pooler, sequence_head" in techniques.ends["ulmfit"].output
     assert "labels: 0, 1" in techniques.ends["ulmfit"].output
 
 

@@ -192,7 +192,7 @@ def test_a_model_without_a_head_has_none_to_go_on_with(pretrained):
 def test_a_head_that_reads_other_layers_than_the_configuration_is_refused_with_the_flags_that_fit(vocabulary, tmp_path):
     mixed = dataclasses.replace(TOKENS, layers="scalar_mix")
     export_model(tmp_path / "m", make_labelled_model(vocabulary, mixed))
-    with pytest.raises(UserError, match=r"reads something else than config\.head .*--config\.head\.layers=scalar_mix$"):
+    with pytest.raises(UserError, match=r"has another input than config\.head; .*--config\.head\.layers=scalar_mix$"):
         labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
     params = begun(tuning(tmp_path / "m", keep_head=True, head={"layers": "scalar_mix"}), TOKENS)
     assert "mix" in params["token_head"]
@@ -239,8 +239,8 @@ def test_a_deeper_and_wider_teacher_will_do(mnli, vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("head", "fields", "distillation", "says"),
     [
-        (RTE, {}, {}, "does not answer this task; fine-tune it on the same task first"),
-        (dataclasses.replace(MNLI, labels=MNLI.labels[::-1]), {}, {}, "does not answer this task"),
+        (RTE, {}, {}, "has no head for this task; fine-tune it on the same task first"),
+        (dataclasses.replace(MNLI, labels=MNLI.labels[::-1]), {}, {}, "has no head for this task"),
         (MNLI, {"hidden_size": 20}, {"hidden_weight": 1.0}, "the teacher is 20 wide and the student 16; set it to 0"),
         (MNLI, {"max_position": 31}, {}, r"reads 31 tokens, and config\.task\.length=32; shorten it"),
     ],
@@ -252,9 +252,9 @@ def test_a_teacher_that_does_not_fit_is_refused_with_the_remedy(mnli, vocabulary
 
 
 def test_a_teacher_without_a_head_or_with_another_vocabulary_is_refused(mnli, pretrained, tmp_path):
-    with pytest.raises(UserError, match="does not answer this task"):
+    with pytest.raises(UserError, match="has no head for this task"):
         teacher_of(*taught(mnli, pretrained), MNLI)
     other = make_vocabulary(tmp_path / "vocabulary", cased=False)
     export_model(tmp_path / "m", make_labelled_model(other, MNLI))
-    with pytest.raises(UserError, match=r"has another vocabulary than .*; both must read alike"):
+    with pytest.raises(UserError, match=r"has another vocabulary than .*; use the same"):
         teacher_of(*taught(mnli, tmp_path / "m"), MNLI)

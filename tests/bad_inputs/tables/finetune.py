@@ -76,7 +76,7 @@ CASES = [
     Case(
         "a kept head with other labels",
         "--config.init_from=model --config.keep_head=true",
-        "config.keep_head goes on with the head of model, but that has a ... leave keep_head out to begin with a new one",
+        "config.keep_head keeps the head of model, but that has a ... leave keep_head out to start a new head",
         copies={"model": "classifier"},
         spoil=keys("model/config.json", id2label={"0": "no", "1": "yes"}, label2id=None),
     ),

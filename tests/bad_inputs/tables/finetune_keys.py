@@ -39,7 +39,7 @@ CASES = [
     Case(
         "the head of a model that has none",
         "--config.keep_head=true",
-        "config.keep_head goes on with the head of $model, but that has no head, ... leave keep_head out to begin with a new one",
+        "config.keep_head keeps the head of $model, but that has no head, ... leave keep_head out to start a new head",
     ),
     Case(
         "an LSTM on a sequence head",
@@ -66,7 +66,7 @@ CASES = [
     Case(
         "smoothing of a number",
         f"{TRAIN} --config.task.own.problem=regression --config.task.own.dev=train.csv --config.training.label_smoothing=0.1",
-        "config.training.label_smoothing is for labels, and own/sequence asks for a number; set it to 0",
+        "config.training.label_smoothing is for classification, and own/sequence is a regression; set it to 0",
         files=train("text,label\nit was fine,4.5\nit was bad,1\n"),
     ),
     Case(
@@ -108,7 +108,7 @@ CASES = [
     Case(
         "a teacher of another task",
         "--config.distillation.teacher=$tagger",
-        "config.distillation.teacher=$tagger does not answer this task; fine-tune it on the same task first",
+        "config.distillation.teacher=$tagger has no head for this task; fine-tune it on the same task first",
     ),
     Case("a learning rate of nothing", "--config.training.learning_rate=0", "config.training.learning_rate=0.0 must be above 0"),
     Case(
