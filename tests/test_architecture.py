@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from bert_jax.interface.axes import AXES
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "bert_jax"
 
@@ -213,3 +215,31 @@ def test_experiments_hold_settings_only():
         wrong += [f"{name(path)} defines class {node.name}" for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         wrong += [f"{name(path)}:{line} imports {module}" for line, module in imports(path) if module.startswith(("jax", "flax"))]
     assert wrong == []
+
+
+def axes_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, axis) of every letter and word in the shapes of jaxtyping annotations, and of every letter of an einsum."""
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "jaxtyping"]
+    kinds = {alias.asname or alias.name for node in imported for alias in node.names}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Name(id=kind), slice=ast.Tuple(elts=[_, ast.Constant(value=str(shape))])):
+                # without what stands in braces: an argument of the call, whose value is the size
+                names = re.findall(r"[A-Za-z]\w*", re.sub(r"\{.*?\}", "", shape)) if kind in kinds else []
+                yield from ((node.lineno, axis) for axis in names)
+            case ast.Call(func=ast.Attribute(attr="einsum"), args=[ast.Constant(value=str(product)), *_]):
+                yield from ((node.lineno, axis) for axis in product if axis.isalpha())
+
+
+def test_the_reader_of_axes_sees_annotations_and_einsums():
+    text = (
+        'from jaxtyping import Array, Float\ndef f(x: Float[Array, "B *shape 3*I {n}"], y: list[Float[Array, " _ 2 W"]]): pass\n'
+        'jnp.einsum("ab,bc->ac", x, y)\nd["B L"]\n'
+    )
+    found = sorted(axes_of(ast.parse(text)))
+    assert found == [(2, "B"), (2, "I"), (2, "W"), (2, "shape"), *((3, axis) for axis in "aabbcc")]
+
+
+def test_every_axis_of_a_signature_and_of_an_einsum_is_in_the_glossary():
+    found = {f"{name(path)}:{line}": axis for path in MODULES for line, axis in axes_of(ast.parse(path.read_text()))}
+    assert {place: axis for place, axis in found.items() if axis not in AXES} == {}

@@ -7,12 +7,13 @@ import math
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int64, Num
 
 from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch
 
 
-def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, jax.Array]:
+def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, Num[Array, "_ ..."]]:
     """Global arrays, their rows laid over the mesh axes `batch_axes`, from this process's part of the batch (`process_shard`).
 
     The rows must divide over those axes, which `sharding.rules.check_batch_size` finds out before the first batch is made.
@@ -37,8 +38,8 @@ def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
     return _part_of(jax.process_index(), pieces)
 
 
-def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> np.ndarray:
-    """int64, ascending: which of the `rows` rows of a global array this process holds, in the order in which it hands them to
+def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> Int64[np.ndarray, " B"]:
+    """Ascending: which of the `rows` rows of a global array this process holds, in the order in which it hands them to
     `to_device`. They need not be neighbours."""
     pieces: dict[jax.Device, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((rows,)))
     own = [range(rows)[piece] for device, (piece,) in pieces.items() if device.process_index == jax.process_index()]

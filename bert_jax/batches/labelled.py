@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from bert_jax.batches.source import shard_rows
 from bert_jax.examples.assemble import Batch
@@ -65,10 +66,10 @@ class EvaluationBatches:
 
     def logits(
         self,
-        forward: Callable[[Batch], np.ndarray],
+        forward: Callable[[Batch], Float[np.ndarray, "B _ C"]],
         mine: Sequence[int] | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> list[np.ndarray]:
+    ) -> list[Float[np.ndarray, " ..."]]:
         """What `forward` says of every feature, in their order; see `feature_logits`.
 
         `forward` gets the rows `mine` of a batch, those that this host holds (None: all), and returns the logits of all rows.

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from concurrent.futures import Future
 
 import numpy as np
+from jaxtyping import Int64
 
 from bert_jax.corpus.store import Corpus
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
@@ -92,8 +93,8 @@ def _tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None) -> MaskingT
     return masking_tables(vocabulary, tokenizer)
 
 
-def shard_rows(batch_size: int, shard: tuple[int, int]) -> np.ndarray:
-    """int64 [batch_size / count], which rows of a batch host `index` of `count` holds; UserError when they do not divide."""
+def shard_rows(batch_size: int, shard: tuple[int, int]) -> Int64[np.ndarray, " B"]:
+    """Which rows of a batch host `index` of `count` holds, batch_size / count of them; UserError when they do not divide."""
     index, count = shard
     if not 0 <= index < count:
         raise ValueError(f"shard {index} of {count}")

@@ -9,19 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Int, Int32, Int64, Integer, Num, UInt16
 
 from bert_jax.corpus.store import Corpus, TokenStore
 from bert_jax.examples.counter import random_bits, rehash
 from bert_jax.examples.masking import UNUSED, MaskingTables, choose, choose_words, replace
 from bert_jax.examples.plan import EpochPlan
 
-Batch = dict[str, np.ndarray]
+Batch = dict[str, Num[np.ndarray, "B ..."]]
+"""Arrays by their names, with a row for every row of the batch."""
 
 _BLOCK = 1 << 17  # places at a time (1,024 rows of 128): temporaries of 512 KB at most, which stay in the processor's cache
 
 
-def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: np.ndarray, tables: MaskingTables) -> Batch:
-    """The batch of rows number `rows` (int [B]; -1 makes an empty row: padding only, nothing to predict).
+def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
+    """The batch of rows number `rows` (-1 makes an empty row: padding only, nothing to predict).
 
     input_ids         int32 [B, L]
     token_type_ids    int32 [B, L]   0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding
@@ -53,19 +55,21 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: np.ndarray, tables: Mas
 
 @dataclass(frozen=True)
 class _Examples:
-    """E examples, masked, each in a row of its own."""
+    """Examples, masked, each in a row of its own."""
 
-    length: np.ndarray  # int64 [E], with the special tokens
-    real: np.ndarray  # bool [E, L], not padding
-    in_second: np.ndarray  # bool [E, L], right of the first [SEP]; padding included
-    ids: np.ndarray  # [E, L], masked; anything at padding
-    positions: np.ndarray  # uint16 [E, M], ascending, then UNUSED
-    targets: np.ndarray  # int32 [E, M], -1 where unused
-    labels: np.ndarray  # int [E]
+    length: Int64[np.ndarray, " E"]  # with the special tokens
+    real: Bool[np.ndarray, "E L"]  # not padding
+    in_second: Bool[np.ndarray, "E L"]  # right of the first [SEP]; padding included
+    ids: Integer[np.ndarray, "E L"]  # masked; anything at padding
+    positions: UInt16[np.ndarray, "E M"]  # ascending, then UNUSED
+    targets: Int32[np.ndarray, "E M"]  # -1 where unused
+    labels: Bool[np.ndarray, " E"] | Int[np.ndarray, " E"]  # of next sentence prediction
 
 
-def _make_examples(corpus: Corpus, plan: EpochPlan, examples: np.ndarray, tables: MaskingTables) -> _Examples:
-    """Examples number `examples` (int [E]) of the plan."""
+def _make_examples(
+    corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables
+) -> _Examples:
+    """Examples number `examples` of the plan."""
     config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
     a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
     length = a + b + config.special_tokens
@@ -102,8 +106,10 @@ def _make_examples(corpus: Corpus, plan: EpochPlan, examples: np.ndarray, tables
     return _Examples(length, real, in_second, ids, positions, targets, labels)
 
 
-def _windows(tokens: TokenStore, starts: np.ndarray, columns: np.ndarray, length: int) -> np.ndarray:
-    """[E, length] of the store's type: in row i a window of the store, with its position `starts[i]` in column `columns[i]`.
+def _windows(
+    tokens: TokenStore, starts: Int64[np.ndarray, " E"], columns: Int64[np.ndarray, " E"], length: int
+) -> Integer[np.ndarray, "E {length}"]:
+    """In the store's type: in row i a window of the store, with its position `starts[i]` in column `columns[i]`.
 
     Whole windows are copied, without an index for each token: five times as fast. What lies beyond the ends of the shard that
     holds `starts[i]` is arbitrary.
@@ -139,7 +145,7 @@ def _set_one_a_row(made: _Examples, block: Batch) -> None:
     block["nsp_labels"][...] = made.labels[:, np.newaxis]
 
 
-def _set_into_rows(made: _Examples, row: np.ndarray, slot: np.ndarray, block: Batch) -> None:
+def _set_into_rows(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], block: Batch) -> None:
     """Sets example i into row `row[i]` as its number `slot[i]`, right after those before it; rows and slots ascend."""
     (rows, L), P = block["input_ids"].shape, block["nsp_labels"].shape[1]
     column = _sums_before(made.length, row, slot, (rows, P))
@@ -161,8 +167,10 @@ def _set_into_rows(made: _Examples, row: np.ndarray, slot: np.ndarray, block: Ba
     block["masked_targets"][row[example], slots] = made.targets[example, order]
 
 
-def _sums_before(values: np.ndarray, row: np.ndarray, slot: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """int64 [E], for each example the sum of `values` over the examples before it in its row."""
+def _sums_before(
+    values: Int[np.ndarray, " E"], row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], shape: tuple[int, int]
+) -> Int64[np.ndarray, " E"]:
+    """For each example the sum of `values` over the examples before it in its row."""
     table = np.zeros(shape, np.int64)
     table[row, slot] = values
     return (np.cumsum(table, axis=1) - table)[row, slot]

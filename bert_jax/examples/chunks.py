@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Int64
 
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.counter import below, chance, key_of, lower, random_bits
@@ -33,17 +34,22 @@ _TARGETS, _SPLITS = 1, 2  # purposes of random numbers
 
 @dataclass(frozen=True)
 class Chunks:
-    """Some chunks, C of them, in corpus order; sentence and document numbers are those of the whole corpus."""
+    """Some chunks in corpus order; sentence and document numbers are those of the whole corpus."""
 
-    start: np.ndarray  # int64 [C], first sentence
-    split: np.ndarray  # int64 [C], first sentence after A
-    end: np.ndarray  # int64 [C], first sentence after the chunk
-    document: np.ndarray  # int64 [C]
-    random_next: np.ndarray  # bool [C], B is to come from another document
-    target: np.ndarray  # int64 [C], tokens wanted in A and B together
+    start: Int64[np.ndarray, " chunks"]  # first sentence
+    split: Int64[np.ndarray, " chunks"]  # first sentence after A
+    end: Int64[np.ndarray, " chunks"]  # first sentence after the chunk
+    document: Int64[np.ndarray, " chunks"]
+    random_next: Bool[np.ndarray, " chunks"]  # B is to come from another document
+    target: Int64[np.ndarray, " chunks"]  # tokens wanted in A and B together
 
 
-def walk(sentence_offsets: np.ndarray, document_offsets: np.ndarray, config: ExampleConfig, key: int) -> Iterator[Chunks]:
+def walk(
+    sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
+    document_offsets: Int64[np.ndarray, " document_bounds"],
+    config: ExampleConfig,
+    key: int,
+) -> Iterator[Chunks]:
     """The chunks of one epoch, block by block in corpus order.
 
     Sentences and documents must not be empty (the store has none). The result does not depend on the size of a block.
@@ -61,8 +67,13 @@ def walk(sentence_offsets: np.ndarray, document_offsets: np.ndarray, config: Exa
 
 
 def _candidates(
-    sentence_offsets: np.ndarray, document_offsets: np.ndarray, first: int, last: int, config: ExampleConfig, key: int
-) -> tuple[Chunks, np.ndarray, np.ndarray]:
+    sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
+    document_offsets: Int64[np.ndarray, " document_bounds"],
+    first: int,
+    last: int,
+    config: ExampleConfig,
+    key: int,
+) -> tuple[Chunks, Int64[np.ndarray, " sentences"], Bool[np.ndarray, " sentences"]]:
     """For each sentence in [first, last): the chunk that would start there, where the next would, and whether it can be used."""
     start = np.arange(first, last)
     document, document_end, target = _documents(document_offsets, first, last, config, key)
@@ -91,9 +102,9 @@ def _candidates(
 
 
 def _documents(
-    document_offsets: np.ndarray, first: int, last: int, config: ExampleConfig, key: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """int64 [last - first] each, for every sentence: its document, that document's end, and its target length.
+    document_offsets: Int64[np.ndarray, " document_bounds"], first: int, last: int, config: ExampleConfig, key: int
+) -> tuple[Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"]]:
+    """For every sentence in [first, last): its document, that document's end, and its target length.
 
     The target is that of a full row or, with `short_probability`, uniform in [2, full]: one draw a document, as in the original.
     """
@@ -107,8 +118,10 @@ def _documents(
     return np.repeat(documents, sizes), np.repeat(document_offsets[d0 + 1 : d1 + 1], sizes), np.repeat(targets, sizes)
 
 
-def _visited(following: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """int64, ascending: all places that are reached from `starts` by following the pointers; one beyond the end leads nowhere.
+def _visited(
+    following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarray, " _"]
+) -> Int64[np.ndarray, " chosen"]:
+    """Ascending: all places that are reached from `starts` by following the pointers; one beyond the end leads nowhere.
 
     Pointer jumping (Wyllie 1979): after round k everything within 2**k steps is reached, and `jump` takes 2**k steps at once.
     """

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Interval
+from jaxtyping import Int64, Integer
 
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
@@ -76,8 +77,8 @@ class ExampleConfig:
         """Tokens of text in the longest example."""
         return self.length - self.special_tokens
 
-    def predictions(self, lengths: np.ndarray) -> np.ndarray:
-        """int64, masks for examples of `lengths`, which count the special tokens: the original's formula (half to even)."""
+    def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
+        """The number of masks of examples of `lengths`, special tokens included: the original's formula (half to even)."""
         wanted = np.maximum(1, np.rint(self.masked_fraction * lengths)).astype(np.int64)
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
 

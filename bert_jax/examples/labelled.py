@@ -12,6 +12,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float, Int32, Num
 
 from bert_jax.examples.assemble import Batch
 from bert_jax.examples.packing import best_fit
@@ -24,20 +25,20 @@ ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)
 class LabelLayout:
     """Which arrays the labels of packed rows are, and where in a row's logits those of a feature lie.
 
-    The defaults are one label int32 and one row of logits for each feature: labels [R, U], logits [R, U, C].
+    The defaults are one label int32 and one row of logits for each feature: labels [B, U], logits [B, U, C].
     """
 
     shape: tuple[int, ...] = ()
-    """Of one label: () or, of several numbers, [...]; labels are [R, U, ...]."""
+    """Of one label: () or, of several numbers, [...]; labels are [B, U, ...]."""
     dtype: type[np.generic] = np.int32
     per_token: bool = False
-    """A label for each token, labels [R, L]; a negative one is left out of the loss."""
+    """A label for each token, labels [B, L]; a negative one is left out of the loss."""
     are_columns: bool = False
     """Labels are positions of tokens: in a row they count from its beginning."""
     logits_per_token: bool = False
-    """Logits are [R, L, C]."""
+    """Logits are [B, L, C]."""
     logits_per_candidate: bool = False
-    """Logits are [R, P, 1], one for each sequence of a feature."""
+    """Logits are [B, P, 1], one for each sequence of a feature."""
     read_positions: int = 0
     """How many tokens of a feature the model reads instead of its [CLS]."""
 
@@ -56,13 +57,13 @@ class Feature:
 
     example: int
     """Its number among the examples of its split."""
-    ids: tuple[np.ndarray, ...]
-    """int32 [n] each, with [CLS] and [SEP]s."""
-    types: tuple[np.ndarray, ...]
-    """int32 [n] each, the token types."""
-    target: np.ndarray | None = None
-    read_positions: np.ndarray | None = None
-    """int32 [n], the tokens that the head reads instead of the [CLS], such as the first of a pronoun and of two names."""
+    ids: tuple[Int32[np.ndarray, " _"], ...]
+    """With [CLS] and [SEP]s."""
+    types: tuple[Int32[np.ndarray, " _"], ...]
+    """The token types."""
+    target: Num[np.ndarray, " ..."] | None = None
+    read_positions: Int32[np.ndarray, " chosen"] | None = None
+    """The tokens that the head reads instead of the [CLS], such as the first of a pronoun and of two names."""
 
     @functools.cached_property
     def size(self) -> int:
@@ -109,8 +110,8 @@ def assemble_features(
 ) -> Batch:
     """The batch of `count` rows, of which the first hold the features that `rows` say and the others nothing.
 
-    input_ids, token_type_ids, position_ids, sequence_ids int32 [R, L]; cls_positions int32 [R, P]; read_positions int32 [R, U, n]
-    where the layout has them; labels [R, U, ...] or [R, L] and label_weights float32 [R, U] or [R, L], 1 where there is something
+    input_ids, token_type_ids, position_ids, sequence_ids int32 [B, L]; cls_positions int32 [B, P]; read_positions int32 [B, U, n]
+    where the layout has them; labels [B, U, ...] or [B, L] and label_weights float32 [B, U] or [B, L], 1 where there is something
     to learn. Slot p of a row has sequence_ids p + 1.
     """
     L, P, layout = shape.length, shape.slots, shape.layout
@@ -150,12 +151,12 @@ def assemble_features(
 
 
 def feature_logits(
-    logits: np.ndarray, features: Sequence[Feature], rows: Sequence[Sequence[int]], shape: RowShape
-) -> list[np.ndarray]:
+    logits: Float[np.ndarray, "B _ C"], features: Sequence[Feature], rows: Sequence[Sequence[int]], shape: RowShape
+) -> list[Float[np.ndarray, " ..."]]:
     """The logits of each of a batch's `features`, in their order.
 
-    `logits` are float32 as the layout says: [R, U, C], [R, L, C] per token, or [R, P, 1] per candidate; those of a feature are
-    [C], [n, C] or [candidates].
+    `logits` are float32 as the layout says: [B, U, C], [B, L, C] per token, or [B, P, 1] per candidate; those of a feature are
+    [C], [tokens, C] or [candidates].
     """
     layout = shape.layout
     found: list[np.ndarray] = [logits[:0]] * len(features)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Int, Int32, Integer, UInt16, UInt64
 
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.examples.config import ExampleConfig
@@ -26,8 +27,8 @@ class MaskingTables:
     """What masking must know of the vocabulary."""
 
     mask_id: int
-    legal_ids: np.ndarray  # int32, what the RANDOM share is drawn from: every id that is neither special nor a placeholder
-    continuation: np.ndarray | None = None  # bool [V], `##` pieces; only whole-word masking needs it
+    legal_ids: Int32[np.ndarray, " legal"]  # the RANDOM share is drawn from them: neither special tokens nor placeholders
+    continuation: Bool[np.ndarray, " V"] | None = None  # `##` pieces; only whole-word masking needs it
 
 
 def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = None) -> MaskingTables:
@@ -40,11 +41,13 @@ def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = Non
     return MaskingTables(vocabulary.mask_id, legal, tokenizer.continuation_table if tokenizer else None)
 
 
-def choose(key: np.ndarray, candidates: np.ndarray, counts: np.ndarray, width: int) -> np.ndarray:
-    """uint16 [E, width], ascending positions of the chosen tokens, then `UNUSED`.
+def choose(
+    key: UInt64[np.ndarray, "E 1"], candidates: Bool[np.ndarray, "E L"], counts: Int[np.ndarray, " E"], width: int
+) -> UInt16[np.ndarray, "E {width}"]:
+    """Ascending positions of the chosen tokens, then `UNUSED`.
 
-    key: uint64 [E, 1], of each example's random numbers; candidates: bool [E, L], where masks may fall; counts: int [E], how
-    many are wanted, no more than there are candidates, nor than `width`.
+    `key` is that of each example's random numbers, `candidates` where masks may fall, `counts` how many are wanted: no more than
+    there are candidates, nor than `width`.
 
     Chosen are the `count` candidates with the smallest random numbers. They are sorted with the position in their lower bits;
     that leaves 25 random bits at length 128 and 23 at 512, and ties, which go to the left, too rare to be measured.
@@ -60,8 +63,14 @@ def choose(key: np.ndarray, candidates: np.ndarray, counts: np.ndarray, width: i
     return positions
 
 
-def choose_words(key: np.ndarray, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, width: int) -> np.ndarray:
-    """As `choose`, but whole words; continues: bool [E, L], tokens that continue the word of the token before them.
+def choose_words(
+    key: UInt64[np.ndarray, "E 1"],
+    candidates: Bool[np.ndarray, "E L"],
+    continues: Bool[np.ndarray, "E L"],
+    counts: Int[np.ndarray, " E"],
+    width: int,
+) -> UInt16[np.ndarray, "E {width}"]:
+    """As `choose`, but whole words; `continues` says which tokens continue the word of the token before them.
 
     As in the original: words in random order until the count is reached; a word that would exceed it is skipped, and smaller
     ones may follow. So an example may get fewer masks than its count, in the extreme none. (There, a `##` piece right after
@@ -106,8 +115,10 @@ def choose_words(key: np.ndarray, candidates: np.ndarray, continues: np.ndarray,
     return np.ascontiguousarray(chosen[:, :width])
 
 
-def replace(tokens: np.ndarray, bits: np.ndarray, config: ExampleConfig, tables: MaskingTables) -> np.ndarray:
-    """int32, what stands in place of the chosen `tokens`, each for itself: [MASK], a random legal token, or the token.
+def replace(
+    tokens: Integer[np.ndarray, "*shape"], bits: UInt64[np.ndarray, "*shape"], config: ExampleConfig, tables: MaskingTables
+) -> Integer[np.ndarray, "*shape"]:
+    """The ids in place of the chosen `tokens`, each for itself: [MASK], a random legal token, or the token.
 
     The original draws random tokens from the whole vocabulary, 3 % of which is special or [unusedN]; here from the legal ids.
     """

@@ -11,16 +11,19 @@ import bisect
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jaxtyping import Int, Integer
 
 from bert_jax.examples.counter import key_of
 
 _SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # purposes of random numbers
 
 
-def rows_of(lengths: np.ndarray, row_length: int, most: int, key: int) -> np.ndarray:
-    """int32 or int64 [R, most]: the examples of each row, -1 where there is none; rows in random order, each example in one row.
+def rows_of(
+    lengths: Integer[np.ndarray, " E"], row_length: int, most: int, key: int
+) -> Int[np.ndarray, "plan_rows {most}"]:
+    """The examples of each row, -1 where there is none; rows in random order, each example in one row.
 
-    `lengths` int [E] counts the special tokens; `most` is P; `key` decides the order.
+    `lengths` counts the special tokens; `most` is P; `key` decides the order. int32, or int64 for 2**31 examples and more.
     """
     dtype = np.int32 if len(lengths) < 2**31 else np.int64
     if most == 1:
@@ -41,7 +44,7 @@ def rows_of(lengths: np.ndarray, row_length: int, most: int, key: int) -> np.nda
     return rows[shuffled(len(rows), key_of(key, _SHUFFLE_ROWS), dtype)]
 
 
-def packs_of(histogram: np.ndarray, row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
+def packs_of(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
     """(lengths, how often) of every kind of row, for `histogram[l]` examples of length l: from the longest, each goes where it
     leaves least room.
     """
@@ -94,8 +97,8 @@ def best_fit(
     return rows
 
 
-def shuffled(count: int, key: np.uint64, dtype: type) -> np.ndarray:
-    """[count], a random permutation."""
+def shuffled(count: int, key: np.uint64, dtype: type) -> Int[np.ndarray, " {count}"]:
+    """A random permutation."""
     order: np.ndarray = np.arange(count, dtype=dtype)
     np.random.Generator(np.random.Philox(key=int(key))).shuffle(order)
     return order

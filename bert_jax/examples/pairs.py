@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from jaxtyping import Bool, Int64, UInt16
 
 from bert_jax.examples.chunks import Chunks
 from bert_jax.examples.config import ExampleConfig
@@ -13,22 +14,26 @@ from bert_jax.examples.counter import below, key_of, random_bits
 
 _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 3, 4, 5, 6  # purposes of random numbers; 1 and 2 are in chunks.py
 
-Lengths = TypeVar("Lengths", int, np.ndarray)
+Lengths = TypeVar("Lengths", int, Int64[np.ndarray, " E"])
 
 
 @dataclass(frozen=True)
 class Pairs:
     """E examples as spans of the flat token space; 21 bytes each. With pairs="none" B is empty."""
 
-    a_start: np.ndarray  # int64 [E]
-    b_start: np.ndarray  # int64 [E]
-    a_length: np.ndarray  # uint16 [E]
-    b_length: np.ndarray  # uint16 [E]
-    random_next: np.ndarray  # bool [E]
+    a_start: Int64[np.ndarray, " E"]
+    b_start: Int64[np.ndarray, " E"]
+    a_length: UInt16[np.ndarray, " E"]
+    b_length: UInt16[np.ndarray, " E"]
+    random_next: Bool[np.ndarray, " E"]
 
 
 def pairs_of(
-    chunks: Chunks, sentence_offsets: np.ndarray, document_offsets: np.ndarray, config: ExampleConfig, key: int
+    chunks: Chunks,
+    sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
+    document_offsets: Int64[np.ndarray, " document_bounds"],
+    config: ExampleConfig,
+    key: int,
 ) -> Pairs:
     """The spans of each chunk's example. `key` and the chunk's first sentence decide everything random."""
     a_start = sentence_offsets[chunks.start]
@@ -53,8 +58,13 @@ def pairs_of(
 
 
 def _random_segments(
-    chunks: Chunks, where: np.ndarray, a_length: np.ndarray, sentence_offsets: np.ndarray, document_offsets: np.ndarray, key: int
-) -> tuple[np.ndarray, np.ndarray]:
+    chunks: Chunks,
+    where: Int64[np.ndarray, " chosen"],
+    a_length: Int64[np.ndarray, " chunks"],
+    sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
+    document_offsets: Int64[np.ndarray, " document_bounds"],
+    key: int,
+) -> tuple[Int64[np.ndarray, " chosen"], Int64[np.ndarray, " chosen"]]:
     """Start and length in tokens of a segment from another document for the chunks `where`.
 
     A document other than the chunk's own, uniformly; a sentence of it, uniformly; then sentences until what A leaves of the
@@ -72,8 +82,13 @@ def _random_segments(
     return token, sentence_offsets[stop] - token
 
 
-def _first_reaching(offsets: np.ndarray, goal: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """int64, for each `goal` the first i in [low, high) with offsets[i] >= goal, else high.
+def _first_reaching(
+    offsets: Int64[np.ndarray, " sentence_bounds"],
+    goal: Int64[np.ndarray, " chosen"],
+    low: Int64[np.ndarray, " chosen"],
+    high: Int64[np.ndarray, " chosen"],
+) -> Int64[np.ndarray, " chosen"]:
+    """For each `goal` the first i in [low, high) with offsets[i] >= goal, else high.
 
     A bisection of all at once, each among its few neighbours in memory. `np.searchsorted` over a large corpus would fetch a
     distant cache line at most of its 26 steps: that took 10 of the 17 seconds of a plan for 40 million sentences.
@@ -99,8 +114,10 @@ def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[L
     return level_a + rest // 2, level_b + (rest + 1) // 2
 
 
-def _half_of(cut: np.ndarray, key: np.uint64, counter: np.ndarray) -> np.ndarray:
-    """int64, how many of `cut` tokens come off the front, each with probability 1/2: the ones among that many random bits."""
+def _half_of(
+    cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.ndarray, " E"]
+) -> Int64[np.ndarray, " E"]:
+    """How many of `cut` tokens come off the front, each with probability 1/2: the ones among that many random bits."""
     front = np.zeros(len(cut), np.int64)
     where, left, word = np.flatnonzero(cut), cut[cut > 0], 0
     while len(where):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
+from jaxtyping import Int, UInt16
 
 from bert_jax.corpus.store import Corpus
 from bert_jax.errors import UserError
@@ -23,11 +24,11 @@ _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """One epoch: E examples in R rows of up to P. A function of (corpus, config, seed, epoch)."""
+    """One epoch: its examples in rows of up to P. A function of (corpus, config, seed, epoch)."""
 
     config: ExampleConfig
-    pairs: Pairs  # E examples in corpus order
-    rows: np.ndarray  # int32 or int64 [R, P], numbers of examples, -1 = none (after the others)
+    pairs: Pairs  # the examples in corpus order
+    rows: Int[np.ndarray, "plan_rows P"]  # numbers of examples, -1 = none (after the others)
     mask_key: np.uint64  # every example's masks are a function of this and its number, wherever it is packed
 
     @property
@@ -40,8 +41,8 @@ class EpochPlan:
         """The examples of the epoch, one or more a row."""
         return len(self.pairs.a_start)
 
-    def lengths(self) -> np.ndarray:
-        """uint16 [E], tokens of each example with its special ones."""
+    def lengths(self) -> UInt16[np.ndarray, " E"]:
+        """Tokens of each example with its special ones."""
         return lengths_of(self.pairs, self.config)
 
     def summary(self) -> dict[str, float]:
@@ -75,8 +76,8 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
     return EpochPlan(config, pairs, rows, key_of(seed, version, _MASKS_KEY))
 
 
-def lengths_of(pairs: Pairs, config: ExampleConfig) -> np.ndarray:
-    """uint16 [E], tokens of each example with its special ones."""
+def lengths_of(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
+    """Tokens of each example with its special ones."""
     return pairs.a_length + pairs.b_length + np.uint16(config.special_tokens)
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from bert_jax.examples.labelled import LabelLayout
-from bert_jax.heads.head import TaskHead
+from bert_jax.heads.head import Batch, TaskHead
 from bert_jax.heads.outputs import EXCLUDED
-
-Array = jax.Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,11 +34,11 @@ class ChoiceHead(TaskHead):
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [R, U], the number of the right candidate."""
+        """labels int32 [B, U], the number of the right candidate."""
         return LabelLayout(logits_per_candidate=True)
 
-    def answer_scores(self, logits: Array, batch: Mapping[str, Array]) -> Array:
-        """[R, P, 1] -> [R, U, candidates], EXCLUDED where an example has fewer."""
+    def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
+        """[B, P, 1] -> [B, U, candidates], EXCLUDED where an example has fewer."""
         features = batch["label_weights"].shape[1]
         exists = (batch["cls_positions"] > 0).at[:, 0].set(True)
         return jnp.where(exists, logits[..., 0], EXCLUDED).reshape(logits.shape[0], features, -1)

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
-import jax
 from annotated_types import Interval
+from jaxtyping import Array, Float, Int, Num, Shaped
 
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import LabelLayout
@@ -16,8 +16,10 @@ from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
 from bert_jax.model.config import MOST_WIDE
 from bert_jax.model.layers import gather_positions
 
-Array = jax.Array
-
+Batch = Mapping[str, Shaped[Array, " ..."]]
+"""The arrays of a batch by their names (`examples/labelled.py`, `prediction/packing.py`)."""
+Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
+"""The pooler, a function of the [CLS] of each sequence."""
 POOLINGS = ("pooler", "concat")
 LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
@@ -143,7 +145,7 @@ class TaskHead:
         return hidden_size * (4 if self.layers == "last_four_concat" else 1)
 
     def input_width(self, hidden_size: int) -> int:
-        """J, the width of what the layer itself reads."""
+        """O, the width of what the layer itself reads."""
         return 2 * self.lstm if self.lstm else self.token_width(hidden_size)
 
     def has_same_answers(self, other: TaskHead) -> bool:
@@ -162,38 +164,40 @@ class TaskHead:
         """Which arrays the labels of packed rows are."""
         return LabelLayout()
 
-    def inputs(self, tokens: Array, batch: Mapping[str, Array], pooler: Callable[[Array], Array]) -> Array:
-        """What the layer reads, [B, P, J] or of every token [B, L, J], from the features of all tokens [B, L, I]."""
+    def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
+        """What the layer reads, [B, P, O] or of every token [B, L, O], from the features of all tokens."""
         if self.per_token:
             return tokens
         return self.inputs_at(gather_positions(tokens, self.positions(batch)), pooler)
 
-    def positions(self, batch: Mapping[str, Array]) -> Array:
-        """The positions that a head which reads few tokens reads, int32 [B, Q]."""
+    def positions(self, batch: Batch) -> Int[Array, "B Q"]:
+        """The positions that a head which reads few tokens reads."""
         return batch["cls_positions"]
 
-    def inputs_at(self, tokens: Array, pooler: Callable[[Array], Array]) -> Array:
-        """What the layer reads [B, P, J], from the features of the tokens at `positions` [B, Q, I]."""
+    def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
+        """What the layer reads from the features of the tokens at `positions`."""
         return pooler(tokens) if self.reads_pooler else tokens
 
     # ----------------------------------------------------------------------------------------------------------- its training
 
-    def feature_counts(self, batch: Mapping[str, Array]) -> Array:
+    def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
         """How many features (`examples/labelled.py`) with a label are in a batch, as an array whose sum that is."""
         return batch["label_weights"]
 
-    def answer_scores(self, logits: Array, batch: Mapping[str, Array]) -> Array:
+    def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
         """Logits with the answers to choose from on the last axis, and EXCLUDED where an answer does not exist."""
         return logits
 
-    def loss(self, scores: Array, labels: Array, smoothing: float) -> Array:
+    def loss(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."], smoothing: float) -> Float[Array, "B ..."]:
         """The loss of every label, in the shape of the batch's label_weights, from `answer_scores`."""
         return self.outputs.loss(scores, labels, smoothing)
 
-    def soft_loss(self, scores: Array, teacher_scores: Array, temperature: float) -> Array:
+    def soft_loss(
+        self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float
+    ) -> Float[Array, "B ..."]:
         """The loss against a teacher's `answer_scores`, in the same shape."""
         return self.outputs.soft_loss(scores, teacher_scores, temperature)
 
-    def correct(self, scores: Array, labels: Array) -> Array:
+    def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
         """1 for a right answer, else 0, in the same shape; the mean is the accuracy that training logs."""
         return self.outputs.correct(scores, labels)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.errors import UserError
-from bert_jax.heads.head import TaskHead
+from bert_jax.heads.head import Batch, TaskHead
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import LayerMix, Lstm, chosen_layers
-from bert_jax.model.layers import Array, Dense, dropout, mix
+from bert_jax.model.layers import Dense, Seed, dropout, mix
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 HEAD_SEED = np.uint32(0x68656164)
 
 
 class LabelHead(nn.Module):
-    """The one layer of a labelled task, [..., J] -> float32 logits [..., C], and what `TaskHead` sets before it.
+    """The one layer of a labelled task, whose logits are float32, and what `TaskHead` sets before it.
 
     Raises UserError for four layers to be read where there are fewer.
     """
@@ -41,16 +41,18 @@ class LabelHead(nn.Module):
         width, axis = head.input_width(c.hidden_size), None if head.lstm else "embed"
         self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32))
 
-    def features(self, last: Array, hidden_states: Array, sequence_ids: Array) -> Array:
-        """What it reads of a token: last [B, L, D], hidden_states [N+1, B, L, D], sequence_ids [B, L] -> [B, L, I or 2 W]."""
+    def features(
+        self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], sequence_ids: Int[Array, "B L"]
+    ) -> Float[Array, "B L I"]:
+        """The features of every token that the head reads, from the results of `encode`."""
         if mixed := self.head.mixed_layers(self.config.num_layers):
             x = self.mix(hidden_states[-mixed:])
         else:
             x = chosen_layers(last, hidden_states, self.head.layers)
         return self.lstm(x, sequence_ids) if self.head.lstm else x
 
-    def __call__(self, x: Array, dropout_seed: Array | None) -> Array:
-        """Logits of `x` after dropout, [..., J] -> float32 [..., C]."""
+    def __call__(self, x: Float[Array, "*shape I"], dropout_seed: Seed | None) -> Float[Array, "*shape C"]:
+        """The logits of `x` after dropout, float32."""
         usual = self.config.hidden_dropout if self.head.has_dropout else 0.0
         x = dropout(x.astype(jnp.float32), usual if self.head.dropout is None else self.head.dropout, dropout_seed)
         return self.dense(x)
@@ -67,7 +69,7 @@ class BertForLabels(Bert):
     Returns a dict:
 
         logits float32 [B, P, C], or of a head that answers for every token [B, L, C]
-        last [B, L, D]        hidden_states [N+1, B, L, D]
+        last [B, L, D]        hidden_states [S, B, L, D]
 
     The candidates of a choice are texts of their own: C is 1, and the caller lays them side by side. A slot without a text has
     finite logits that mean nothing.
@@ -80,7 +82,7 @@ class BertForLabels(Bert):
         super().setup()
         setattr(self, self.head.part, LabelHead(self.config, self.head))
 
-    def __call__(self, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> dict[str, Array]:
+    def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """The logits of a batch, and the hidden states that they come from."""
         ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
         last, hidden_states = self.encode(ids, types, positions, sequence_ids, dropout_seed)
@@ -88,7 +90,7 @@ class BertForLabels(Bert):
         seed = None if dropout_seed is None else mix(dropout_seed ^ HEAD_SEED)
         return {"logits": self.answer(tokens, batch, seed), "last": last, "hidden_states": hidden_states}
 
-    def logits(self, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> Array:
+    def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Float[Array, "B _ C"]:
         """The logits alone, as training wants them: the last layer is computed only where the head reads it."""
         if not self.head.reads_last_at_positions:
             return self(batch, dropout_seed)["logits"]
@@ -97,17 +99,21 @@ class BertForLabels(Bert):
         seed = None if dropout_seed is None else mix(dropout_seed ^ HEAD_SEED)
         return getattr(self, self.head.part)(self.head.inputs_at(read, self.pooler), seed)
 
-    def features(self, last: Array, hidden_states: Array, sequence_ids: Array) -> Array:
-        """What the head reads of every token [B, L, E], from what `encode` gives."""
+    def features(
+        self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], sequence_ids: Int[Array, "B L"]
+    ) -> Float[Array, "B L I"]:
+        """The features of every token that the head reads, from the results of `encode`."""
         return getattr(self, self.head.part).features(last, hidden_states, sequence_ids)
 
-    def answer(self, tokens: Array, batch: Mapping[str, Array], dropout_seed: Array | None = None) -> Array:
-        """The logits, from the features of tokens [B, L, E]; of `batch` only what says where texts are, so that rows may also be
-        laid end to end [1, B * L, E]."""
+    def answer(
+        self, tokens: Float[Array, "B L I"], batch: Batch, dropout_seed: Seed | None = None
+    ) -> Float[Array, "B _ C"]:
+        """The logits, from the features of tokens; of `batch` only the arrays that say where texts are, so that rows may also be
+        laid end to end as one."""
         return getattr(self, self.head.part)(self.head.inputs(tokens, batch, self.pooler), dropout_seed)
 
 
-def initial_label_parameters(config: ModelConfig, head: TaskHead, key: Array) -> dict[str, Any]:
+def initial_label_parameters(config: ModelConfig, head: TaskHead, key: Key[Array, ""]) -> dict[str, Any]:
     """Fresh float32 parameters, each boxed with its logical axis names; without a pooler if the head does not
     read it."""
     ids = jnp.zeros((1, 1), jnp.int32)

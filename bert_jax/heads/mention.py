@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 
-import jax
+from jaxtyping import Array, Float, Int
 
 from bert_jax.examples.labelled import LabelLayout
-from bert_jax.heads.head import TaskHead
+from bert_jax.heads.head import Batch, Pooling, TaskHead
 from bert_jax.model.features import mention_features
 
-Array = jax.Array
 MENTIONS = 3
 """The pronoun and two names."""
 
@@ -27,17 +25,17 @@ class MentionHead(TaskHead):
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [R, P]; read_positions int32 [R, P, 3]."""
+        """labels int32 [B, P]; read_positions int32 [B, P, 3]."""
         return LabelLayout(read_positions=MENTIONS)
 
     def input_width(self, hidden_size: int) -> int:
-        """J, the width of `mention_features`."""
+        """O, the width of `mention_features`."""
         return 5 * self.token_width(hidden_size)
 
-    def positions(self, batch: Mapping[str, Array]) -> Array:
+    def positions(self, batch: Batch) -> Int[Array, "B Q"]:
         """The first tokens of the three mentions, int32 [B, 3 P]."""
         return batch["read_positions"].reshape(len(batch["read_positions"]), -1)
 
-    def inputs_at(self, tokens: Array, pooler: Callable[[Array], Array]) -> Array:
+    def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
         """[B, 3 P, I] -> [B, P, 5 I]."""
         return mention_features(tokens.reshape(len(tokens), -1, MENTIONS, tokens.shape[-1]))

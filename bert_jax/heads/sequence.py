@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 
-import jax
+from jaxtyping import Array, Float
 
 from bert_jax.examples.labelled import LabelLayout
-from bert_jax.heads.head import TaskHead
+from bert_jax.heads.head import Batch, Pooling, TaskHead
 from bert_jax.model.features import concat_pooling
 from bert_jax.model.layers import gather_positions
-
-Array = jax.Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,15 +33,15 @@ class SequenceHead(TaskHead):
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [R, P], of a regression float32, of several labels float32 [R, P, C]."""
+        """labels int32 [B, P], of a regression float32, of several labels float32 [B, P, C]."""
         return LabelLayout(shape=self.outputs.label_shape(len(self.labels)), dtype=self.outputs.dtype)
 
     def input_width(self, hidden_size: int) -> int:
-        """J, the width of what the layer itself reads."""
+        """O, the width of what the layer itself reads."""
         return self.token_width(hidden_size) * (1 if self.reads_pooler else 3)
 
-    def inputs(self, tokens: Array, batch: Mapping[str, Array], pooler: Callable[[Array], Array]) -> Array:
-        """What the layer reads [B, P, J], from the features of all tokens [B, L, I]."""
+    def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
+        """What the layer reads from the features of all tokens."""
         if self.reads_pooler:
             return super().inputs(tokens, batch, pooler)
         return concat_pooling(tokens, gather_positions(tokens, batch["cls_positions"]), batch["sequence_ids"])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
 
 from bert_jax.examples.labelled import LabelLayout
-from bert_jax.heads.head import TaskHead
+from bert_jax.heads.head import Batch, TaskHead
 from bert_jax.heads.outputs import EXCLUDED
-
-Array = jax.Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,23 +31,25 @@ class SpanHead(TaskHead):
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [R, P, 2], columns of the row."""
+        """labels int32 [B, P, 2], columns of the row."""
         return LabelLayout(shape=(2,), are_columns=True, logits_per_token=True)
 
-    def answer_scores(self, logits: Array, batch: Mapping[str, Array]) -> Array:
-        """[R, L, 2] -> [R, P, 2, L], EXCLUDED at the tokens of other sequences."""
+    def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
+        """[B, L, 2] -> [B, P, 2, L], EXCLUDED at the tokens of other sequences."""
         slots = jnp.arange(1, batch["label_weights"].shape[1] + 1, dtype=jnp.int32)
-        own = batch["sequence_ids"][:, None, :] == slots[None, :, None]  # [R, P, L]
+        own = batch["sequence_ids"][:, None, :] == slots[None, :, None]  # [B, P, L]
         return jnp.where(own[:, :, None, :], logits.swapaxes(1, 2)[:, None], EXCLUDED)
 
-    def loss(self, scores: Array, labels: Array, smoothing: float) -> Array:
-        """The mean of start and end, [R, P]."""
+    def loss(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."], smoothing: float) -> Float[Array, "B ..."]:
+        """The mean of start and end, [B, P]."""
         return super().loss(scores, labels, smoothing).mean(-1)
 
-    def soft_loss(self, scores: Array, teacher_scores: Array, temperature: float) -> Array:
-        """The mean of start and end, [R, P]."""
+    def soft_loss(
+        self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float
+    ) -> Float[Array, "B ..."]:
+        """The mean of start and end, [B, P]."""
         return super().soft_loss(scores, teacher_scores, temperature).mean(-1)
 
-    def correct(self, scores: Array, labels: Array) -> Array:
-        """1 where start and end are right, [R, P]."""
+    def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
+        """1 where start and end are right, [B, P]."""
         return super().correct(scores, labels).min(-1)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
-import jax
+from jaxtyping import Array, Num
 
 from bert_jax.examples.labelled import LabelLayout
-from bert_jax.heads.head import TaskHead
-
-Array = jax.Array
+from bert_jax.heads.head import Batch, TaskHead
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,9 +25,9 @@ class TokenHead(TaskHead):
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [R, L]."""
+        """labels int32 [B, L]."""
         return LabelLayout(per_token=True, logits_per_token=True)
 
-    def feature_counts(self, batch: Mapping[str, Array]) -> Array:
+    def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
         """The sequences of every row, [R]: each is a feature, and they are numbered from 1."""
         return batch["sequence_ids"].max(axis=1)

@@ -5,38 +5,38 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
 from bert_jax.model.kernels.dispatch import choose_attention
-from bert_jax.model.layers import Array, Dense, dropout, gather_positions
+from bert_jax.model.layers import Dense, Seed, dropout, gather_positions
 from bert_jax.model.products import batched
 
 
-def attention_mask(query_ids: Array, key_ids: Array) -> Array:
-    """Who may look at whom: True [B, 1, L, T] where the key belongs to the query's own example.
+def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 Q L"]:
+    """Who may look at whom: True where the key belongs to the query's own example.
 
-    The `sequence_ids` of the queries [B, L] and of the keys [B, T] are 0 on padding and 1..P on packed examples, so a packed
+    The `sequence_ids` of the queries and of the keys are 0 on padding and 1..P on packed examples, so a packed
     row's mask is block-diagonal. Padding sees padding, which keeps its softmax finite and reaches no other token.
     """
     return (query_ids[:, :, None] == key_ids[:, None, :])[:, None, :, :]
 
 
 def dot_product_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array,
+    query: Float[Array, "B H Q K"],
+    key: Float[Array, "B H L K"],
+    value: Float[Array, "B H L K"],
+    mask: Bool[Array, "B 1 Q L"],
     dropout_rate: float,
-    dropout_seed: Array | None,
-    positions: Array | None = None,
-) -> Array:
+    dropout_seed: Seed | None,
+    positions: Int[Array, "B Q"] | None = None,
+) -> Float[Array, "B H Q K"]:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
-    query [B, H, L, K], key, value [B, H, T, K] in any float dtype; mask bool [B, 1, L, T]; `positions` int32 [B, L] if the
-    queries are not those of all tokens. The softmax runs in float32, and is divided by its sum after the product with V: a pass
-    over [L, K] instead of one over [L, T], in the backward pass too. Returns [B, H, L, K].
+    `positions` are those of the queries where they are not all tokens. The softmax runs in float32, and is divided by its sum
+    after the product with V: a pass over [Q, K] instead of one over [Q, L], in the backward pass too.
     """
     scale = query.shape[-1] ** -0.5
     scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1))
@@ -48,20 +48,26 @@ def dot_product_attention(
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with its output projection, [B, L, D] -> [B, L, D]; the residual and LayerNorm are the block's.
+    """Multi-head self-attention with its output projection; the residual and LayerNorm are the block's.
 
-    With `positions` int32 [B, Q], only the tokens there are queries: -> [B, Q, D].
+    With `positions`, only the tokens there are queries.
     """
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: Array, sequence_ids: Array, dropout_seed: Array | None, positions: Array | None = None) -> Array:
-        """The projected context of each query; sequence_ids int32 [B, L], dropout_seed uint32 [], or None for no dropout."""
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        sequence_ids: Int[Array, "B L"],
+        dropout_seed: Seed | None,
+        positions: Int[Array, "B Q"] | None = None,
+    ) -> Float[Array, "B Q D"]:
+        """The projected context of each query."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         heads = (c.num_heads, c.head_width)
 
-        def project(name: str, x: Array) -> Array:
+        def project(name: str, x: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
             return Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
 
         choice = choose_attention(c, x.shape[1], every_query=positions is None)

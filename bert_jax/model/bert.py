@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings, check_ids
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.heads import Pooler
-from bert_jax.model.layers import Array, gather_positions, mix
+from bert_jax.model.layers import Seed, gather_positions, mix
 
 
 class Bert(nn.Module):
@@ -28,13 +29,13 @@ class Bert(nn.Module):
 
     def encode(
         self,
-        input_ids: Array,
-        token_type_ids: Array,
-        position_ids: Array,
-        sequence_ids: Array,
-        dropout_seed: Array | None = None,
-    ) -> tuple[Array, Array]:
-        """int32 [B, L] each -> (last [B, L, D], hidden_states [N+1, B, L, D]: the embeddings, then every layer).
+        input_ids: Int[Array, "B L"],
+        token_type_ids: Int[Array, "B L"],
+        position_ids: Int[Array, "B L"],
+        sequence_ids: Int[Array, "B L"],
+        dropout_seed: Seed | None = None,
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "S B L D"]]:
+        """(output of the last layer, hidden states: the embeddings, then the output of every layer).
 
         `sequence_ids` is 0 on padding and 1..P on packed examples. Raises UserError, outside jit, for ids beyond their tables.
         """
@@ -44,21 +45,27 @@ class Bert(nn.Module):
 
     def encode_at(
         self,
-        positions: Array,
-        input_ids: Array,
-        token_type_ids: Array,
-        position_ids: Array,
-        sequence_ids: Array,
-        dropout_seed: Array | None = None,
-    ) -> Array:
-        """What `encode` gives as `last`, at `positions` int32 [B, Q] alone [B, Q, D], and for less: see `Encoder.at`."""
+        positions: Int[Array, "B Q"],
+        input_ids: Int[Array, "B L"],
+        token_type_ids: Int[Array, "B L"],
+        position_ids: Int[Array, "B L"],
+        sequence_ids: Int[Array, "B L"],
+        dropout_seed: Seed | None = None,
+    ) -> Float[Array, "B Q D"]:
+        """The output of the last layer at `positions` alone, and for less computation: see `Encoder.at`."""
         embedded = self._embed(input_ids, token_type_ids, position_ids, dropout_seed)
         return self.encoder.at(positions, embedded, sequence_ids, dropout_seed)
 
-    def _embed(self, input_ids: Array, token_type_ids: Array, position_ids: Array, dropout_seed: Array | None) -> Array:
+    def _embed(
+        self,
+        input_ids: Int[Array, "B L"],
+        token_type_ids: Int[Array, "B L"],
+        position_ids: Int[Array, "B L"],
+        dropout_seed: Seed | None,
+    ) -> Float[Array, "B L D"]:
         check_ids(self.config, input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
         return self.embeddings(input_ids, token_type_ids, position_ids, None if dropout_seed is None else mix(dropout_seed))
 
-    def pool(self, last: Array, cls_positions: Array) -> Array:
-        """last [B, L, D] at the [CLS]s, cls_positions int32 [B, P] -> [B, P, D]."""
+    def pool(self, last: Float[Array, "B L D"], cls_positions: Int[Array, "B P"]) -> Float[Array, "B P D"]:
+        """The pooler's vector for each sequence, from the output of the last layer at its [CLS]."""
         return self.pooler(gather_positions(last, cls_positions))

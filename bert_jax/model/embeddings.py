@@ -6,14 +6,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Array, LayerNorm, dropout, named, truncated_normal
+from bert_jax.model.layers import LayerNorm, Seed, dropout, named, truncated_normal
 
 
 class Table(nn.Module):
-    """A learned embedding table [rows, D]; called with ids [...], gives vectors [..., D]."""
+    """A learned embedding table of `rows` vectors; called with ids, gives a vector for each."""
 
     rows: int
     width: int
@@ -24,13 +25,13 @@ class Table(nn.Module):
         """Declares the table."""
         self.embedding = self.param("embedding", named(truncated_normal(self.stddev), *self.axes), (self.rows, self.width))
 
-    def __call__(self, ids: Array) -> Array:
-        """The rows of `ids`, int32 [...] -> [..., width]."""
+    def __call__(self, ids: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
+        """The rows of the table at `ids`."""
         return jnp.take(self.embedding, ids, axis=0)
 
 
 class Embeddings(nn.Module):
-    """input_ids, token_type_ids, position_ids int32 [B, L] -> [B, L, D] in the compute dtype."""
+    """The sum of three embeddings of every token, normalised, in the dtype of the products."""
 
     config: ModelConfig
 
@@ -42,15 +43,21 @@ class Embeddings(nn.Module):
         self.token_type_embeddings = Table(c.type_vocab_size, c.hidden_size, c.initializer_range, (None, "embed"))
         self.layer_norm = LayerNorm(c.layer_norm_epsilon)
 
-    def __call__(self, input_ids: Array, token_type_ids: Array, position_ids: Array, seed: Array | None) -> Array:
-        """The sum of the three embeddings of each token, normalised and dropped out: int32 [B, L] each -> [B, L, D]."""
+    def __call__(
+        self,
+        input_ids: Int[Array, "B L"],
+        token_type_ids: Int[Array, "B L"],
+        position_ids: Int[Array, "B L"],
+        seed: Seed | None,
+    ) -> Float[Array, "B L D"]:
+        """The sum of the three embeddings of each token, normalised and dropped out."""
         c = self.config
         x = self.word_embeddings(input_ids) + self.position_embeddings(position_ids) + self.token_type_embeddings(token_type_ids)
         x = dropout(self.layer_norm(x), c.hidden_dropout, seed)
         return nn.with_logical_constraint(x.astype(c.dtype), ("batch", "length", "embed"))
 
 
-def check_ids(config: ModelConfig, **ids: np.ndarray | Array) -> None:
+def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, " ..."]) -> None:
     """Refuses ids outside their tables, on the host, before XLA turns them into NaN (compiled code cannot raise).
 
     `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy or concrete jax arrays; anything being

@@ -9,25 +9,28 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from bert_jax.model.attention import SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import SAVED
 from bert_jax.model.kernels.dispatch import plain
-from bert_jax.model.layers import Array, Dense, gather_positions, mix
+from bert_jax.model.layers import Dense, Seed, gather_positions, mix
 from bert_jax.model.residual_norm import ResidualNorm
 
 ACTIVATION_AXES = ("batch", "length", "embed")
+LayerParams = Mapping[str, Any]
+"""A nested dictionary of the arrays of one layer, or of all layers stacked along a leading axis N."""
 
 
 class FeedForward(nn.Module):
-    """Two Dense layers with the activation between: [B, L, D] -> [B, L, F] -> [B, L, D]."""
+    """Two Dense layers with the activation between, of width F and D."""
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """x [B, L, D] -> [B, L, D]."""
+    def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        """The output of both layers for each token."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         wide = Dense((c.hidden_size,), (c.intermediate_size,), ("embed", "mlp"), c.initializer_range, dtype, name="intermediate")(
             x
@@ -39,18 +42,23 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One Transformer layer of the paper, normalised after each residual: x [B, L, D] -> [B, L, D].
+    """One Transformer layer of the paper, normalised after each residual.
 
-    With `positions` int32 [B, Q], every token is looked at but only those are computed: -> [B, Q, D].
+    With `positions`, every token is a key but only the tokens there are computed.
     """
 
     config: ModelConfig
 
     @nn.compact
     def __call__(
-        self, x: Array, layer: Array, sequence_ids: Array, seed: Array | None, positions: Array | None = None
-    ) -> Array:
-        """The hidden states after the layer; `layer` int32 [] is its number, from which its dropout seeds follow."""
+        self,
+        x: Float[Array, "B L D"],
+        layer: UInt32[Array, ""],
+        sequence_ids: Int[Array, "B L"],
+        seed: Seed | None,
+        positions: Int[Array, "B Q"] | None = None,
+    ) -> Float[Array, "B Q D"]:
+        """The hidden states after the layer; `layer` is its number, from which its dropout seeds follow."""
         c = self.config
         seeds = [None] * 3 if seed is None else [mix(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
         y = SelfAttention(c, name="attention")(x, sequence_ids, seeds[0], positions)
@@ -61,10 +69,10 @@ class Block(nn.Module):
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
 
-def initial_layers(key: Array, config: ModelConfig) -> Any:
+def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
     """Fresh parameters of every block, each array boxed with its axis names and stacked along a leading axis "layers"."""
 
-    def initial(key: Array) -> Any:
+    def initial(key: Key[Array, ""]) -> LayerParams:
         x, ids = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
         return Block(plain(config), parent=None).init(key, x, jnp.uint32(0), ids, None)["params"]
 
@@ -86,19 +94,19 @@ def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
     return with_layers(params, lambda layers: jax.tree.map(lambda *parts: jnp.stack(parts), *layers))
 
 
-def with_layers(params: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+def with_layers(params: Mapping[str, Any], change: Callable[[LayerParams], LayerParams | list[LayerParams]]) -> dict[str, Any]:
     """A tree like a model's parameters with `change` made to the layers of its encoder."""
     return {**params, "encoder": {**params["encoder"], "layers": change(params["encoder"]["layers"])}}
 
 
-def _separate(stacked: Any) -> list[Any]:
+def _separate(stacked: LayerParams) -> list[LayerParams]:
     """A tree of arrays [N, ...] as N trees of arrays [...]."""
     leaves, structure = jax.tree.flatten(stacked)
     return [jax.tree.unflatten(structure, layer) for layer in zip(*leaves, strict=True)]
 
 
 @jax.custom_vjp
-def unstack(stacked: Any) -> list[Any]:
+def unstack(stacked: LayerParams) -> list[LayerParams]:
     """A tree of arrays [N, ...] as N trees of arrays [...].
 
     The derivative of N slices would be a sum of N arrays as large as the stack; here it is one concatenation.
@@ -126,22 +134,32 @@ class Encoder(nn.Module):
         self.apart = isinstance(given, list)  # as `layers_apart` gives them
         self.layers = given if self.apart else self.param("layers", initial_layers, self.config)
 
-    def __call__(self, x: Array, sequence_ids: Array, seed: Array | None) -> tuple[Array, Array]:
-        """x [B, L, D] -> (last [B, L, D], every layer's output [N, B, L, D])."""
+    def __call__(
+        self, x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], seed: Seed | None
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
+        """(output of the last layer, outputs of all layers)."""
         c = self.config
         if c.scan_unroll and not self.apart:
             scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
             block = self._block(sequence_ids, seed)
 
-            def trip(x: Array, layer: tuple[Any, Array]) -> tuple[Array, Array]:
+            def trip(
+                x: Float[Array, "B L D"], layer: tuple[LayerParams, UInt32[Array, ""]]
+            ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
                 return (x := block(x, *layer)), x
 
             return jax.lax.scan(trip, x, scanned, unroll=c.scan_unroll)
         outputs = self._unrolled(x, sequence_ids, seed)
         return outputs[-1], jnp.stack(outputs)
 
-    def at(self, positions: Array, x: Array, sequence_ids: Array, seed: Array | None) -> Array:
-        """The last layer's output at `positions` int32 [B, Q] alone: x [B, L, D] -> [B, Q, D].
+    def at(
+        self,
+        positions: Int[Array, "B Q"],
+        x: Float[Array, "B L D"],
+        sequence_ids: Int[Array, "B L"],
+        seed: Seed | None,
+    ) -> Float[Array, "B Q D"]:
+        """The output of the last layer at `positions` alone.
 
         Where a model is read at few positions, 5/6 of its last layer (of the paper's shape: all but keys and values) are computed
         there only. A loop over layers that is not unrolled runs in full, since taking one layer out of the stack would copy it.
@@ -150,7 +168,13 @@ class Encoder(nn.Module):
             return gather_positions(self(x, sequence_ids, seed)[0], positions)
         return self._unrolled(x, sequence_ids, seed, positions)[-1]
 
-    def _unrolled(self, x: Array, sequence_ids: Array, seed: Array | None, positions: Array | None = None) -> list[Array]:
+    def _unrolled(
+        self,
+        x: Float[Array, "B L D"],
+        sequence_ids: Int[Array, "B L"],
+        seed: Seed | None,
+        positions: Int[Array, "B Q"] | None = None,
+    ) -> list[Float[Array, "B _ D"]]:
         block = self._block(sequence_ids, seed)
         outputs = [x]
         for i, params in enumerate(self.layers if self.apart else unstack(self.layers)):
@@ -158,14 +182,19 @@ class Encoder(nn.Module):
             outputs.append(block(outputs[-1], params, jnp.uint32(i), positions if last else None))
         return outputs[1:]
 
-    def _block(self, sequence_ids: Array, seed: Array | None) -> Callable[..., Array]:
+    def _block(self, sequence_ids: Int[Array, "B L"], seed: Seed | None) -> Callable[..., Float[Array, "B _ D"]]:
         """(x, parameters of the layer, its number, positions) -> its output; the backward pass recomputes what
         `ModelConfig.rematerialisation` says."""
         c = self.config
         if self.is_initializing():
             c = plain(c)
 
-        def block(x: Array, params: Any, layer: Array, positions: Array | None = None) -> Array:
+        def block(
+            x: Float[Array, "B L D"],
+            params: LayerParams,
+            layer: UInt32[Array, ""],
+            positions: Int[Array, "B Q"] | None = None,
+        ) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):
                 output: Any = Block(c, parent=None).apply({"params": params}, x, layer, sequence_ids, seed, positions)
             return output

@@ -1,20 +1,20 @@
-"""What a labelled head reads beside the last layer and the pooler: other layers, other tokens, and an LSTM over them.
-
-Axis letters beside those of `layers.py`: I width of a token's features, W width of an LSTM's direction.
-"""
+"""What a labelled head reads beside the last layer and the pooler: other layers, other tokens, and an LSTM over them."""
 
 from __future__ import annotations
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
-from bert_jax.model.layers import Array, Dense, named, truncated_normal
+from bert_jax.model.layers import Dense, named, truncated_normal
 from bert_jax.model.products import precision
 
 
-def chosen_layers(last: Array, hidden_states: Array, layers: str) -> Array:
-    """last [B, L, D] and hidden_states [N+1, B, L, D] as `TaskHead.layers` without weights says -> [B, L, I].
+def chosen_layers(
+    last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: str
+) -> Float[Array, "B L I"]:
+    """The features of every token, from the hidden states that `TaskHead.layers` names, without weights.
 
     The rows of the paper's Table 7; "all" are the N layers without the embeddings. Sums are float32.
     """
@@ -35,28 +35,30 @@ def chosen_layers(last: Array, hidden_states: Array, layers: str) -> Array:
 
 
 class LayerMix(nn.Module):
-    """gamma * sum of softmax(weights)_j h_j over `count` hidden states [count, B, L, D] -> float32 [B, L, D] (arXiv:1802.05365,
-    equation 1). It starts as their mean."""
+    """gamma * sum of softmax(weights)_j h_j over `count` hidden states, float32 (arXiv:1802.05365, equation 1). It starts as
+    their mean."""
 
     count: int
 
     @nn.compact
-    def __call__(self, states: Array) -> Array:
-        """states [count, B, L, D] -> float32 [B, L, D]."""
+    def __call__(self, states: Float[Array, "S B L D"]) -> Float[Array, "B L D"]:
+        """The weighted sum of `states`."""
         weights = self.param("weights", named(nn.initializers.zeros, None), (self.count,))
         gamma = self.param("gamma", named(nn.initializers.ones), ())
         shares = gamma * jax.nn.softmax(weights)
-        return jnp.einsum("N,NBLD->BLD", shares, states.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+        return jnp.einsum("S,SBLD->BLD", shares, states.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
 
 
-def concat_pooling(x: Array, cls: Array, sequence_ids: Array) -> Array:
-    """[CLS], mean and maximum over each text's tokens, float32 [B, P, 3 I] (arXiv:1801.06146, section 3.3).
+def concat_pooling(
+    x: Float[Array, "B L I"], cls: Float[Array, "B P I"], sequence_ids: Int[Array, "B L"]
+) -> Float[Array, "B P 3*I"]:
+    """[CLS], mean and maximum over the tokens of each text, float32 (arXiv:1801.06146, section 3.3).
 
-    x [B, L, I], cls [B, P, I] the [CLS]s; text p is where sequence_ids int32 [B, L] are p + 1. Without a token both are zero.
+    Text p is where `sequence_ids` are p + 1. Without a token mean and maximum are zero.
     """
     texts = cls.shape[1] + 1  # and padding, which is number 0
 
-    def mean_and_maximum(x: Array, ids: Array) -> Array:
+    def mean_and_maximum(x: Float[Array, "L I"], ids: Int[Array, " L"]) -> Float[Array, "P 2*I"]:
         counts = jax.ops.segment_sum(jnp.ones_like(x[:, :1]), ids, texts)
         mean = jax.ops.segment_sum(x, ids, texts) / jnp.maximum(counts, 1.0)
         return jnp.concatenate([mean, jnp.where(counts > 0, jax.ops.segment_max(x, ids, texts), 0.0)], axis=-1)[1:]
@@ -65,24 +67,24 @@ def concat_pooling(x: Array, cls: Array, sequence_ids: Array) -> Array:
     return jnp.concatenate([cls.astype(jnp.float32), over_tokens], axis=-1)
 
 
-def mention_features(marked: Array) -> Array:
-    """The hidden states m0, mA, mB of a pronoun and two names, [B, P, 3, I] -> m0, mA, mB, m0 * mA, m0 * mB [B, P, 5 I]."""
+def mention_features(marked: Float[Array, "B P 3 I"]) -> Float[Array, "B P 5*I"]:
+    """m0, mA, mB, m0 * mA, m0 * mB from the hidden states m0, mA, mB of a pronoun and two names."""
     m0, ma, mb = (marked[:, :, i].astype(jnp.float32) for i in range(3))
     return jnp.concatenate([m0, ma, mb, m0 * ma, m0 * mb], axis=-1)
 
 
 class Lstm(nn.Module):
-    """A two-layer bidirectional LSTM over the tokens of each text: x [B, L, I] -> float32 [B, L, 2 W].
+    """A two-layer bidirectional LSTM over the tokens of each text, float32.
 
-    It starts anew where sequence_ids int32 [B, L] change, in both directions, so it sees neither its neighbours nor padding. The
+    It starts anew where `sequence_ids` change, in both directions, so it sees neither its neighbours nor padding. The
     forget gate has a bias of 1 beside its own (Jozefowicz et al. 2015, section 2.2).
     """
 
     width: int
 
     @nn.compact
-    def __call__(self, x: Array, sequence_ids: Array) -> Array:
-        """x [B, L, I], sequence_ids int32 [B, L] -> float32 [B, L, 2 W]."""
+    def __call__(self, x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B L O"]:
+        """The outputs of both directions side by side for each token, O = 2 W."""
         w = self.width
         x = x.astype(jnp.float32)
         for name, axis in (("lower", "embed"), ("upper", None)):
@@ -99,35 +101,39 @@ class Lstm(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """The kernels [2, W, 4 W] from a direction's last output to its gates."""
+    """The kernels from the last output of each direction to its gates."""
 
     width: int
 
     @nn.compact
-    def __call__(self) -> Array:
-        """The recurrent kernel of both directions, float32 [2, W, 4 W]."""
+    def __call__(self) -> Float[Array, "2 W O"]:
+        """The recurrent kernels of both directions, O = 4 W."""
         w = self.width
         kernel = self.param("kernel", named(truncated_normal(w**-0.5), None, None, None, None), (2, w, 4, w))
         return kernel.reshape(2, w, 4 * w)
 
 
-def carried(ids: Array) -> Array:
-    """ids [L, B, 1] -> float32 [L, B, 1], 1 where a token is of the same text as the one before it."""
+def carried(ids: Int[Array, "L B 1"]) -> Float[Array, "L B 1"]:
+    """1 where a token is of the same text as the one before it, else 0; float32."""
     first = jnp.zeros(ids[:1].shape, bool)
     return jnp.concatenate([first, ids[1:] == ids[:-1]]).astype(jnp.float32)
 
 
 @jax.custom_vjp
-def recurrence(inputs: Array, keep: Array, kernel: Array) -> Array:
-    """The outputs h [L, B, W] of an LSTM that meets `inputs` [L, B, 4 W], what the gates i, f, g, o get from outside.
+def recurrence(
+    inputs: Float[Array, "L B O"], keep: Float[Array, "L B 1"], kernel: Float[Array, "W O"]
+) -> Float[Array, "L B W"]:
+    """The outputs h of an LSTM. `inputs` are the parts of the gates i, f, g, o that come from outside, O = 4 W.
 
-    `keep` [L, B, 1] is 0 where it starts anew; kernel [W, 4 W]. The backward pass sums the kernel's gradient over time in one
+    `keep` is 0 where the LSTM starts anew. The backward pass sums the kernel's gradient over time in one
     product: XLA's own adds to all of it at every step (2.8 times slower at W = 768 on a CPU).
     """
     return _recurrence_forward(inputs, keep, kernel)[0]
 
 
-def _recurrence_forward(inputs: Array, keep: Array, kernel: Array) -> tuple[Array, tuple[Array, ...]]:
+def _recurrence_forward(
+    inputs: Float[Array, "L B O"], keep: Float[Array, "L B 1"], kernel: Float[Array, "W O"]
+) -> tuple[Float[Array, "L B W"], tuple[Float[Array, " ..."], ...]]:
     def step(carry: tuple[Array, Array], x: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
         (h, c), (outside, keep) = carry, x
         gates = outside + jnp.matmul(h * keep, kernel, precision=precision(h.dtype))
@@ -142,7 +148,9 @@ def _recurrence_forward(inputs: Array, keep: Array, kernel: Array) -> tuple[Arra
     return h, (h, c, gates, keep, kernel)
 
 
-def _recurrence_backward(residual: tuple[Array, ...], dh: Array) -> tuple[Array, None, Array]:
+def _recurrence_backward(
+    residual: tuple[Float[Array, " ..."], ...], dh: Float[Array, "L B W"]
+) -> tuple[Float[Array, "L B O"], None, Float[Array, "W O"]]:
     h, c, gates, keep, kernel = residual
     h_before, c_before = (jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]) * keep for x in (h, c))
     back = kernel.T
@@ -158,7 +166,7 @@ def _recurrence_backward(residual: tuple[Array, ...], dh: Array) -> tuple[Array,
 
     end = jnp.zeros_like(h[0])
     _, dinputs = jax.lax.scan(step, (end, end), (dh, c, c_before, gates, keep), reverse=True)
-    dkernel = jnp.einsum("LBW,LBG->WG", h_before, dinputs, precision=precision(h.dtype))
+    dkernel = jnp.einsum("LBW,LBO->WO", h_before, dinputs, precision=precision(h.dtype))
     return dinputs, None, dkernel
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Array, Dense, LayerNorm, activation, named, spread, truncated_normal
+from bert_jax.model.layers import Dense, LayerNorm, activation, named, spread, truncated_normal
 from bert_jax.model.products import multiply, over_rows, sum_rows
 
 PADDED_LOGIT = -1e9
@@ -15,13 +16,13 @@ PADDED_LOGIT = -1e9
 
 
 class Pooler(nn.Module):
-    """tanh(W h + b) of each example's [CLS]: [B, P, D] -> [B, P, D]."""
+    """tanh(W h + b) of the [CLS] of each example."""
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, cls: Array) -> Array:
-        """tanh of a Dense layer: [B, P, D] -> [B, P, D]."""
+    def __call__(self, cls: Float[Array, "B P D"]) -> Float[Array, "B P D"]:
+        """tanh of a Dense layer."""
         d = self.config.hidden_size
         return jnp.tanh(
             Dense((d,), (d,), ("embed", "embed_out"), self.config.initializer_range, jnp.dtype(self.config.dtype), name="dense")(
@@ -31,13 +32,17 @@ class Pooler(nn.Module):
 
 
 @jax.custom_vjp
-def decode(x: Array, table: Array, bias: Array) -> Array:
-    """x [R, D] against every word of table [V, D], plus bias float32 [V] -> float32 logits [R, V]."""
+def decode(
+    x: Float[Array, "R D"], table: Float[Array, "V D"], bias: Float[Array, " V"]
+) -> Float[Array, "R V"]:
+    """The logits of every word of `table`, float32: its product with `x` plus `bias`."""
     logits = multiply(x, table, (-1, -1), jnp.float32)
     return logits + spread(bias, 1)
 
 
-def _decode_backward(residual: tuple[Array, Array], g: Array) -> tuple[Array, Array, Array]:
+def _decode_backward(
+    residual: tuple[Float[Array, "R D"], Float[Array, "V D"]], g: Float[Array, "R V"]
+) -> tuple[Float[Array, "R D"], Float[Array, "V D"], Float[Array, " V"]]:
     x, table = residual
     narrow = g.astype(x.dtype)
     dx = multiply(narrow, table, (-1, -2))
@@ -48,7 +53,7 @@ decode.defvjp(lambda x, table, bias: (decode(x, table, bias), (x, table)), _deco
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """Hidden states at the masked positions [B, M, D] and the word table [V, D] -> float32 logits [B, M, V].
+    """The logits of the masked words, float32, from the hidden states at the masked positions and the word table.
 
     The decoder is the word-embedding table itself (or, with `tied_decoder` off, one of its own) plus a bias per word; only
     gathered positions reach it, since at 15 % masking the other 85 % of the largest product of a small BERT would be thrown
@@ -58,8 +63,8 @@ class MaskedLanguageModelHead(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, masked: Array, table: Array) -> Array:
-        """masked [B, M, D], table [V, D] -> float32 logits [B, M, V]."""
+    def __call__(self, masked: Float[Array, "B M D"], table: Float[Array, "V D"]) -> Float[Array, "B M V"]:
+        """The logits of every word at the masked positions."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         x = Dense((c.hidden_size,), (c.hidden_size,), ("embed", "embed_out"), c.initializer_range, dtype, name="transform")(
             masked
@@ -77,13 +82,13 @@ class MaskedLanguageModelHead(nn.Module):
 
 
 class NextSentenceHead(nn.Module):
-    """Pooled [B, P, D] -> float32 logits [B, P, 2]; 0 is "B follows A", 1 is "B is random" (the original's labels)."""
+    """The logits of next sentence prediction, float32; 0 is "B follows A", 1 is "B is random" (the original's labels)."""
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, pooled: Array) -> Array:
-        """pooled [B, P, D] -> float32 logits [B, P, 2]."""
+    def __call__(self, pooled: Float[Array, "B P D"]) -> Float[Array, "B P 2"]:
+        """The logits from the pooled vector of each example."""
         c = self.config
         return Dense((c.hidden_size,), (2,), ("embed", None), c.initializer_range, jnp.dtype(jnp.float32), name="dense")(
             pooled.astype(jnp.float32)

@@ -1,9 +1,6 @@
 """The small parts every block shares: named initialisers, Dense, LayerNorm, GELU and dropout.
 
-Axis letters, here and in every einsum of this folder:
-
-    B row   L length   T length (of the keys)   D model width   H heads   K head width   F feed-forward width
-    V vocabulary   P packed examples of a row   M predicted positions of a row   N layers
+Axis letters, in signatures and in every einsum of this folder: `bert_jax/interface/axes.py`.
 
 The model names its axes (`"embed"`, `"heads"`, ...) and never sees a mesh: `bert_jax/sharding/rules.py` says where each
 name goes.
@@ -14,28 +11,35 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, Key, Num, UInt32
 
 from bert_jax.model.products import affine, platform
 from bert_jax.sharding.rules import first_row
 
-Array = jax.Array
+Initializer = Callable[..., Num[Array, " ..."]]
+"""(PRNG key, shape, dtype) -> the initial value of a parameter."""
+Activation = Callable[[Float[Array, " ..."]], Float[Array, " ..."]]
+"""A function of each element."""
+Seed = UInt32[Array, ""]
+"""The seed from which the dropout of one place follows."""
 
 
-def truncated_normal(stddev: float) -> Callable:
+def truncated_normal(stddev: float) -> Initializer:
     """TensorFlow 1's `truncated_normal_initializer(stddev)`: cut at two deviations, and not rescaled to make up for the cut."""
 
-    def init(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+    def init(key: Key[Array, ""], shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Float[Array, " ..."]:
         return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
     return init
 
 
-def named(init: Callable, *axes: str | None) -> Callable:
+def named(init: Initializer, *axes: str | None) -> Callable[..., Any]:
     """An initialiser whose parameter carries one logical axis name per dimension."""
     return nn.with_logical_partitioning(init, axes)
 
@@ -57,13 +61,13 @@ class Dense(nn.Module):
     activation: str = ""
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """x [..., *in_shape] -> [..., *out_shape]."""
+    def __call__(self, x: Float[Array, " ..."]) -> Float[Array, " ..."]:
+        """`x` [..., *in_shape] times the kernel plus the bias, [..., *out_shape]."""
         kernel = self.param("kernel", named(truncated_normal(self.stddev), *self.axes), (*self.in_shape, *self.out_shape))
         bias = self.param("bias", named(nn.initializers.zeros, *self.axes[len(self.in_shape) :]), self.out_shape)
         width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
         batch_shape = x.shape[: x.ndim - len(self.in_shape)]
-        product: Callable[[Array, Array, Array], Array] = affine
+        product: Callable[..., Float[Array, "R O"]] = affine
         if self.activation:
             product = functools.partial(activated_affine, activation(self.activation))
             product = jax.checkpoint(product) if platform() == "tpu" else product
@@ -75,17 +79,19 @@ class Dense(nn.Module):
         return y.reshape(*batch_shape, *self.out_shape)
 
 
-def activated_affine(function: Callable[[Array], Array], x: Array, kernel: Array, bias: Array) -> Array:
+def activated_affine(
+    function: Activation, x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]
+) -> Float[Array, "R O"]:
     """`affine` of a function of x."""
     return affine(function(x), kernel, bias)
 
 
-def gather_positions(x: Array, positions: Array) -> Array:
-    """x [B, L, D] at `positions` int32 [B, M] -> [B, M, D]."""
+def gather_positions(x: Float[Array, "B L D"], positions: Int[Array, "B Q"]) -> Float[Array, "B Q D"]:
+    """`x` at some positions of each row."""
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
-def spread(x: Array, leading: int) -> Array:
+def spread(x: Num[Array, "*shape"], leading: int) -> Num[Array, " ..."]:
     """`x` with `leading` axes of size one in front: the broadcast that rank promotion would do unasked."""
     return x.reshape((1,) * leading + x.shape)
 
@@ -97,19 +103,21 @@ class LayerNorm(nn.Module):
     epsilon: float
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """x [..., D] -> [..., D], of x's dtype."""
+    def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """`x`, normalised over its last axis, in its dtype."""
         return normalise(x, *norm_parameters(self, x.shape[-1]), self.epsilon)
 
 
-def norm_parameters(module: nn.Module, width: int) -> tuple[Array, Array]:
-    """The scale and bias float32 [width] of a LayerNorm, as parameters of `module`."""
+def norm_parameters(module: nn.Module, width: int) -> tuple[Float[Array, " {width}"], Float[Array, " {width}"]]:
+    """The scale and bias of a LayerNorm, as parameters of `module`."""
     scale = module.param("scale", named(nn.initializers.ones, "norm"), (width,))
     return scale, module.param("bias", named(nn.initializers.zeros, "norm"), (width,))
 
 
-def normalise(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
-    """x [..., D], scale and bias [D] -> [..., D] in the dtype of x."""
+def normalise(
+    x: Float[Array, "*shape D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float
+) -> Float[Array, "*shape D"]:
+    """LayerNorm of the last axis, in the dtype of x."""
     x32 = x.astype(jnp.float32)
     centred = x32 - x32.mean(-1, keepdims=True)
     deviation = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
@@ -117,14 +125,14 @@ def normalise(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
     return (centred * deviation * spread(scale, leading) + spread(bias, leading)).astype(x.dtype)
 
 
-def activation(name: str) -> Callable[[Array], Array]:
+def activation(name: str) -> Activation:
     """The feed-forward non-linearity by its name in `ModelConfig.activation`."""
-    functions: dict[str, Callable[[Array], Array]] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu}
+    functions: dict[str, Activation] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu}
     return functions[name]
 
 
 @jax.custom_vjp
-def gelu(x: Array) -> Array:
+def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """x Phi(x), exact, in the dtype of x. Keeps x alone for the backward pass, which computes erf again: arithmetic is cheaper
     than the traffic.
 
@@ -135,11 +143,11 @@ def gelu(x: Array) -> Array:
     return (wide * _normal_cdf(wide)).astype(x.dtype)
 
 
-def _normal_cdf(x: Array) -> Array:
+def _normal_cdf(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return 0.5 + 0.5 * jax.lax.erf(x * np.asarray(1 / math.sqrt(2), x.dtype))
 
 
-def _gelu_backward(x: Array, g: Array) -> tuple[Array]:
+def _gelu_backward(x: Float[Array, "*shape"], g: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"]]:
     wide = x.astype(jnp.float32)
     density = jnp.exp(-0.5 * wide * wide) * np.asarray(1 / math.sqrt(2 * math.pi), np.float32)
     return ((g.astype(jnp.float32) * (_normal_cdf(wide) + wide * density)).astype(x.dtype),)
@@ -148,17 +156,19 @@ def _gelu_backward(x: Array, g: Array) -> tuple[Array]:
 gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
 
 
-def gelu_tanh(x: Array) -> Array:
+def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """The tanh approximation of GELU in the dtype of x, computed in float32 as `gelu` is, and for the same reason."""
     return jax.nn.gelu(x, approximate=True) if x.dtype == jnp.float32 else _narrow_gelu_tanh(x)
 
 
 @jax.custom_vjp
-def _narrow_gelu_tanh(x: Array) -> Array:
+def _narrow_gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jax.nn.gelu(x.astype(jnp.float32), approximate=True).astype(x.dtype)
 
 
-def _narrow_gelu_tanh_backward(x: Array, g: Array) -> tuple[Array]:
+def _narrow_gelu_tanh_backward(
+    x: Float[Array, "*shape"], g: Float[Array, "*shape"]
+) -> tuple[Float[Array, "*shape"]]:
     _, pull = jax.vjp(lambda x: jax.nn.gelu(x, approximate=True), x.astype(jnp.float32))
     return (pull(g.astype(jnp.float32))[0].astype(x.dtype),)
 
@@ -166,8 +176,10 @@ def _narrow_gelu_tanh_backward(x: Array, g: Array) -> tuple[Array]:
 _narrow_gelu_tanh.defvjp(lambda x: (_narrow_gelu_tanh(x), x), _narrow_gelu_tanh_backward)
 
 
-def random_words(seed: Array, shape: tuple[int, ...], positions: Array | None = None) -> Array:
-    """Random uint32 [*shape] as a pure function of (`seed` uint32 scalar, index): counter-based, so nothing is stored.
+def random_words(
+    seed: Seed, shape: tuple[int, ...], positions: Int[Array, "B Q"] | None = None
+) -> UInt32[Array, " ..."]:
+    """Random words of `shape` as a pure function of (`seed`, index): counter-based, so nothing is stored.
 
     Each row of the last axis gets a base word, mixed from the seed and the row's index; each element mixes its base and its
     column once more, with two rounds of multiply and xor-shift (constants of Wellons' `lowbias32`). JAX's generators cost
@@ -175,8 +187,8 @@ def random_words(seed: Array, shape: tuple[int, ...], positions: Array | None = 
     matrix would travel through memory; this one is about eight instructions that the compiler fuses, in the backward pass
     as well. Dropout needs bits that look independent, not unpredictable ones: the tests check rate, neighbours and layers.
 
-    `positions` int32 [B, Q] says which rows of a whole [B, ..., L, C] these [B, ..., Q, C] are: they get the words they have
-    there.
+    `positions` says which rows of a whole [B, ..., L, L] or [B, L, D] these [B, ..., Q, L] or [B, Q, D] are: they get the words
+    they have there.
     """
     base = row_words(seed, shape[:-1], positions)
     return mix(base[..., None] + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * COLUMN)
@@ -187,9 +199,12 @@ COLUMN = np.uint32(0x9E3779B9)
 
 
 def row_words(
-    seed: Array, shape: tuple[int, ...], positions: Array | None = None, first: tuple[Array, ...] | None = None
-) -> Array:
-    """The base words of `random_words`, uint32 [*shape].
+    seed: Seed,
+    shape: tuple[int, ...],
+    positions: Int[Array, "B Q"] | None = None,
+    first: tuple[UInt32[Array, ""], ...] | None = None,
+) -> UInt32[Array, " ..."]:
+    """The base words of `random_words`, of `shape`.
 
     One axis of the index is folded in at a time, so an index beyond 2**32 (a pod's batch) does not wrap. `first` is the index of
     the first element at hand along the leading axes, if it is not that of the rows that a device holds.
@@ -200,12 +215,12 @@ def row_words(
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
         index = index + first[axis] if axis < len(first) else index
         if positions is not None and axis == len(shape) - 1:
-            index = positions.astype(jnp.uint32).reshape(len(positions), *(1,) * (len(shape) - 2), -1)
+            index = jnp.asarray(positions, jnp.uint32).reshape(len(positions), *(1,) * (len(shape) - 2), -1)
         word = mix(word + index * np.uint32(0x85EBCA6B) + np.uint32(axis + 1))
     return mix(jnp.broadcast_to(seed, shape) ^ word)
 
 
-def mix(word: Array) -> Array:
+def mix(word: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
     """A bijection of uint32 whose output bits each depend on every input bit."""
     word = (word ^ (word >> 16)) * np.uint32(0x21F0AAAD)
     word = (word ^ (word >> 15)) * np.uint32(0xD35A2D97)
@@ -213,7 +228,9 @@ def mix(word: Array) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _dropout(x: Array, rate: float, seed: Array, positions: Array | None) -> Array:
+def _dropout(
+    x: Float[Array, "*shape"], rate: float, seed: Seed, positions: Int[Array, "B Q"] | None
+) -> Float[Array, "*shape"]:
     kept = random_words(seed, x.shape, positions) >= np.uint32(round(rate * 2**32))
     return jnp.where(kept, x * np.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
 
@@ -225,9 +242,11 @@ _dropout.defvjp(
 )
 
 
-def dropout(x: Array, rate: float, seed: Array | None, positions: Array | None = None) -> Array:
+def dropout(
+    x: Float[Array, "*shape"], rate: float, seed: Seed | None, positions: Int[Array, "B Q"] | None = None
+) -> Float[Array, "*shape"]:
     """Sets each element to zero with probability `rate` and scales the rest by 1 / (1 - rate); `seed` None is evaluation.
 
-    Where x [B, ..., Q, C] are the tokens at `positions` int32 [B, Q] only, they are treated as they would be among all.
+    Where x [B, ..., Q, *] holds the tokens at `positions` only, they are treated as they would be among all.
     """
     return x if seed is None or rate == 0.0 else _dropout(x, rate, seed, positions)

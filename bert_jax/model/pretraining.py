@@ -8,11 +8,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead
-from bert_jax.model.layers import Array, gather_positions
+from bert_jax.model.layers import Seed, gather_positions
 from bert_jax.model.products import platform
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "masked_positions", "cls_positions")
@@ -23,14 +24,10 @@ class BertForPreTraining(Bert):
     """The model of the paper with its masked-language-model and next-sentence heads; without `next_sentence` the encoder and the
     masked-language-model head alone, for rows without pairs, on which nothing would train the pooler and the other head.
 
-    Call with int32 arrays
-
-        input_ids, token_type_ids, position_ids, sequence_ids [B, L]    masked_positions [B, M]    cls_positions [B, P]
-
-    (`sequence_ids`: 0 on padding, 1..P on packed examples) and, to train, a `dropout_seed` uint32 scalar. Returns a dict:
+    `sequence_ids` are 0 on padding and 1..P on packed examples; to train, give a `dropout_seed`. Returns a dict:
 
         mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]   (the last two: `next_sentence`)
-        last [B, L, D]                      hidden_states [N+1, B, L, D]: the embeddings, then every layer
+        last [B, L, D]                      hidden_states [S, B, L, D]: the embeddings, then every layer
 
     XLA drops the entries nobody reads, so returning all of them costs nothing. Eager calls refuse ids outside their tables;
     compiled ones cannot, so what feeds them calls `check_ids` first.
@@ -46,14 +43,14 @@ class BertForPreTraining(Bert):
 
     def __call__(
         self,
-        input_ids: Array,
-        token_type_ids: Array,
-        position_ids: Array,
-        sequence_ids: Array,
-        masked_positions: Array,
-        cls_positions: Array,
-        dropout_seed: Array | None = None,
-    ) -> dict[str, Array]:
+        input_ids: Int[Array, "B L"],
+        token_type_ids: Int[Array, "B L"],
+        position_ids: Int[Array, "B L"],
+        sequence_ids: Int[Array, "B L"],
+        masked_positions: Int[Array, "B M"],
+        cls_positions: Int[Array, "B P"],
+        dropout_seed: Seed | None = None,
+    ) -> dict[str, Float[Array, " ..."]]:
         """The logits of both objectives, and the hidden states that they come from."""
         last, hidden_states = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
         logits = self.masked_logits(last, masked_positions)
@@ -65,17 +62,18 @@ class BertForPreTraining(Bert):
 
     def logits(
         self,
-        input_ids: Array,
-        token_type_ids: Array,
-        position_ids: Array,
-        sequence_ids: Array,
-        masked_positions: Array,
-        cls_positions: Array,
-        dropout_seed: Array | None = None,
-    ) -> dict[str, Array]:
+        input_ids: Int[Array, "B L"],
+        token_type_ids: Int[Array, "B L"],
+        position_ids: Int[Array, "B L"],
+        sequence_ids: Int[Array, "B L"],
+        masked_positions: Int[Array, "B M"],
+        cls_positions: Int[Array, "B P"],
+        dropout_seed: Seed | None = None,
+    ) -> dict[str, Float[Array, " ..."]]:
         """The logits alone, as training wants them: the last layer is computed only where a head reads it.
 
-        mlm_logits float32 [B, M', V]: on a TPU M' is M in `whole_tiles`, and those beyond M mean nothing.
+        mlm_logits float32 [B, Q, V]: Q is M, or on a TPU M in `whole_tiles`, and those beyond M mean nothing; nsp_logits float32
+        [B, P, 2].
         """
         inputs = (input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
         asked, cls_count = whole_tiles(masked_positions), cls_positions.shape[1]
@@ -90,22 +88,22 @@ class BertForPreTraining(Bert):
             "nsp_logits": self.nsp_head(self.pooler(cls)),
         }
 
-    def masked_logits(self, last: Array, masked_positions: Array) -> Array:
-        """last [B, L, D] at masked_positions int32 [B, M] -> float32 logits [B, M, V]."""
+    def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
+        """The logits of the masked-language-model head at some positions, float32, from the output of the last layer."""
         return self.mlm_head(gather_positions(last, masked_positions), self.embeddings.word_embeddings.embedding)
 
 
-def whole_tiles(positions: Array) -> Array:
-    """int32 [B, Q]; on a TPU with zeros up to a multiple of the 8 rows of its tiles.
+def whole_tiles(positions: Int[Array, "B M"]) -> Int[Array, "B Q"]:
+    """`positions`, on a TPU with zeros up to a multiple of the 8 rows of its tiles.
 
-    What is [B, Q, D] is then [B Q, D] as it lies in memory, where 77 rows in 80 would be moved: passes over the logits (of
+    An array [B, Q, D] is then [R, D] as it lies in memory, where 77 rows in 80 would be moved: passes over the logits (of
     BERT-Large 0.5 ms each), and minutes of compilation.
     """
     missing = -positions.shape[1] % 8 if platform() == "tpu" else 0
     return jnp.pad(positions, ((0, 0), (0, missing)))
 
 
-def initial_parameters(config: ModelConfig, key: Array, *, next_sentence: bool = True) -> dict[str, Any]:
+def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentence: bool = True) -> dict[str, Any]:
     """Fresh float32 parameters, each boxed with its logical axis names (`flax.linen.unbox` strips them).
 
     Without `next_sentence` there is no "pooler" and no "nsp_head"; the others are the same numbers.

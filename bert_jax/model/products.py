@@ -10,8 +10,8 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
-
-Array = jax.Array
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Num
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
@@ -30,8 +30,11 @@ def on_one_cpu() -> bool:
     return platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1
 
 
-def multiply(a: Array, b: Array, axes: tuple[int, int], out_dtype: jnp.dtype | None = None) -> Array:
-    """The sum over axis `axes[0]` (-1 or -2) of a [..., M, K] and `axes[1]` of b [..., K, N] of their products -> [..., M, N].
+def multiply(
+    a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], out_dtype: DTypeLike | None = None
+) -> Float[Array, "*shape _ _"]:
+    """The products of `a` and `b` summed over axis `axes[0]` (-1 or -2) of `a` and `axes[1]` of `b`: a matrix product where the
+    axes are (-1, -2).
 
     The leading axes are the same; the result is in `out_dtype`, or in that of `a`. A CPU multiplies bfloat16 several times
     faster than float32 where it has the instructions (AMX: 1,000 GFLOP/s and more on two cores, where float32 reaches 280), but
@@ -46,24 +49,30 @@ def multiply(a: Array, b: Array, axes: tuple[int, int], out_dtype: jnp.dtype | N
     return _dot(a, b, axes, out_dtype)
 
 
-def _dot(a: Array, b: Array, axes: tuple[int, int], out_dtype: jnp.dtype) -> Array:
+def _dot(
+    a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], out_dtype: DTypeLike
+) -> Float[Array, "*shape _ _"]:
     batch = tuple(range(a.ndim - 2))
     contracted = ((a.ndim + axes[0],), (b.ndim + axes[1],))
     return jax.lax.dot_general(a, b, (contracted, (batch, batch)), precision=precision(a.dtype), preferred_element_type=out_dtype)
 
 
-def in_rows(x: Array) -> Array:
+def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
     """`x` with its last axis contiguous in memory, whatever it was made of and goes into."""
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def batched(a: Array, b: Array, axes: tuple[int, int]) -> Array:
+def batched(
+    a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int]
+) -> Float[Array, "*shape _ _"]:
     """`multiply`, whose gradients are such products too; axes[0] is -1."""
     return multiply(a, b, axes)
 
 
-def _batched_backward(axes: tuple[int, int], operands: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+def _batched_backward(
+    axes: tuple[int, int], operands: tuple[Float[Array, " ..."], Float[Array, " ..."]], g: Float[Array, " ..."]
+) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     a, b = operands
     if axes[1] == -1:
         return multiply(g, b, (-1, -2)), multiply(g, a, (-2, -2))
@@ -74,8 +83,8 @@ batched.defvjp(lambda a, b, axes: (batched(a, b, axes), (a, b)), _batched_backwa
 
 
 @jax.custom_vjp
-def affine(x: Array, kernel: Array, bias: Array) -> Array:
-    """x [R, I] @ kernel [I, O] + bias [O] -> [R, O], with a backward pass that is kind to a CPU.
+def affine(x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]) -> Float[Array, "R O"]:
+    """x @ kernel + bias, with a backward pass that is kind to a CPU.
 
     XLA's own derivative makes two slow programs there. It transposes whichever operand of the kernel's gradient comes first, so
     here the narrower one is put first (a 16 MB copy less per feed-forward layer at 4,096 rows and width 256); and it sums the
@@ -85,7 +94,9 @@ def affine(x: Array, kernel: Array, bias: Array) -> Array:
     return multiply(x, kernel, (-1, -2)) + bias[None]
 
 
-def _affine_backward(operands: tuple[Array, Array], g: Array) -> tuple[Array, Array, Array]:
+def _affine_backward(
+    operands: tuple[Float[Array, "R I"], Float[Array, "I O"]], g: Float[Array, "R O"]
+) -> tuple[Float[Array, "R I"], Float[Array, "I O"], Float[Array, " O"]]:
     x, kernel = operands
     return multiply(g, kernel, (-1, -1)), over_rows(x, g), sum_rows(g)
 
@@ -93,19 +104,19 @@ def _affine_backward(operands: tuple[Array, Array], g: Array) -> tuple[Array, Ar
 affine.defvjp(lambda x, kernel, bias: (affine(x, kernel, bias), (x, kernel)), _affine_backward)
 
 
-def over_rows(a: Array, b: Array) -> Array:
-    """a [R, I], b [R, O] -> sum over rows of their outer products [I, O]; the narrower one is the operand transposed."""
+def over_rows(a: Float[Array, "R I"], b: Float[Array, "R O"]) -> Float[Array, "I O"]:
+    """The sum over rows of the outer products of `a` and `b`; the narrower one is the operand transposed."""
     if a.shape[1] <= b.shape[1]:
         return multiply(a, b, (-2, -2))
     return multiply(b, a, (-2, -2)).T
 
 
-def sum_rows(x: Array) -> Array:
-    """x [R, O] -> [O], accumulated in float32: a product with rows of ones where that is the fastest sum. A TPU wants eight of
+def sum_rows(x: Float[Array, "R O"]) -> Float[Array, " O"]:
+    """The sum over rows, accumulated in float32: a product with rows of ones where that is the fastest sum. A TPU wants eight of
     them: of one it makes a sum again, which takes a pass over x (0.17 ms for [8192, 1024] on a v5e, where the product is hidden
     behind others)."""
 
-    def product(rows: int, x: Array) -> Array:
+    def product(rows: int, x: Float[Array, "R O"]) -> Float[Array, " O"]:
         return multiply(jnp.ones((rows, x.shape[0]), x.dtype), x, (-1, -2))[0]
 
     cpu, tpu = (functools.partial(product, rows) for rows in (1, 8))

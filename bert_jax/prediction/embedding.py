@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from bert_jax.corpus.files import JsonObject, read_json
 from bert_jax.errors import UserError, nearest
@@ -101,7 +102,12 @@ class Embed:
         return [{"text": text, "embedding": x} for (text, _, _), x in zip(prepared, found, strict=True)]
 
     def _words(
-        self, engine: Engine, text: str, places: Sequence[tuple[int, int]], vectors: np.ndarray, normalise: bool
+        self,
+        engine: Engine,
+        text: str,
+        places: Sequence[tuple[int, int]],
+        vectors: Float[np.ndarray, "tokens I"],
+        normalise: bool,
     ) -> list[dict[str, Any]]:
         """The words whose pieces are all there (a text cut in a word loses it), each with the mean of their vectors."""
         pieces = np.array(places).reshape(-1, 2)
@@ -210,5 +216,5 @@ def _read(path: pathlib.Path) -> Any:
     return read_json(path, "copy the model again")
 
 
-def _glimpse(vector: np.ndarray) -> str:
+def _glimpse(vector: Float[np.ndarray, " I"]) -> str:
     return "[" + " ".join(f"{x:.3f}" for x in vector[:4]) + f" ... {counted(vector.size, 'number')}]"

@@ -81,7 +81,7 @@ class Engine:
         """`function(params, batch, config=..., **static)` on all items; for every item, in order, its part of the result.
 
         The function is `compiled` and gives an array, or a tuple of them: [T, ...] where `per` is "text" (a slot for every item),
-        [K, ...] for "place" (an item gets [its places, ...]), [B, L, ...] for "token" ([its tokens, ...]).
+        [X, ...] for "place" (an item gets [its places, ...]), [B, L, ...] for "token" ([its tokens, ...]).
         """
         return list(self.stream(function, items, per, **static))
 

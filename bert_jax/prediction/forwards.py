@@ -1,6 +1,6 @@
 """The compiled functions behind the verbs: (parameters, packed batch) -> what is asked, on the device.
 
-A batch is `Packed.arrays` and "continuation" bool [V]. T slots, K places, B rows of L tokens (`packing.py`).
+A batch is `Packed.arrays` (`packing.py`) and "continuation" bool [V].
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.labelling import INPUTS, BertForLabels
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, PyTree[jax.Array]]
-Batch = Mapping[str, Array]
+Batch = Mapping[str, Shaped[Array, " ..."]]
 
 
 @compiled
-def candidates(params: Params, batch: Batch, *, config: ModelConfig, top_k: int, kind: str) -> tuple[Array, Array]:
-    """The `top_k` likeliest tokens int32 [K, top_k] at the places, and their probabilities float32 [K, top_k].
+def candidates(
+    params: Params, batch: Batch, *, config: ModelConfig, top_k: int, kind: str
+) -> tuple[Int[Array, "X {top_k}"], Float[Array, "X {top_k}"]]:
+    """The `top_k` likeliest tokens at the places, and their probabilities, float32.
 
     `kind` "any" considers the whole vocabulary, "start" pieces that begin a word, "continuation" those that continue one; the
     probabilities are over the whole vocabulary whatever it is.
@@ -41,17 +42,17 @@ def candidates(params: Params, batch: Batch, *, config: ModelConfig, top_k: int,
 
 
 @compiled
-def target_log_probabilities(params: Params, batch: Batch, *, config: ModelConfig) -> Array:
-    """ln p of `targets` at the places, float32 [K]."""
+def target_log_probabilities(params: Params, batch: Batch, *, config: ModelConfig) -> Float[Array, " X"]:
+    """ln p of `targets` at the places, float32."""
     logits = jax.nn.log_softmax(_masked_logits(params, batch, config))
     return jnp.take_along_axis(logits, batch["targets"][:, None], axis=1)[:, 0]
 
 
 @compiled
-def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Array:
-    """Probabilities float32 [T, 2] that B follows A, and that it is random."""
+def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float[Array, "T 2"]:
+    """The probabilities, float32, that B follows A, and that it is random."""
 
-    def read(model: BertForPreTraining, batch: Batch) -> Array:
+    def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(*(batch[name] for name in INPUTS))
         return model.nsp_head(model.pool(_flat(last), batch["starts"][None]))[0]
 
@@ -62,13 +63,13 @@ def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Array
 @compiled
 def text_vectors(
     params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...], combine: str, pooling: str, normalise: bool
-) -> Array:
-    """A vector for each text, float32 [T, E]; E is D, or D times the layers where they are concatenated.
+) -> Float[Array, "T I"]:
+    """A vector for each text, float32; I is D, or D times the layers where they are concatenated.
 
     `pooling` "mean" is over all tokens of the text, "cls" the hidden state of [CLS], "pooler" the trained tanh layer on it.
     """
 
-    def read(model: Bert, batch: Batch) -> Array:
+    def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
         last, hidden_states = model.encode(*(batch[name] for name in INPUTS))
         if pooling == "pooler":
             return model.pool(_flat(last), batch["starts"][None])[0].astype(jnp.float32)
@@ -85,10 +86,12 @@ def text_vectors(
 
 
 @compiled
-def token_vectors(params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...], combine: str) -> Array:
-    """A vector for each token, float32 [B, L, E]."""
+def token_vectors(
+    params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...], combine: str
+) -> Float[Array, "B L I"]:
+    """A vector for each token, float32."""
 
-    def read(model: Bert, batch: Batch) -> Array:
+    def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
         return _combined(*model.encode(*(batch[name] for name in INPUTS)), layers, combine)
 
     vectors: Any = Bert(config).apply({"params": params}, batch, method=read)
@@ -96,11 +99,14 @@ def token_vectors(params: Params, batch: Batch, *, config: ModelConfig, layers: 
 
 
 @compiled
-def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Array:
-    """float32 [T, C] for each text, or [B, L, C] of a head that answers for every token; of one that reads n positions of each
-    text [K, C], for each place the logits of that one and those after it: the first of an item's n places has its answer."""
+def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Float[Array, "*shape C"]:
+    """The logits, float32: [T, C] for each text, or [B, L, C] of a head that answers for every token.
 
-    def read(model: BertForLabels, batch: Batch) -> Array:
+    Of a head that reads n positions of each text [X, C], for each place the logits of that one and those after it: the first of
+    an item's n places has its answer.
+    """
+
+    def read(model: BertForLabels, batch: Batch) -> Float[Array, " ..."]:
         ids = batch["sequence_ids"]
         tokens = model.features(*model.encode(*(batch[name] for name in INPUTS)), ids)
         if head.per_token:
@@ -114,10 +120,11 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
     return logits
 
 
-def _masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Array:
-    """float32 [K, V]; the forward pass as far as the MLM head, so a model without pooler or NSP head has all it needs."""
+def _masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Array, "X V"]:
+    """The logits at the places, float32: the forward pass as far as the MLM head, so a model without pooler or NSP head has all
+    it needs."""
 
-    def read(model: BertForPreTraining, batch: Batch) -> Array:
+    def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(*(batch[name] for name in INPUTS))
         return model.masked_logits(_flat(last), batch["places"][None])[0]
 
@@ -125,8 +132,10 @@ def _masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Array:
     return logits
 
 
-def _combined(last: Array, hidden_states: Array, layers: tuple[int, ...], combine: str) -> Array:
-    """hidden_states [N+1, B, L, D], of which `layers` (0 the embeddings, N the `last`) -> float32 [B, L, E].
+def _combined(
+    last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: tuple[int, ...], combine: str
+) -> Float[Array, "B L I"]:
+    """The hidden states of `layers` (0 the embeddings, N the `last`) combined, float32.
 
     Where only the last is asked for, the others are read nowhere, so XLA keeps none of them.
     """
@@ -138,6 +147,6 @@ def _combined(last: Array, hidden_states: Array, layers: tuple[int, ...], combin
     return total if combine == "sum" else total / len(chosen)
 
 
-def _flat(x: Array) -> Array:
-    """[B, L, D] -> [1, B * L, D], where the flat indices of `Packed` point."""
+def _flat(x: Float[Array, "B L D"]) -> Float[Array, "1 R D"]:
+    """All tokens as one row, where the flat indices of `Packed` point."""
     return x.reshape(1, -1, x.shape[-1])

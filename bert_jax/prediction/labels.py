@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
@@ -39,7 +40,7 @@ def head_of(engine: Engine, kind: type[Kind]) -> Kind:
     return head
 
 
-def logits_of(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[np.ndarray]:
+def logits_of(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[Float[np.ndarray, "*shape C"]]:
     """The logits of the model's `head` for each of `items`: [C], for every token [n, C], or for every place [places, C]."""
     return engine.run(forwards.label_logits, items, head.results_per, head=head)
 
@@ -143,7 +144,7 @@ class Tag:
             answers.append(self._answer(p, head, softmax(logits)))
         return answers
 
-    def _answer(self, p: _Tagged, head: TokenHead, probabilities: np.ndarray) -> JsonObject:
+    def _answer(self, p: _Tagged, head: TokenHead, probabilities: Float[np.ndarray, "words C"]) -> JsonObject:
         best = probabilities.argmax(-1)
         words = []
         for i, word in enumerate(p.words):
@@ -211,7 +212,9 @@ class AnswerQuestion:
         if not math.isfinite(self.no_answer_threshold):
             raise UserError(f"--no-answer-threshold={self.no_answer_threshold} must be a finite number")
 
-    def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, list[Window], list[tuple[int, int]], np.ndarray]:
+    def prepare(
+        self, engine: Engine, values: JsonObject
+    ) -> tuple[JsonObject, list[Window], list[tuple[int, int]], Bool[np.ndarray, " pieces"]]:
         """A record, the windows over its context, the characters of the context's tokens, and which of them continue a word."""
         tokenizer = engine.model.tokenizer
         question = tokenizer.encode(values["question"])

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
@@ -149,7 +150,7 @@ def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str
     return filled
 
 
-def _candidates(engine: Engine, ids: np.ndarray, probabilities: np.ndarray) -> list[Candidate]:
+def _candidates(engine: Engine, ids: Int[np.ndarray, " chosen"], probabilities: Float[np.ndarray, " chosen"]) -> list[Candidate]:
     tokens = engine.model.tokenizer.tokens(ids.tolist())
     columns = zip(tokens, ids.tolist(), probabilities.tolist(), strict=True)
     return [Candidate(token, (i,), p) for token, i, p in columns if p != 0]  # one that is not a number is a fault to be told

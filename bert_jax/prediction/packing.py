@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Int32
 
 from bert_jax.examples.packing import best_fit
 
@@ -41,15 +42,15 @@ class Item:
 class Packed:
     """One batch, and where its items lie in it."""
 
-    arrays: dict[str, np.ndarray]
-    """int32: input_ids, token_type_ids, position_ids, sequence_ids [B, L] (0 padding, else slot + 1, unique in the batch);
-    starts [T], the flat index of each slot's [CLS]; places [K], flat indices; targets [K]."""
+    arrays: dict[str, Int32[np.ndarray, " ..."]]
+    """input_ids, token_type_ids, position_ids, sequence_ids [B, L] (0 padding, else slot + 1, unique in the batch); starts [T],
+    the flat index of the [CLS] of each slot; places [X], flat indices; targets [X]."""
     items: tuple[int, ...]
     """Item numbers by slot."""
     starts: tuple[int, ...]
     """Flat index of every item's first token."""
     places: tuple[slice, ...]
-    """Which of the K places are an item's."""
+    """Which of the X places are an item's."""
 
 
 def power_of_two(n: int) -> int:
@@ -136,7 +137,7 @@ def _batch(items: Sequence[Item], rows: Sequence[Sequence[int]], length: int, co
     return Packed(arrays, tuple(numbers), tuple(starts), tuple(places))
 
 
-def _padded(values: Sequence[int], size: int) -> np.ndarray:
+def _padded(values: Sequence[int], size: int) -> Int32[np.ndarray, " {size}"]:
     result = np.zeros(size, np.int32)
     result[: len(values)] = values
     return result

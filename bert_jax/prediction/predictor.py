@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float32
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
@@ -52,13 +53,13 @@ class Predictor:
         """For each text {"pseudo_log_likelihood", "pseudo_perplexity", "tokens", ...}."""
         return self.ask(Score(**options), _each("text", texts))
 
-    def embed(self, texts: Sequence[str], **options: Any) -> np.ndarray:
-        """float32 [texts, E]: a vector for each."""
+    def embed(self, texts: Sequence[str], **options: Any) -> Float32[np.ndarray, "texts I"]:
+        """A vector for each text."""
         vectors = [answer["embedding"] for answer in self.ask(Embed(**options), _each("text", texts))]
         return np.stack(vectors) if vectors else np.zeros((0, self.engine.config.hidden_size), np.float32)
 
     def embed_words(self, texts: Sequence[str], **options: Any) -> list[list[JsonObject]]:
-        """For each text its words as {"word", "start", "end", "embedding" float32 [E]}."""
+        """For each text its words as {"word", "start", "end", "embedding" float32 [I]}."""
         return [a["words"] for a in self.ask(Embed(**options, words=True), _each("text", texts))]
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **options: Any) -> list[JsonObject]:

@@ -14,7 +14,7 @@ HEADER_BYTES = 128
 
 
 class VectorWriter(Writer):
-    """As `Writer`, for answers {"embedding": float32 [E]}: float32 [records, E], where a record that failed is a row of NaN, so
+    """As `Writer`, for answers {"embedding": float32 [I]}: float32 [records, I], where a record that failed is a row of NaN, so
     that rows answer the records in order, and so is one without an embedding, a blank line."""
 
     _of_blank = "their rows are NaN"

@@ -17,16 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Int, Num, UInt32
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import layers_apart, stacked_layers, with_layers
 from bert_jax.sharding.mesh import torus_dimensions
 from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside_shard_map, supports_zero
 from bert_jax.training.losses import Sums
-from bert_jax.training.objectives import Batch, Objective
+from bert_jax.training.objectives import Batch, Objective, Params
 from bert_jax.training.steps import Gradients, gradients
-
-Array = jax.Array
 
 MANY = 64
 """Chips over which XLA no longer gathers at once; over 16 it does."""
@@ -51,7 +50,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         one = functools.partial(jax.tree.map, lambda dimension: max(dimension - 1, -1))
         return with_layers(dimensions, lambda stack: [one(stack)] * layers)
 
-    def gather(path: Any, array: Array, dimension: int) -> Array:
+    def gather(path: tuple[Any, ...], array: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
         name, spread = path[-1].key, dimension >= 0
         if name == "kernel" or (name == "embedding" and spread):
             array = array.astype(dtype)
@@ -59,7 +58,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
             array = jax.lax.all_gather(array, "data", axis=dimension, tiled=True, axis_index_groups=ring)
         return array.astype(jnp.float32) if name == "embedding" else array  # so is its gradient, then
 
-    def reduce(gradient: Array, dimension: int) -> Array:
+    def reduce(gradient: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
         if dimension < 0:
             return jax.lax.psum(gradient.astype(jnp.float32), "data")
         narrow = gradient.astype(reduce_dtype)
@@ -70,9 +69,17 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         return narrow.astype(jnp.float32)
 
     def over_data(
-        objective: Objective, params: Any, batch: Batch, counts: Sums, seed: int | Array, step: Array, accumulation: int
-    ) -> tuple[Any, Sums]:
-        def local(params: Any, batch: Batch, counts: Sums, seed: Array, step: Array) -> tuple[Any, Sums]:
+        objective: Objective,
+        params: Params,
+        batch: Batch,
+        counts: Sums,
+        seed: int | UInt32[Array, ""],
+        step: Int[Array, ""],
+        accumulation: int,
+    ) -> tuple[Params, Sums]:
+        def local(
+            params: Params, batch: Batch, counts: Sums, seed: UInt32[Array, ""], step: Int[Array, ""]
+        ) -> tuple[Params, Sums]:
             parts, split = params, dimensions
             if apart:
                 parts = layers_apart(params)
@@ -96,7 +103,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     return over_data
 
 
-def rings_along_data(mesh: Mesh) -> list[Any]:
+def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
     """For each side of the box of chips that the data axis runs through, slowest first, the groups of places on that axis that
     stand in a line: a collective over one after the other is one over all. [None] is all places at once.
 

@@ -1,20 +1,16 @@
-"""The losses of labelled tasks as sums that add; batches and logits are those of packed rows (`examples/labelled.py`).
-
-R rows, L tokens, P slots (sequences) of a row, U features, C labels; a choice has P = U x candidates.
-"""
+"""The losses of labelled tasks as sums that add; batches and logits are those of packed rows (`examples/labelled.py`)."""
 
 from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
 
 from bert_jax.heads.head import TaskHead
 from bert_jax.training.losses import Sums
 
-Array = jax.Array
-Batch = dict[str, Array]
+Batch = dict[str, Num[Array, "B ..."]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +43,7 @@ def label_counts(batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
     }
 
 
-def label_loss_sums(logits: Array, batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
+def label_loss_sums(logits: Float[Array, "B _ C"], batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
     """The summed loss, and the correct answers (of a span: both ends; of regression: 0), float32 scalars."""
     scores = head.answer_scores(logits.astype(jnp.float32), batch)
     weights, labels = batch["label_weights"], batch["labels"]
@@ -60,23 +56,23 @@ def label_loss_sums(logits: Array, batch: Batch, head: TaskHead, settings: Label
     return {"loss": weighted.sum(), "correct": (weights * head.correct(scores, labels)).sum()}
 
 
-def hidden_state_difference(hidden_states: Array, batch: Batch) -> Array:
-    """The mean squared difference between the student's states [N+1, R, L, D] and the teacher's of the same width, summed over
-    the tokens; a float32 scalar.
+def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch) -> Float[Array, ""]:
+    """The mean squared difference between the student's hidden states and the teacher's of the same width, summed over the
+    tokens; float32.
 
-    Batch: teacher_hidden_states [R, N+1, L, D], of a deeper teacher those of the layers that `spread_layers` names.
+    The batch holds teacher_hidden_states [B, S, L, D], of a deeper teacher those of the layers that `spread_layers` names.
     """
     theirs = batch["teacher_hidden_states"].swapaxes(0, 1)
-    difference = jnp.square(hidden_states.astype(jnp.float32) - theirs.astype(jnp.float32)).mean((0, 3))  # [R, L]
+    difference = jnp.square(hidden_states.astype(jnp.float32) - theirs.astype(jnp.float32)).mean((0, 3))  # [B, L]
     return jnp.where(batch["sequence_ids"] != 0, difference, 0.0).sum()
 
 
 def spread_layers(teacher: int, student: int) -> tuple[int, ...]:
-    """Which of the teacher's states 0..N each of the student's states 0..M is compared with: evenly spread, ends to ends."""
+    """The hidden state of the teacher that each hidden state of the student is compared with: evenly spread, ends to ends."""
     return tuple(round(layer * teacher / student) for layer in range(student + 1))
 
 
-def _class_weights(batch: Batch, settings: LabelLoss) -> Array:
+def _class_weights(batch: Batch, settings: LabelLoss) -> Float[Array, "B _"]:
     """Every label's factor, in the shape of label_weights."""
     if not settings.class_weights:
         return jnp.ones_like(batch["label_weights"])

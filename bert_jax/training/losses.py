@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
 
-Array = jax.Array
-Sums = dict[str, Array]
+Sums = dict[str, Float[Array, ""]]
+"""Sums over a batch by their names, float32."""
 
 IGNORED = -1
 """The target of a position that is not predicted, and the NSP label where there is no example."""
 
 
 @jax.custom_vjp
-def cross_entropy(logits: Array, targets: Array) -> Array:
-    """-log softmax(logits)[targets] in float32: logits float32 [..., C], targets int [...] -> [...]; IGNORED ones give 0.
+def cross_entropy(logits: Float[Array, "*shape C"], targets: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """-log softmax(logits)[targets] in float32; IGNORED targets give 0.
 
     Its derivative is one pass over the logits, which for BERT-Large and 1,280 predicted words are 157 MB; that of its parts makes
     three.
@@ -22,14 +23,18 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
     return _cross_entropy_forward(logits, targets)[0]
 
 
-def _cross_entropy_forward(logits: Array, targets: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+def _cross_entropy_forward(
+    logits: Float[Array, "*shape C"], targets: Int[Array, "*shape"]
+) -> tuple[Float[Array, "*shape"], tuple[Float[Array, "*shape C"], Int[Array, "*shape"], Float[Array, "*shape"]]]:
     logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
     total = jax.nn.logsumexp(logits, axis=-1)
     return jnp.where(targets == IGNORED, 0.0, total - chosen), (logits, targets, total)
 
 
-def _cross_entropy_backward(residual: tuple[Array, Array, Array], g: Array) -> tuple[Array, None]:
+def _cross_entropy_backward(
+    residual: tuple[Float[Array, "*shape C"], Int[Array, "*shape"], Float[Array, "*shape"]], g: Float[Array, "*shape"]
+) -> tuple[Float[Array, "*shape C"], None]:
     logits, targets, total = residual
     g = jnp.where(targets == IGNORED, 0.0, g)
     classes = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
@@ -40,8 +45,8 @@ def _cross_entropy_backward(residual: tuple[Array, Array, Array], g: Array) -> t
 cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-def correct_predictions(logits: Array, targets: Array) -> Array:
-    """1.0 where no logit is larger than the target's, 0.0 elsewhere and where the target is IGNORED; float32 [...].
+def correct_predictions(logits: Float[Array, "*shape C"], targets: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """1.0 where no logit is larger than the target's, 0.0 elsewhere and where the target is IGNORED; float32.
 
     The maximum is one the loss computes anyway; an argmax over a vocabulary cost 3 % of a small model's step on a CPU.
     """
@@ -49,7 +54,7 @@ def correct_predictions(logits: Array, targets: Array) -> Array:
     return ((chosen >= logits.max(axis=-1)) & (targets != IGNORED)).astype(jnp.float32)
 
 
-def batch_counts(batch: dict[str, Array]) -> Sums:
+def batch_counts(batch: dict[str, Num[Array, "B ..."]]) -> Sums:
     """What the losses will be divided by, and the real tokens and rows, from the batch alone (float32 scalars)."""
     return {
         "mlm_targets": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
@@ -59,7 +64,7 @@ def batch_counts(batch: dict[str, Array]) -> Sums:
     }
 
 
-def loss_sums(outputs: dict[str, Array], batch: dict[str, Array]) -> Sums:
+def loss_sums(outputs: dict[str, Float[Array, "B ..."]], batch: dict[str, Num[Array, "B ..."]]) -> Sums:
     """Summed losses and correct predictions of both objectives (float32 scalars), of the second only where there are
     "nsp_logits"; what "mlm_logits" holds beyond the targets counts nothing."""
     targets = batch["masked_targets"]
@@ -77,7 +82,7 @@ def loss_sums(outputs: dict[str, Array], batch: dict[str, Array]) -> Sums:
     }
 
 
-def pretraining_loss(sums: Sums, counts: Sums) -> Array:
+def pretraining_loss(sums: Sums, counts: Sums) -> Float[Array, ""]:
     """Mean MLM loss + mean NSP loss, weight one each (original `run_pretraining.py`; its 1e-5 in the denominator left out);
     without "nsp_loss" the first alone.
 

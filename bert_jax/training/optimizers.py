@@ -6,17 +6,18 @@ Parameters of all layers are stacked along a leading axis, so whatever a paper s
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 from annotated_types import Interval
+from jaxtyping import Array, Float, PyTree
 
 from bert_jax.interface.ranges import Epsilon, LearningRate, OneOf, check_ranges
 
-Array = jax.Array
-Params = Any
+Params: TypeAlias = PyTree
+"""A tree of parameters, or of their gradients, moments or shapes."""
 
 NAMES = ("bert_adam", "adamw", "lamb")
 
@@ -43,17 +44,17 @@ class OptimizerConfig:
         check_ranges(self, "optimizer")
 
 
-def decayed(params: Params) -> Params:
+def decayed(params: Params) -> PyTree[bool]:
     """True for every parameter but biases and those of LayerNorm, as google-research/bert `optimization.py` excludes them by the
     names LayerNorm, layer_norm and bias."""
 
-    def decays(path: Any, _: Any) -> bool:
+    def decays(path: tuple[Any, ...], _: Any) -> bool:
         return path[-1].key != "bias" and not any(key.key.endswith("layer_norm") for key in path)
 
     return jax.tree_util.tree_map_with_path(decays, params)
 
 
-def stacked(params: Params) -> Params:
+def stacked(params: Params) -> PyTree[bool]:
     """True for arrays whose leading axis is the layer."""
     return jax.tree_util.tree_map_with_path(lambda path, _: any(key.key == "layers" for key in path), params)
 
@@ -80,7 +81,7 @@ def layerwise_trust_ratio(params: Params) -> optax.GradientTransformation:
     """LAMB's |w| / |update|, one ratio per layer and array (1 where either norm is 0); `params` says which arrays are stacked."""
     stacked_tree = stacked(params)
 
-    def scale(update: Array, weight: Array, is_stacked: bool) -> Array:
+    def scale(update: Float[Array, "*shape"], weight: Float[Array, "*shape"], is_stacked: bool) -> Float[Array, "*shape"]:
         axes = tuple(range(1 if is_stacked else 0, update.ndim))
         weight_norm = jnp.sqrt(jnp.sum(jnp.square(weight), axes, keepdims=True))
         update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
 
-Array = jax.Array
+Rate = Float[Array, ""]
+"""A learning rate, float32."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,8 @@ class Warmup:
     end: float = 0.0
 
 
-def warmup_then_decay(schedule: Warmup, step: Array) -> Array:
-    """The original's learning rate (google-research/bert `optimization.py`) at an int32 `step`; float32 scalar.
+def warmup_then_decay(schedule: Warmup, step: Int[Array, ""]) -> Rate:
+    """The original's learning rate (google-research/bert `optimization.py`) at a `step`.
 
     Decay is polynomial and counted from the *start*, not from the end of the warmup, so the rate jumps from peak (the last
     warmup value would be peak) down to peak * (1 - warmup/steps) when warmup ends: 1 % in the paper's run, about 10 % with
@@ -38,10 +39,10 @@ def warmup_then_decay(schedule: Warmup, step: Array) -> Array:
     return jnp.where(done < schedule.warmup_steps, warm, decayed)
 
 
-def piecewise(schedules: Sequence[Warmup]) -> Callable[[Array], Array]:
+def piecewise(schedules: Sequence[Warmup]) -> Callable[[Int[Array, ""]], Rate]:
     """The rate of a whole experiment: each of the consecutive `schedules` over its own steps."""
 
-    def rate(step: Array) -> Array:
+    def rate(step: Int[Array, ""]) -> Rate:
         value = warmup_then_decay(schedules[0], step)
         for schedule in schedules[1:]:
             value = jnp.where(step >= schedule.start, warmup_then_decay(schedule, step), value)
@@ -50,33 +51,33 @@ def piecewise(schedules: Sequence[Warmup]) -> Callable[[Array], Array]:
     return rate
 
 
-def original(step: Array, steps: Array, warmup_steps: Array, peak: Array) -> Array:
+def original(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
     """`warmup_then_decay` as a function of scalars that may be traced, so that runs which differ in them share one program."""
     scalars: Any = {"steps": steps, "warmup_steps": warmup_steps, "peak": peak}
     return warmup_then_decay(Warmup(start=0, **scalars), step)
 
 
-def linear(step: Array, steps: Array, warmup_steps: Array, peak: Array) -> Array:
+def linear(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
     """Up over the warmup, then from the peak down to 0 at the last step: transformers' schedule, without the original's jump."""
     done = step.astype(jnp.float32)
     falling = (steps - done) / jnp.maximum(steps - warmup_steps, 1)
     return peak * jnp.clip(jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), falling), 0.0, 1.0)
 
 
-def slanted_triangular(step: Array, steps: Array, warmup_steps: Array, peak: Array) -> Array:
+def slanted_triangular(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
     """ULMFiT's schedule (arXiv:1801.06146, section 3.2): straight up over the warmup (cut_frac), then straight down, between
     peak / 32 and the peak."""
     ratio = 32.0
     return peak * (1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps, jnp.float32(1.0)))
 
 
-def constant(step: Array, steps: Array, warmup_steps: Array, peak: Array) -> Array:
+def constant(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
     """Up over the warmup, then the peak."""
     del steps
     return peak * jnp.clip((step.astype(jnp.float32) + (warmup_steps == 0)) / jnp.maximum(warmup_steps, 1), 0.0, 1.0)
 
 
-FINETUNING: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
+FINETUNING: dict[str, Callable[[Int[Array, ""], Num[Array, ""], Num[Array, ""], Rate], Rate]] = {
     "original": original,
     "linear": linear,
     "slanted_triangular": slanted_triangular,

@@ -10,52 +10,57 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
+from jaxtyping import Array, Float, Int, Num, PyTree, UInt32
 
-from bert_jax.model.layers import mix
+from bert_jax.model.layers import Seed, mix
 from bert_jax.training.losses import Sums
-from bert_jax.training.objectives import Batch, Objective
-
-Array = jax.Array
+from bert_jax.training.objectives import Batch, Objective, Params
 
 
 @struct.dataclass
 class TrainState:
     """Everything that training changes, and therefore everything a checkpoint holds."""
 
-    step: Array
-    """int32 scalar: batches consumed; also the position in the data."""
-    params: Any
-    opt_state: Any
-    skipped: Array
-    """int32 scalar: steps whose loss or gradient norm was not finite, which changed nothing but the two counters."""
-    skipped_in_a_row: Array
-    """int32 scalar: how many of them ended with the last step."""
+    step: Int[Array, ""]
+    """int32: batches consumed; also the position in the data."""
+    params: Params
+    opt_state: optax.OptState
+    skipped: Int[Array, ""]
+    """int32: steps whose loss or gradient norm was not finite, which changed nothing but the two counters."""
+    skipped_in_a_row: Int[Array, ""]
+    """int32: how many of them ended with the last step."""
 
 
-def new_state(params: Any, optimizer: optax.GradientTransformation) -> TrainState:
+def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
     """The state before the first step."""
     step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))  # three buffers: a shared one could not be donated
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
 
-def dropout_seed(seed: int | Array, step: Array, microbatch: Array) -> Array:
-    """The uint32 from which every dropout mask of one microbatch follows: a function of the step, so a resumed run repeats it."""
+def dropout_seed(seed: int | UInt32[Array, ""], step: Int[Array, ""], microbatch: Int[Array, ""]) -> Seed:
+    """The number from which every dropout mask of one microbatch follows: a function of the step, so a resumed run repeats it."""
     of_step = mix(jnp.asarray(seed, jnp.uint32) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9))
     return mix(of_step + microbatch.astype(jnp.uint32))
 
 
-def split_rows(batch: Batch, parts: int) -> Batch:
+def split_rows(batch: Batch, parts: int) -> dict[str, Num[Array, "{parts} _ ..."]]:
     """[B, ...] -> [parts, B / parts, ...], taking every parts-th row so that each device's rows stay on the device."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
-Gradients = Callable[[Objective, Any, Batch, Sums, int | Array, Array, int], tuple[Any, Sums]]
+Gradients = Callable[[Objective, Params, Batch, Sums, int | UInt32[Array, ""], Int[Array, ""], int], tuple[Params, Sums]]
 """`gradients`, or what does the same on a mesh."""
 
 
 def gradients(
-    objective: Objective, params: Any, batch: Batch, counts: Sums, seed: int | Array, step: Array, accumulation: int
-) -> tuple[Any, Sums]:
+    objective: Objective,
+    params: Params,
+    batch: Batch,
+    counts: Sums,
+    seed: int | UInt32[Array, ""],
+    step: Int[Array, ""],
+    accumulation: int,
+) -> tuple[Params, Sums]:
     """The gradient of the objective over these rows, and their sums.
 
     `counts` are those of the whole batch, of which these rows may be a part. With `accumulation` > 1 they pass in that many
@@ -63,7 +68,7 @@ def gradients(
     (dropout aside), however unevenly the targets fall. They add up in float32, whatever the parameters are.
     """
 
-    def loss(params: Any, rows: Batch, microbatch: Array) -> tuple[Array, Sums]:
+    def loss(params: Params, rows: Batch, microbatch: Int[Array, ""]) -> tuple[Float[Array, ""], Sums]:
         sums = objective.sums(params, rows, dropout_seed(seed, step, microbatch))
         return objective.loss(sums, counts), sums
 
@@ -71,7 +76,9 @@ def gradients(
     if accumulation == 1:
         return differentiate(params, batch, jnp.zeros((), jnp.int32))
 
-    def add_one(carry: tuple[Any, Sums], rows_and_index: tuple[Batch, Array]) -> tuple[tuple[Any, Sums], None]:
+    def add_one(
+        carry: tuple[Params, Sums], rows_and_index: tuple[Batch, Int[Array, ""]]
+    ) -> tuple[tuple[Params, Sums], None]:
         found = differentiate(params, *rows_and_index)
         return jax.tree.map(lambda total, one: total + one.astype(jnp.float32), carry, found), None
 
@@ -89,11 +96,11 @@ def train_step(
     *,
     objective: Objective,
     optimizer: optax.GradientTransformation,
-    learning_rate: Callable[[Array], Array],
+    learning_rate: Callable[[Int[Array, ""]], Float[Array, ""]],
     clip_norm: float,
-    seed: int | Array,
+    seed: int | UInt32[Array, ""],
     accumulation: int = 1,
-    rate_factors: Callable[[Array], Any] | None = None,
+    rate_factors: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None,
     gradients: Gradients = gradients,
 ) -> tuple[TrainState, Sums]:
     """One update. Returns the new state and float32 sums, to be added over steps and divided at last; beside them
@@ -142,7 +149,7 @@ def train_step(
     }
 
 
-def eval_step(params: Any, batch: Batch, *, objective: Objective) -> Sums:
+def eval_step(params: Params, batch: Batch, *, objective: Objective) -> Sums:
     """The sums of one batch without dropout. Padded rows have nothing to predict and count nothing."""
     return objective.sums(params, batch, None) | objective.counts(batch)
 

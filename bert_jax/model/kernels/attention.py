@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+import types
 
 import flax.linen as nn
 import jax
@@ -11,37 +11,37 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int, Num, UInt32
 
 from bert_jax.model.kernels import attention_gpu, attention_plan, attention_tpu
 from bert_jax.model.kernels.attention_gpu import GpuPlan
 from bert_jax.model.kernels.attention_plan import LANES, Plan
 from bert_jax.model.kernels.dispatch import unsupported_heads
-from bert_jax.model.layers import Array
+from bert_jax.model.layers import Seed
 from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes, first_row, shard_count
 
 SAVED = "fused_attention"
 """What `jax.checkpoint` calls the results of the forward kernel: a policy that keeps them spares the backward pass the kernel."""
 AXES = ("batch", "length", "heads")
-"""The logical axes of query, key, value and context [B, L, H K]."""
+"""The logical axes of query, key, value and context [B, L, D]; D = H K is split by whole heads."""
 
 
 def fused_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    sequence_ids: Array,
+    query: Float[Array, "B L D"],
+    key: Float[Array, "B L D"],
+    value: Float[Array, "B L D"],
+    sequence_ids: Int[Array, "B L"],
     *,
     num_heads: int,
     dropout_rate: float,
-    dropout_seed: Array | None,
+    dropout_seed: Seed | None,
     platform: str = "tpu",
     interpret: bool = False,
-) -> Array:
+) -> Float[Array, "B L D"]:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities: what `dot_product_attention` computes, on a TPU or GPU.
 
-    query, key, value [B, L, H K] in bfloat16 or float32, as the projections give them; sequence_ids int32 [B, L], equal where a
-    token may look at another; dropout_seed uint32 scalar, or None for evaluation; platform "tpu" or "gpu". Returns the context
-    [B, L, H K].
+    query, key and value are in bfloat16 or float32, as the projections give them, with D = H K; sequence_ids are equal where a
+    token may look at another; dropout_seed is None for evaluation; platform is "tpu" or "gpu". Returns the context.
 
     The softmax runs in float32; products take their inputs as they are and add up in float32. The backward pass draws the bits
     of dropout again; it keeps the context and one float32 per query and head. Under a mesh each device runs the kernel on its
@@ -62,7 +62,13 @@ def fused_attention(
     spec = drop_indivisible_axes(spec, (query.shape[0], query.shape[1], num_heads))
     rows, heads = axes_of(spec[0]), axes_of(spec[2])
 
-    def local(query: Array, key: Array, value: Array, ids: Array, place: Array) -> Array:
+    def local(
+        query: Float[Array, "B L D"],
+        key: Float[Array, "B L D"],
+        value: Float[Array, "B L D"],
+        ids: Int[Array, "B L"],
+        place: UInt32[Array, " 2"],
+    ) -> Float[Array, "B L D"]:
         first = place[1] + _index(rows) * np.uint32(query.shape[0])
         own_heads = num_heads // shard_count(heads)
         attend = {"tpu": _on_tpu, "gpu": _on_gpu}[platform]
@@ -77,15 +83,24 @@ def fused_attention(
     )
 
 
-def _index(axes: tuple[str, ...]) -> Array:
-    """Which part of what is split over these axes is this device's, uint32."""
+def _index(axes: tuple[str, ...]) -> UInt32[Array, ""]:
+    """Which part of an array that is split over these axes is this device's."""
     return jnp.uint32(jax.lax.axis_index(axes) if axes else 0)
 
 
 def _on_tpu(
-    query: Array, key: Array, value: Array, ids: Array, seed: Array, first: Array, heads_shard: Array,
-    all_heads: int, heads: int, rate: float, interpret: bool,
-) -> Array:  # fmt: skip
+    query: Float[Array, "B L D"],
+    key: Float[Array, "B L D"],
+    value: Float[Array, "B L D"],
+    ids: Int[Array, "B L"],
+    seed: Seed,
+    first: UInt32[Array, ""],
+    heads_shard: UInt32[Array, ""],
+    all_heads: int,
+    heads: int,
+    rate: float,
+    interpret: bool,
+) -> Float[Array, "B L D"]:
     """Pads the row to whole tiles and the heads to whole groups, and calls the kernels. `first` is the place of the first row in
     the whole batch, `heads_shard` says which part of all heads these are."""
     b, length, width = query.shape
@@ -101,9 +116,18 @@ def _on_tpu(
 
 
 def _on_gpu(
-    query: Array, key: Array, value: Array, ids: Array, seed: Array, first: Array, heads_shard: Array,
-    _: int, heads: int, rate: float, interpret: bool,
-) -> Array:  # fmt: skip
+    query: Float[Array, "B L D"],
+    key: Float[Array, "B L D"],
+    value: Float[Array, "B L D"],
+    ids: Int[Array, "B L"],
+    seed: Seed,
+    first: UInt32[Array, ""],
+    heads_shard: UInt32[Array, ""],
+    _: int,
+    heads: int,
+    rate: float,
+    interpret: bool,
+) -> Float[Array, "B L D"]:
     """Pads the row to whole blocks, and calls the kernels."""
     b, length, width = query.shape
     long = attention_gpu.padded_length(length)
@@ -113,33 +137,47 @@ def _on_gpu(
     return _attend(plan, *arrays, _padded_ids(ids, long), seeds)[:, :length]
 
 
-def _padded(x: Array, length: int, width: int) -> Array:
+def _padded(x: Float[Array, "B L D"], length: int, width: int) -> Float[Array, "B {length} {width}"]:
     return jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, width - x.shape[2])))
 
 
-def _padded_ids(ids: Array, length: int) -> Array:
-    """What is added sees and is seen by itself alone."""
+def _padded_ids(ids: Int[Array, "B L"], length: int) -> Int[Array, "B {length}"]:
+    """`ids` of a longer row, whose added tokens see each other alone."""
     return jnp.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=-1)
 
 
-def _kernels(plan: Plan | GpuPlan) -> Any:
+def _kernels(plan: Plan | GpuPlan) -> types.ModuleType:
     """The module whose `forward` and `backward` follow such a plan."""
     return attention_gpu if isinstance(plan, GpuPlan) else attention_tpu
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: Plan | GpuPlan, query: Array, key: Array, value: Array, ids: Array, seeds: Array) -> Array:
+def _attend(
+    plan: Plan | GpuPlan,
+    query: Float[Array, "B L D"],
+    key: Float[Array, "B L D"],
+    value: Float[Array, "B L D"],
+    ids: Int[Array, "B ..."],
+    seeds: Num[Array, " _"],
+) -> Float[Array, "B L D"]:
     return _kernels(plan).forward(plan, query, key, value, ids, seeds)[0]
 
 
 def _attend_forward(
-    plan: Plan | GpuPlan, query: Array, key: Array, value: Array, ids: Array, seeds: Array
-) -> tuple[Array, tuple]:
+    plan: Plan | GpuPlan,
+    query: Float[Array, "B L D"],
+    key: Float[Array, "B L D"],
+    value: Float[Array, "B L D"],
+    ids: Int[Array, "B ..."],
+    seeds: Num[Array, " _"],
+) -> tuple[Float[Array, "B L D"], tuple[Num[Array, " ..."], ...]]:
     context, sums = (checkpoint_name(x, SAVED) for x in _kernels(plan).forward(plan, query, key, value, ids, seeds))
     return context, (query, key, value, ids, seeds, context, sums)
 
 
-def _attend_backward(plan: Plan | GpuPlan, residuals: tuple, gradient: Array) -> tuple:
+def _attend_backward(
+    plan: Plan | GpuPlan, residuals: tuple[Num[Array, " ..."], ...], gradient: Float[Array, "B L D"]
+) -> tuple[Float[Array, "B L D"] | None, ...]:
     query, key, value, ids, seeds, context, sums = residuals
     return (*_kernels(plan).backward(plan, query, key, value, ids, seeds, context, sums, gradient), None, None)
 

@@ -18,16 +18,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax.model.kernels.attention_plan import LOG2E, MASKED_SCORE
-from bert_jax.model.layers import COLUMN, Array, mix, row_words
+from bert_jax.model.layers import COLUMN, mix, row_words
 from bert_jax.model.products import precision
 
 HEAD_WIDTHS = (16, 32, 64, 128)
@@ -36,6 +38,11 @@ SHORTEST = 16
 """The smallest side of a matrix that Triton multiplies."""
 TILE = 64
 """Rows longer than this are padded to multiples of it."""
+Ref = Any
+"""A reference to an array in memory, as Pallas hands it to a kernel."""
+Positions = Any
+"""Neighbouring positions of a row, `pl.ds(start, size)`."""
+State = TypeVar("State")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +76,7 @@ class GpuPlan:
         return self.head_width**-0.5 * LOG2E
 
 
-def tiles(kernel: str, length: int, head_width: int, dtype: Any) -> Tiles:
+def tiles(kernel: str, length: int, head_width: int, dtype: DTypeLike) -> Tiles:
     """What compiles without spilling registers (20 bytes at most, in float32) and with the shared memory that there is (72 of
     99 KiB on 8.6, 8.9 and 12.0; 129 of 227 on 10.0), for compute capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 at length 512;
     none of it was timed. Products of float32 take no matrix unit, and many more registers."""
@@ -88,9 +95,16 @@ def padded_length(length: int) -> int:
     return -(-length // TILE) * TILE if length > TILE else max(SHORTEST, 1 << (length - 1).bit_length())
 
 
-def forward(plan: GpuPlan, query: Array, key: Array, value: Array, ids: Array, seeds: Array) -> tuple[Array, Array]:
-    """query, key, value [B, L, H K], ids int32 [B, L], seeds uint32 [3] (the dropout seed, and the places of the first row and of
-    the first head among all) -> context [B, L, H K] and, for `backward`, log2 of the softmax's sum, float32 [B, H, L]."""
+def forward(
+    plan: GpuPlan,
+    query: Float[Array, "B L D"],
+    key: Float[Array, "B L D"],
+    value: Float[Array, "B L D"],
+    ids: Int[Array, "B L"],
+    seeds: UInt32[Array, " 3"],
+) -> tuple[Float[Array, "B L D"], Float[Array, "B H L"]]:
+    """The context and, for `backward`, log2 of the sums of the softmax, float32. `seeds` are the dropout seed, and the places of
+    the first row and of the first head among all."""
     wide, sums = _shapes(plan, query.dtype)
     call = _call(plan, _forward_kernel, "sums", ["block", "row", "row"], [("block", wide), ("sums", sums)])
     context, total = call(*_words(plan, seeds), ids, *(x.reshape(wide.shape) for x in (query, key, value)))
@@ -98,9 +112,17 @@ def forward(plan: GpuPlan, query: Array, key: Array, value: Array, ids: Array, s
 
 
 def backward(
-    plan: GpuPlan, query: Array, key: Array, value: Array, ids: Array, seeds: Array, context: Array, sums: Array, gradient: Array
-) -> tuple[Array, Array, Array]:
-    """The gradients of query, key and value [B, L, H K], from what `forward` was given and gave and the context's gradient."""
+    plan: GpuPlan,
+    query: Float[Array, "B L D"],
+    key: Float[Array, "B L D"],
+    value: Float[Array, "B L D"],
+    ids: Int[Array, "B L"],
+    seeds: UInt32[Array, " 3"],
+    context: Float[Array, "B L D"],
+    sums: Float[Array, "B H L"],
+    gradient: Float[Array, "B L D"],
+) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]]:
+    """The gradients of query, key and value, from the arguments and results of `forward` and the gradient of the context."""
     wide, _ = _shapes(plan, query.dtype)
     arrays = [x.reshape(wide.shape) for x in (query, key, value, gradient)]
     # sum over keys of weights x their gradient = context . its gradient; (1 - rate) because the kernels divide by it at the end
@@ -114,7 +136,7 @@ def backward(
     return q, k, v
 
 
-def _shapes(plan: GpuPlan, dtype: Any) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     """[B, L, H, K], and the softmax's sums."""
     b, length, heads = plan.rows, plan.length, plan.heads
     return (
@@ -123,8 +145,8 @@ def _shapes(plan: GpuPlan, dtype: Any) -> tuple[jax.ShapeDtypeStruct, jax.ShapeD
     )
 
 
-def _words(plan: GpuPlan, seeds: Array) -> list[Array]:
-    """For every query of these rows and heads [B, H, L] the uint32 from which `random_words` makes those of its scores, if there
+def _words(plan: GpuPlan, seeds: UInt32[Array, " 3"]) -> list[UInt32[Array, "B H L"]]:
+    """For every query of these rows and heads the word from which `random_words` makes those of its scores, if there
     is dropout. In a kernel they would be computed by every thread that needs them, which doubles the hash's instructions."""
     if not plan.rate:
         return []
@@ -161,27 +183,29 @@ def _call(
     )
 
 
-def _held(cut: Tiles) -> Any:
+def _held(cut: Tiles) -> Positions:
     """The positions of this program's block."""
     return pl.ds(pl.program_id(0) * cut.held, cut.held)
 
 
-def _pass_by(plan: GpuPlan, cut: Tiles, body: Callable[[Any, Any], Any], state: Any) -> Any:
+def _pass_by(plan: GpuPlan, cut: Tiles, body: Callable[[Positions, State], State], state: State) -> State:
     """body(positions, state) for all positions of a row, some at a time."""
     return jax.lax.fori_loop(0, plan.length // cut.passed, lambda i, state: body(pl.ds(i * cut.passed, cut.passed), state), state)
 
 
-def _places(positions: Any) -> Array:
-    """Positions `pl.ds(start, size)` as uint32 [size]."""
+def _places(positions: Positions) -> UInt32[Array, " _"]:
+    """The numbers of `positions`."""
     return jnp.asarray(positions.start, jnp.uint32) + jax.lax.iota(jnp.uint32, positions.size)
 
 
-def _read(words: Any, of: Any = slice(None)) -> Array | None:
+def _read(words: Ref | None, of: Positions | slice = slice(None)) -> UInt32[Array, " _"] | None:
     """The words in a ref, if there is one."""
     return None if words is None else words[of]
 
 
-def _kept(plan: GpuPlan, words: Array | None, keys: Any, transposed: bool) -> Array | None:
+def _kept(
+    plan: GpuPlan, words: UInt32[Array, " _"] | None, keys: Positions, transposed: bool
+) -> Bool[Array, "_ _"] | None:
     """What dropout keeps of a tile of scores [queries, keys], or [keys, queries]; None is all."""
     if words is None:
         return None
@@ -190,24 +214,24 @@ def _kept(plan: GpuPlan, words: Array | None, keys: Any, transposed: bool) -> Ar
     return mix(tile) >= np.uint32(round(plan.rate * 2**32))
 
 
-def _zeroed(x: Array, kept: Array | None) -> Array:
+def _zeroed(x: Float[Array, "*shape"], kept: Bool[Array, "*shape"] | None) -> Float[Array, "*shape"]:
     return x if kept is None else jnp.where(kept, x, 0.0)
 
 
-def _product(a: Array, b: Array, over: tuple[int, int]) -> Array:
+def _product(a: Float[Array, "_ _"], b: Float[Array, "_ _"], over: tuple[int, int]) -> Float[Array, "_ _"]:
     """a b summed over axis `over[0]` of a and `over[1]` of b, accumulated in float32."""
     contract = (((over[0],), (over[1],)), ((), ()))
     return jax.lax.dot_general(a, b, contract, precision=precision(a.dtype), preferred_element_type=jnp.float32)
 
 
 def _forward_kernel(
-    plan: GpuPlan, cut: Tiles, words: Any, ids: Any, query: Any, key: Any, value: Any, context: Any, sums: Any
+    plan: GpuPlan, cut: Tiles, words: Ref | None, ids: Ref, query: Ref, key: Ref, value: Ref, context: Ref, sums: Ref
 ) -> None:
     """A block of queries: query, context refs [block, K]; key, value [L, K]; ids [L]; sums [block]."""
     held = _held(cut)
     of_query, of_queries, word = query[...], ids[held], _read(words)
 
-    def of_keys(keys: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def of_keys(keys: Positions, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         before, total, out = state
         scores = _product(of_query, key[keys], (1, 1)) * plan.scale
         scores = jnp.where(of_queries[:, None] == ids[keys][None, :], scores, MASKED_SCORE)
@@ -225,14 +249,14 @@ def _forward_kernel(
 
 
 def _query_kernel(
-    plan: GpuPlan, cut: Tiles, words: Any, ids: Any, query: Any, key: Any, value: Any, gradient: Any, sums: Any, drift: Any,
-    of_query: Any,
+    plan: GpuPlan, cut: Tiles, words: Ref | None, ids: Ref, query: Ref, key: Ref, value: Ref, gradient: Ref, sums: Ref,
+    drift: Ref, of_query: Ref,
 ) -> None:  # fmt: skip
     """The gradient of a block of queries: query, gradient, of_query refs [block, K]; key, value [L, K]; sums, drift [block]."""
     held = _held(cut)
     q, g, of_queries, total, flow, word = query[...], gradient[...], ids[held], sums[...], drift[...], _read(words)
 
-    def of_keys(keys: Any, out: Array) -> Array:
+    def of_keys(keys: Positions, out: Array) -> Array:
         k, same = key[keys], of_queries[:, None] == ids[keys][None, :]
         scores = _product(q, k, (1, 1)) * plan.scale - total[:, None]
         weights = jnp.exp2(jnp.where(same, scores, MASKED_SCORE))
@@ -244,15 +268,15 @@ def _query_kernel(
 
 
 def _key_kernel(
-    plan: GpuPlan, cut: Tiles, words: Any, ids: Any, query: Any, key: Any, value: Any, gradient: Any, sums: Any, drift: Any,
-    of_key: Any, of_value: Any,
+    plan: GpuPlan, cut: Tiles, words: Ref | None, ids: Ref, query: Ref, key: Ref, value: Ref, gradient: Ref, sums: Ref,
+    drift: Ref, of_key: Ref, of_value: Ref,
 ) -> None:  # fmt: skip
     """The gradients of a block of keys and their values: key, value, of_key, of_value refs [block, K]; query, gradient [L, K];
     sums, drift [L]. Tiles of scores are [keys, queries], so both products take them as they are."""
     held = _held(cut)
     k, v, of_keys = key[...], value[...], ids[held]
 
-    def of_queries(queries: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def of_queries(queries: Positions, state: tuple[Array, Array]) -> tuple[Array, Array]:
         q, g, same = query[queries], gradient[queries], of_keys[:, None] == ids[queries][None, :]
         scores = _product(k, q, (1, 1)) * plan.scale - sums[queries][None, :]
         weights = jnp.exp2(jnp.where(same, scores, MASKED_SCORE))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 MASKED_SCORE = -1e9
 """The original adds -10,000, which leaks a little attention to padding; a `where` with this leaks exactly none in float32."""
@@ -85,7 +85,7 @@ def padded_length(length: int) -> int:
     return -(-length // multiple) * multiple
 
 
-def vmem_bytes(plan: Plan, dtype: Any) -> int:
+def vmem_bytes(plan: Plan, dtype: DTypeLike) -> int:
     """About the vector memory that the backward kernel takes, from above (the forward one takes less).
 
     Eight arrays [rows, length, lanes] of a grid step, each twice, since the next step's travel meanwhile; the sum of the queries'

@@ -16,18 +16,29 @@ scheduler keeps nearly to the order of the program: products of the next tiles f
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
 
 from bert_jax.model.kernels.attention_plan import KEYS, LANES, LOG2E, MASKED_SCORE, Plan, vmem_bytes
-from bert_jax.model.layers import Array, mix, random_words
+from bert_jax.model.layers import mix, random_words
 from bert_jax.model.products import precision
+
+Ref = Any
+"""A reference to an array on the chip, as Pallas hands it to a kernel."""
+Positions = Any
+"""Neighbouring positions of a row: a slice, or `pl.ds(start, size)`."""
+Index = int | Int[Array, ""]
+"""The number of a block: of a loop, or a constant where there is one block alone."""
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+State = TypeVar("State")
 
 AHEAD_FORWARD, AHEAD_BACKWARD = 4, 2
 """Tiles whose first products are issued before they are needed."""
@@ -35,17 +46,34 @@ VMEM_LEAST = 16 << 20
 """Bytes that a kernel may take on any chip. It asks for more only where it needs more: XLA keeps its own arrays in the rest."""
 
 
-def forward(plan: Plan, query: Array, key: Array, value: Array, ids: Array, seeds: Array) -> tuple[Array, Array]:
-    """query, key, value [B, L, D], ids int32 [B, 1, L], seeds int32 [4] -> context [B, L, D] and, for `backward`,
-    log2 of the softmax's sum, float32 [B, groups, heads of a group, L]."""
+def forward(
+    plan: Plan,
+    query: Float[Array, "B L D"],
+    key: Float[Array, "B L D"],
+    value: Float[Array, "B L D"],
+    ids: Int[Array, "B 1 L"],
+    seeds: Int[Array, " 4"],
+) -> Sequence[Float[Array, " ..."]]:
+    """The context [B, L, D] and, for `backward`, log2 of the sums of the softmax, float32 [B, G, J, L].
+
+    `seeds` are the dropout seed, the places of the first row and of the first group among all, and the number of groups.
+    """
     wide, statistics = _specs(plan)
     return _call(plan, _forward_kernel, 3 * [wide], [wide, statistics], [])(seeds, ids, query, key, value)
 
 
 def backward(
-    plan: Plan, query: Array, key: Array, value: Array, ids: Array, seeds: Array, context: Array, sums: Array, gradient: Array
-) -> tuple[Array, Array, Array]:
-    """The gradients of query, key and value [B, L, D], from what `forward` was given and gave and the context's gradient."""
+    plan: Plan,
+    query: Float[Array, "B L D"],
+    key: Float[Array, "B L D"],
+    value: Float[Array, "B L D"],
+    ids: Int[Array, "B 1 L"],
+    seeds: Int[Array, " 4"],
+    context: Float[Array, "B L D"],
+    sums: Float[Array, "B G J L"],
+    gradient: Float[Array, "B L D"],
+) -> Sequence[Float[Array, "B L D"]]:
+    """The gradients of query, key and value, from the arguments and results of `forward` and the gradient of the context."""
     wide, statistics = _specs(plan)
     scratch = [pltpu.VMEM((plan.length, plan.lanes), jnp.float32)] if plan.blocks > 1 else []
     call = _call(plan, _backward_kernel, 5 * [wide] + [statistics], 3 * [wide], scratch)
@@ -64,7 +92,7 @@ def _specs(plan: Plan) -> tuple[tuple, tuple]:
 def _call(plan: Plan, kernel: Callable, inputs: list, outputs: list, scratch: list) -> Callable:
     rows, groups = plan.step
 
-    def call(seeds: Array, ids: Array, *arrays: Array) -> Any:
+    def call(seeds: Int[Array, " 4"], ids: Int[Array, "B 1 L"], *arrays: Float[Array, " ..."]) -> Sequence[Float[Array, " ..."]]:
         return pl.pallas_call(
             functools.partial(kernel, plan),
             grid=(plan.rows // rows, plan.groups // groups),
@@ -94,7 +122,7 @@ class Dropout:
     operations a score, more than all the rest. Interpreted, they come from that hash.
     """
 
-    def __init__(self, plan: Plan, seeds: Any):
+    def __init__(self, plan: Plan, seeds: Ref):
         self.plan, self.drawn = plan, 0
         rows, groups = plan.step
         layer, first_row, first_group, all_groups = (seeds[i].astype(jnp.uint32) for i in range(4))
@@ -102,7 +130,7 @@ class Dropout:
         self.word_of_layer = layer
         self.step = (first_row + row.astype(jnp.uint32)) * all_groups + first_group + group.astype(jnp.uint32)
 
-    def start(self, unit: int, i: Any, j: Any) -> None:
+    def start(self, unit: int, i: Index, j: Index) -> None:
         """Begins the stream of a block (i, j) of a row and group, `unit`; where a row is one block, the step's only stream."""
         if not self.plan.rate or (self.plan.blocks == 1 and self.drawn):
             return
@@ -121,32 +149,32 @@ class Dropout:
         threshold = np.int32(round(self.plan.rate * 65536) * 65536 - (1 << 31))
         upper, lower = words >= threshold, (words << 16) >= threshold
 
-        def zeroed(x: Array) -> Array:
+        def zeroed(x: Float[Array, "_ _"]) -> Float[Array, "_ _"]:
             return jnp.concatenate([jnp.where(upper, x[:half], 0.0), jnp.where(lower, x[half:], 0.0)], axis=0)
 
         return zeroed
 
-    def _words(self, shape: tuple[int, int]) -> Array:
+    def _words(self, shape: tuple[int, int]) -> Int[Array, "_ _"]:
         if not self.plan.interpret:
             return pltpu.prng_random_bits(shape)
         return random_words(mix(self.word + np.uint32(self.drawn)), shape).astype(jnp.int32)
 
 
-def _product(a: Array, b: Array, over: tuple[int, int]) -> Array:
+def _product(a: Float[Array, "_ _"], b: Float[Array, "_ _"], over: tuple[int, int]) -> Float[Array, "_ _"]:
     """a b summed over axis `over[0]` of a and `over[1]` of b, accumulated in float32."""
     contract = (((over[0],), (over[1],)), ((), ()))
     return jax.lax.dot_general(a, b, contract, precision=precision(a.dtype), preferred_element_type=jnp.float32)
 
 
-def _each_head(plan: Plan, x: Array) -> list[Array]:
-    """x [T, lanes] once for each head, the other heads' lanes zero."""
+def _each_head(plan: Plan, x: Float[Array, "L D"]) -> list[Float[Array, "L D"]]:
+    """The lanes of a group for some tokens, once for each head, the other heads' lanes zero."""
     if plan.heads == 1:
         return [x]
     lane, width = jax.lax.broadcasted_iota(jnp.int32, (1, plan.lanes), 1), plan.head_width
     return [jnp.where((lane >= h * width) & (lane < (h + 1) * width), x, jnp.zeros((), x.dtype)) for h in range(plan.heads)]
 
 
-def _same_example(plan: Plan, ids: Any, queries: Any, keys: Any) -> Callable[[int, int, Array], Array]:
+def _same_example(plan: Plan, ids: Ref, queries: Positions, keys: Positions) -> Callable[[int, int, Array], Array]:
     """A function that masks the tile of scores at (query, key) of a block; ids [1, L]."""
     of_queries = ids[:, queries]
     down = jnp.broadcast_to(ids[:, keys], (LANES, plan.block)).T
@@ -159,7 +187,7 @@ def _same_example(plan: Plan, ids: Any, queries: Any, keys: Any) -> Callable[[in
     return masked
 
 
-def _ahead(items: list, by: int, start: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+def _ahead(items: list[Item], by: int, start: Callable[[Item], Made]) -> Iterator[tuple[Item, Made]]:
     """(item, start(item)) for each, with `start` called `by` items early."""
     started = [start(item) for item in items[:by]]
     for i, item in enumerate(items):
@@ -168,22 +196,22 @@ def _ahead(items: list, by: int, start: Callable[[Any], Any]) -> Iterator[tuple[
         yield item, started.pop(0)
 
 
-def _loop(times: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
+def _loop(times: int, body: Callable[[Index, State], State], state: State) -> State:
     """body(i, state) for each i; a single trip is no loop, and its `i` a constant."""
     return body(0, state) if times == 1 else jax.lax.fori_loop(0, times, body, state)
 
 
-def _span(plan: Plan, i: Any) -> Any:
+def _span(plan: Plan, i: Index) -> Positions:
     """The positions of block `i`."""
     return slice(0, plan.block) if isinstance(i, int) else pl.ds(pl.multiple_of(i * plan.block, plan.block), plan.block)
 
 
-def _scaled(plan: Plan, query: Array) -> Array:
+def _scaled(plan: Plan, query: Float[Array, "Q D"]) -> Float[Array, "Q D"]:
     """Queries whose products are scores in units of log 2, the only exponential that the hardware has."""
     return query * np.asarray(plan.head_width**-0.5 * LOG2E, query.dtype)
 
 
-def _forward_kernel(plan: Plan, seeds: Any, ids: Any, query: Any, key: Any, value: Any, context: Any, sums: Any) -> None:
+def _forward_kernel(plan: Plan, seeds: Ref, ids: Ref, query: Ref, key: Ref, value: Ref, context: Ref, sums: Ref) -> None:
     dropout = Dropout(plan, seeds)
     for row in range(query.shape[0]):
         for group in range(query.shape[2] // plan.lanes):
@@ -193,16 +221,16 @@ def _forward_kernel(plan: Plan, seeds: Any, ids: Any, query: Any, key: Any, valu
 
 
 def _forward_row(
-    plan: Plan, dropout: Dropout, unit: int, ids: Any, query: Any, key: Any, value: Any, context: Any, sums: Any
+    plan: Plan, dropout: Dropout, unit: int, ids: Ref, query: Ref, key: Ref, value: Ref, context: Ref, sums: Ref
 ) -> None:
     """One row of one group: query, key, value, context refs [L, lanes], ids [1, L], sums [heads, L]."""
     h_w = plan.head_width
 
-    def of_queries(i: Any, _: None) -> None:
+    def of_queries(i: Index, _: None) -> None:
         queries = _span(plan, i)
         heads = _each_head(plan, _scaled(plan, query[queries]))
 
-        def of_keys(j: Any, state: dict) -> dict:
+        def of_keys(j: Index, state: dict) -> dict:
             dropout.start(unit, i, j)
             keys = _span(plan, j)
             of_key, of_value, masked = key[keys], value[keys].T, _same_example(plan, ids, queries, keys)
@@ -245,8 +273,8 @@ def _nothing_seen(plan: Plan) -> dict:
 
 
 def _backward_kernel(
-    plan: Plan, seeds: Any, ids: Any, query: Any, key: Any, value: Any, context: Any, gradient: Any, sums: Any,
-    of_query: Any, of_key: Any, of_value: Any, *scratch: Any,
+    plan: Plan, seeds: Ref, ids: Ref, query: Ref, key: Ref, value: Ref, context: Ref, gradient: Ref, sums: Ref,
+    of_query: Ref, of_key: Ref, of_value: Ref, *scratch: Ref,
 ) -> None:  # fmt: skip
     dropout = Dropout(plan, seeds)
     for row in range(query.shape[0]):
@@ -258,7 +286,7 @@ def _backward_kernel(
 
 
 def _backward_row(
-    plan: Plan, dropout: Dropout, unit: int, ids: Any, sums: Any, inputs: list, outputs: list, scratch: Any = None
+    plan: Plan, dropout: Dropout, unit: int, ids: Ref, sums: Ref, inputs: list[Ref], outputs: list[Ref], scratch: Ref = None
 ) -> None:
     """One row of one group: `inputs` and `outputs` refs [L, lanes]; `scratch` [L, lanes] adds up the queries' gradient over the
     blocks of keys."""
@@ -267,10 +295,10 @@ def _backward_row(
     if scratch is not None:
         scratch[...] = jnp.zeros_like(scratch)
 
-    def of_keys(j: Any, _: None) -> None:
+    def of_keys(j: Index, _: None) -> None:
         keys = _span(plan, j)
 
-        def of_queries(i: Any, totals: dict) -> dict:
+        def of_queries(i: Index, totals: dict) -> dict:
             dropout.start(unit, i, j)
             totals = totals | _backward_block(plan, dropout, ids, sums, inputs, _span(plan, i), keys, totals)
             of_query = _whole(plan, totals, "query", plan.queries).T
@@ -298,7 +326,7 @@ def _whole(plan: Plan, parts: dict, name: str, size: int) -> Array:
 
 
 def _backward_block(
-    plan: Plan, dropout: Dropout, ids: Any, sums: Any, inputs: list, queries: Any, keys: Any, totals: dict
+    plan: Plan, dropout: Dropout, ids: Ref, sums: Ref, inputs: list[Ref], queries: Positions, keys: Positions, totals: dict
 ) -> dict:
     """Adds a block's share to `totals`: ("query" | "key" | "value", first position, head) -> [head width, positions]."""
     query, key, value, context, gradient = inputs

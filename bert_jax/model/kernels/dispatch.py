@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractDevice, Mesh
+from jax.typing import DTypeLike
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
@@ -120,7 +120,7 @@ def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh) -> str:
     return f"attention: {'; '.join(parts)}; residual norm: {of_norm}"
 
 
-def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: Any) -> str | None:
+def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
     """Why no kernel computes attention on a device of that platform and kind, as a clause, or None where one does."""
     if platform not in ("tpu", "gpu"):
         return f"fused attention is for TPUs and GPUs, and this is a {platform}"
@@ -141,7 +141,7 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
     )
 
 
-def no_residual_norm_kernel(platform: str, width: int, dtype: Any) -> str | None:
+def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str | None:
     """Why no kernel computes LayerNorm(x + dropout(y)) of rows of `width` on a device of that platform, as a clause, or None
     where one does."""
     if platform != "tpu":
@@ -149,7 +149,7 @@ def no_residual_norm_kernel(platform: str, width: int, dtype: Any) -> str | None
     return unsupported_width(width, dtype)
 
 
-def unsupported_heads(platform: str, head_width: int, dtype: Any) -> str | None:
+def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str | None:
     """Why the kernel of attention for "tpu" or "gpu" does not compute heads of that width and dtype, as a clause, or None."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"fused attention computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
@@ -160,7 +160,7 @@ def unsupported_heads(platform: str, head_width: int, dtype: Any) -> str | None:
     return None
 
 
-def unsupported_width(width: int, dtype: Any) -> str | None:
+def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
     """Why the fused residual norm does not compute rows of that width and dtype, as a clause, or None."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the fused residual norm computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"

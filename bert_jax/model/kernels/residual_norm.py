@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int, Shaped, UInt32
 
 from bert_jax.model.kernels import residual_norm_tpu
 from bert_jax.model.kernels.dispatch import unsupported_width
 from bert_jax.model.kernels.residual_norm_tpu import LANES, NormPlan
-from bert_jax.model.layers import Array, row_words
+from bert_jax.model.layers import Seed, row_words
 from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes
 
 AXES = ("batch", "length", None)
@@ -23,22 +23,22 @@ AXES = ("batch", "length", None)
 
 
 def fused_residual_norm(
-    x: Array,
-    y: Array,
-    scale: Array,
-    bias: Array,
+    x: Float[Array, "B L D"],
+    y: Float[Array, "B L D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
     *,
     rate: float,
-    seed: Array | None,
+    seed: Seed | None,
     epsilon: float,
-    positions: Array | None = None,
+    positions: Int[Array, "B L"] | None = None,
     interpret: bool = False,
-) -> Array:
+) -> Float[Array, "B L D"]:
     """LayerNorm(x + dropout(y)): what `plain_residual_norm` computes, on a TPU.
 
-    x, y [B, L, D] in bfloat16 or float32; scale, bias float32 [D]; rate, seed and positions as for `layers.dropout`, and the
-    same elements are dropped, on any mesh. Returns [B, L, D]. All arithmetic is in float32; the sum and the result are rounded
-    to the dtype of x, and so are the gradients. The sum is kept for the backward pass, which draws the words of dropout again.
+    x and y are in bfloat16 or float32; rate, seed and positions are as for `layers.dropout`, and the same elements are dropped,
+    on any mesh. All arithmetic is in float32; the sum and the result are rounded to the dtype of x, and so are the gradients. The
+    sum is kept for the backward pass, which draws the words of dropout again.
     Under a mesh each device runs the kernels on its own rows. `interpret` runs them on any platform, slowly, for tests.
 
     Raises ValueError for rows that the kernel does not compute; `dispatch.choose_residual_norm` says what runs where.
@@ -64,19 +64,20 @@ class _Call:
     rate: float
     epsilon: float
     interpret: bool
-    rows: Any
+    rows: tuple[str, ...] | None
     """The mesh axes over which rows are split, an entry of a PartitionSpec."""
     split: frozenset[str]
     """The mesh axes that are not manual yet; none on a single device."""
 
-    def plan(self, x: Array) -> NormPlan:
-        """For rows [b, L, D] of one device."""
-        b, length, width = x.shape
-        rows = -(-b * length // LANES) * LANES
+    def plan(self, x: Float[Array, "B L D"]) -> NormPlan:
+        """For the rows of one device."""
+        batch, length, width = x.shape
+        rows = -(-batch * length // LANES) * LANES
         return NormPlan(rows, width, width * x.dtype.itemsize, self.rate, self.epsilon, self.interpret)
 
     def on_each_device(self, function: Callable, arrays: int, vectors: int, results: int, sums: int) -> Callable:
-        """`function` of `arrays` [b, L, ...] and `vectors` [D], which gives as many of each, on every device's own rows."""
+        """`function` of so many `arrays` [B, L, ...] and `vectors` [D] on every device's own rows; it returns `results` arrays
+        and `sums` vectors."""
         if not self.split:
             return function
         wide, whole = PartitionSpec(self.rows), PartitionSpec()
@@ -89,12 +90,30 @@ class _Call:
         )
 
 
+Residuals = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, " D"]]
+"""What the backward pass reads: the words of dropout, x + dropout(y), and the scale."""
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _residual_norm(call: _Call, words: Array, x: Array, y: Array, scale: Array, bias: Array) -> Array:
+def _residual_norm(
+    call: _Call,
+    words: UInt32[Array, "B L"],
+    x: Float[Array, "B L D"],
+    y: Float[Array, "B L D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
+) -> Float[Array, "B L D"]:
     return _forward(call, words, x, y, scale, bias)[0]
 
 
-def _forward(call: _Call, words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
+def _forward(
+    call: _Call,
+    words: UInt32[Array, "B L"],
+    x: Float[Array, "B L D"],
+    y: Float[Array, "B L D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
+) -> tuple[Float[Array, "B L D"], Residuals]:
     def local(words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
         plan = call.plan(x)
         z, out = residual_norm_tpu.forward(plan, _flat(words, plan), _flat(x, plan), _flat(y, plan), scale, bias)
@@ -104,7 +123,7 @@ def _forward(call: _Call, words: Array, x: Array, y: Array, scale: Array, bias: 
     return out, (words, z, scale)
 
 
-def _backward(call: _Call, residuals: tuple, gradient: Array) -> tuple:
+def _backward(call: _Call, residuals: Residuals, gradient: Float[Array, "B L D"]) -> tuple[Float[Array, " ..."] | None, ...]:
     def local(words: Array, z: Array, gradient: Array, scale: Array) -> tuple[Array, ...]:
         plan = call.plan(z)
         flat_words, flat_z, flat_gradient = (_flat(array, plan) for array in (words, z, gradient))
@@ -120,11 +139,11 @@ def _backward(call: _Call, residuals: tuple, gradient: Array) -> tuple:
 _residual_norm.defvjp(_forward, _backward)
 
 
-def _flat(x: Array, plan: NormPlan) -> Array:
-    """[b, L, ...] -> [rows of the plan, ...], with zeros behind."""
+def _flat(x: Shaped[Array, "B L *shape"], plan: NormPlan) -> Shaped[Array, R *shape]:
+    """The tokens of all rows as one axis, with zeros behind up to the rows of the plan."""
     flat = x.reshape(-1, *x.shape[2:])
     return jnp.pad(flat, ((0, plan.rows - len(flat)), *((0, 0),) * (flat.ndim - 1)))
 
 
-def _like(x: Array, flat: Array) -> Array:
+def _like(x: Float[Array, "B L D"], flat: Float[Array, "R D"]) -> Float[Array, "B L D"]:
     return flat[: x.shape[0] * x.shape[1]].reshape(x.shape)

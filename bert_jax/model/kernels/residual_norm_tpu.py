@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,8 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, UInt32
 
-from bert_jax.model.layers import COLUMN, Array, mix
+from bert_jax.model.layers import COLUMN, mix
+
+Ref = Any
+"""A reference to an array on the chip, as Pallas hands it to a kernel."""
+Rows = Any
+"""Neighbouring rows, `pl.ds(start, size)`."""
 
 LANES = 128
 PIECE = 16
@@ -52,24 +59,39 @@ class NormPlan:
         return LANES * max(n for n in range(1, tiles + 1) if tiles % n == 0 and n <= max(1, most))
 
 
-def forward(plan: NormPlan, words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
-    """words uint32 [rows], x, y [rows, width], scale, bias float32 [width] -> z = x + dropout(y) and LayerNorm(z), like x."""
+def forward(
+    plan: NormPlan,
+    words: UInt32[Array, " R"],
+    x: Float[Array, "R D"],
+    y: Float[Array, "R D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
+) -> tuple[Float[Array, "R D"], Float[Array, "R D"]]:
+    """z = x + dropout(y) and LayerNorm(z), in the dtype of x."""
     z, out = _call(plan, _forward_kernel, words, [x, y], [scale, bias], results=2)
     return z, out
 
 
-def backward(plan: NormPlan, words: Array, z: Array, g: Array, scale: Array) -> tuple[Array, Array, Array, Array]:
-    """What `forward` was given and gave, and the gradient of the LayerNorm [rows, width] -> the gradients of x and y, like it,
-    of scale and bias, float32 [width]."""
+def backward(
+    plan: NormPlan, words: UInt32[Array, " R"], z: Float[Array, "R D"], g: Float[Array, "R D"], scale: Float[Array, " D"]
+) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
+    """The gradients of x and y, and of scale and bias (float32), from arguments and results of `forward` and the gradient `g` of
+    the LayerNorm."""
     *arrays, sums = _call(plan, _backward_kernel, words, [z, g], [scale], results=2 if plan.rate else 1, sums=2)
     dscale, dbias = sums.sum(0)
     return arrays[0], arrays[-1], dscale, dbias
 
 
 def _call(
-    plan: NormPlan, kernel: Callable, words: Array, arrays: list[Array], vectors: list[Array], results: int, sums: int = 0
-) -> Any:
-    """`kernel` on every block of rows: `results` arrays [rows, width], and `sums` if any: float32 [steps, sums, width]."""
+    plan: NormPlan,
+    kernel: Callable[..., None],
+    words: UInt32[Array, " R"],
+    arrays: list[Float[Array, "R D"]],
+    vectors: list[Float[Array, " D"]],
+    results: int,
+    sums: int = 0,
+) -> Sequence[Float[Array, " ..."]]:
+    """`kernel` on every block of rows: `results` arrays [R, D], and `sums` if any: float32 [grid steps, sums, D]."""
     block, width, steps = plan.block, plan.width, plan.rows // plan.block
     wide = pl.BlockSpec((block, width), lambda i: (i, 0))
     whole = pl.BlockSpec((1, width), lambda i: (0, 0))
@@ -90,7 +112,7 @@ def _call(
     )(*drawn, *arrays, *(v.astype(jnp.float32).reshape(1, width) for v in vectors))
 
 
-def _dropout(plan: NormPlan, refs: tuple) -> tuple[Callable[[Any, Array], Array], tuple]:
+def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Array], Array], tuple[Ref, ...]]:
     """A function that drops of any piece (its rows, float32 [PIECE, width]), and the kernel's other arguments."""
     if not plan.rate:
         return lambda rows, x: x, refs
@@ -99,7 +121,7 @@ def _dropout(plan: NormPlan, refs: tuple) -> tuple[Callable[[Any, Array], Array]
     for i in range(0, plan.block, LANES):
         turned[i : i + LANES] = jnp.broadcast_to(words[0, :, i : i + LANES].astype(jnp.int32), (LANES, LANES)).T + lane
 
-    def drop(rows: Any, x: Array) -> Array:
+    def drop(rows: Rows, x: Float[Array, "R D"]) -> Float[Array, "R D"]:
         first = turned[rows].astype(jnp.uint32)
         with np.errstate(over="ignore"):
             steps = [np.uint32(column) * COLUMN for column in range(0, plan.width, LANES)]
@@ -109,10 +131,10 @@ def _dropout(plan: NormPlan, refs: tuple) -> tuple[Callable[[Any, Array], Array]
     return drop, tuple(others)
 
 
-def _forward_kernel(plan: NormPlan, *refs: Any) -> None:
+def _forward_kernel(plan: NormPlan, *refs: Ref) -> None:
     drop, (x, y, scale, bias, z, out) = _dropout(plan, refs)
 
-    def piece(rows: Any) -> None:
+    def piece(rows: Rows) -> None:
         total = x[rows].astype(jnp.float32) + drop(rows, y[rows].astype(jnp.float32) * _inverse(plan, y.dtype))
         z[rows] = total.astype(z.dtype)
         deviation, centred = _statistics(plan, z[rows].astype(jnp.float32))
@@ -121,11 +143,11 @@ def _forward_kernel(plan: NormPlan, *refs: Any) -> None:
     _each_piece(plan, piece)
 
 
-def _backward_kernel(plan: NormPlan, *refs: Any) -> None:
+def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
     drop, (z, g, scale, *gradients, sums, of_scale, of_bias) = _dropout(plan, refs)
     of_scale[...], of_bias[...] = jnp.zeros_like(of_scale), jnp.zeros_like(of_bias)
 
-    def piece(rows: Any) -> None:
+    def piece(rows: Rows) -> None:
         deviation, centred = _statistics(plan, z[rows].astype(jnp.float32))
         gradient = g[rows].astype(jnp.float32)
         of_bias[...] += _eights(gradient)
@@ -142,24 +164,24 @@ def _backward_kernel(plan: NormPlan, *refs: Any) -> None:
     sums[0] = jnp.concatenate([of[...].sum(0, keepdims=True) for of in (of_scale, of_bias)])
 
 
-def _eights(x: Array) -> Array:
-    """[PIECE, width] -> [8, width]: rows that stand in the same sublane, summed, which takes one addition for each tile."""
+def _eights(x: Float[Array, "R D"]) -> Float[Array, "8 D"]:
+    """Rows of a piece that stand in the same sublane, summed, which takes one addition for each tile."""
     return x.reshape(PIECE // 8, 8, -1).sum(0)
 
 
-def _inverse(plan: NormPlan, dtype: Any) -> np.float32:
-    """What is kept is multiplied by this: 1 / (1 - rate) in `dtype`."""
+def _inverse(plan: NormPlan, dtype: DTypeLike) -> np.float32:
+    """1 / (1 - rate) in `dtype`, by which dropout multiplies the elements that it keeps."""
     return np.float32(np.asarray(1.0 / (1.0 - plan.rate), dtype))
 
 
-def _statistics(plan: NormPlan, z: Array) -> tuple[Array, Array]:
-    """z float32 [PIECE, width] -> 1 / the standard deviation of every row [PIECE, 1], and z less its mean."""
+def _statistics(plan: NormPlan, z: Float[Array, "R D"]) -> tuple[Float[Array, "R 1"], Float[Array, "R D"]]:
+    """1 / the standard deviation of every row, and z less its mean, float32."""
     centred = z - z.mean(-1, keepdims=True)
     return jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + plan.epsilon), centred
 
 
-def _each_piece(plan: NormPlan, do: Callable[[Any], None]) -> None:
-    def one(i: Any, _: None) -> None:
+def _each_piece(plan: NormPlan, do: Callable[[Rows], None]) -> None:
+    def one(i: Array, _: None) -> None:
         do(pl.ds(pl.multiple_of(i * PIECE, PIECE), PIECE))
 
     jax.lax.fori_loop(0, plan.block // PIECE, one, None, unroll=UNROLL)

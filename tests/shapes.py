@@ -1,0 +1,68 @@
+"""The check of shapes that `conftest.py` puts around the functions of the package, by jaxtyping's import hook and beartype."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jaxtyping
+import numpy as np
+
+ALWAYS, THEN_EVERY = 50, 100
+"""A function's first calls are all checked, later ones now and then: a check takes 0.1 ms, and some are called 100,000 times."""
+_jaxtyped = jaxtyping.jaxtyped
+
+
+def check_shapes(modules: Sequence[str]) -> None:
+    """Lets calls of functions in `modules` that are imported from now on be checked against the shapes and dtypes in their
+    signatures. The hook decorates every function by `jaxtyping.jaxtyped`; functions without a shape are then spared."""
+    jaxtyping.jaxtyped = _decorated
+    jaxtyping.Array = jax.Array | np.ndarray | np.generic  # JAX's functions take all three where they are not compiled
+    jaxtyping.install_import_hook(modules, "beartype.beartype")
+
+
+def _decorated(function: Any = None, *, typechecker: Any) -> Any:
+    if function is None:
+        return functools.partial(_decorated, typechecker=typechecker)
+    if inspect.isclass(function):
+        tree = hasattr(function, "_flax_dataclass")  # its leaves may be anything: shapes, shardings
+        if "__dataclass_fields__" in vars(function) and not tree and _says_a_shape(function):
+            function.__init__ = _sampled(function.__init__, typechecker)
+        return function
+    within = "<locals>" in function.__qualname__  # made anew at every call of what it is in: the check would cost more than it
+    return function if within or not _says_a_shape(function) else _sampled(function, typechecker)
+
+
+def _sampled(function: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
+    checked, calls = _jaxtyped(function, typechecker=typechecker), 0
+
+    @functools.wraps(function)
+    def sampled(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return (checked if calls <= ALWAYS or calls % THEN_EVERY == 0 else function)(*args, **kwargs)
+
+    return sampled
+
+
+def _says_a_shape(annotated: Any) -> bool:
+    """Whether an annotation of a function, or of a field, holds a jaxtyping one; a name that is not defined yet holds none."""
+    names = inspect.getmodule(annotated).__dict__ if inspect.isclass(annotated) else annotated.__globals__
+    for annotation in inspect.get_annotations(annotated).values():
+        try:
+            found = eval(annotation, names) if isinstance(annotation, str) else annotation
+        except NameError:
+            continue
+        if _holds_a_shape(found):
+            return True
+    return False
+
+
+def _holds_a_shape(annotation: Any) -> bool:
+    if inspect.isclass(annotation) and issubclass(annotation, jaxtyping.AbstractArray):
+        return True
+    return any(map(_holds_a_shape, typing.get_args(annotation)))
