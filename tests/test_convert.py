@@ -282,7 +282,7 @@ def test_the_first_layers_are_kept(model, tmp_path):
 def test_another_vocabulary_is_inferred_or_stated_to_be_cased(model, tmp_path):
     lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "france"]
     (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match="say --lowercase or --cased"):
+    with pytest.raises(UserError, match="give --lowercase or --cased"):
         convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'vocab.txt'}")
     convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'vocab.txt'}", "--lowercase")
     read = import_model(tmp_path / "m")

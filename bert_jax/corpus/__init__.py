@@ -1,30 +1,30 @@
-"""Raw text to tokenised documents. Run as `python -m bert_jax.corpus`. No jax in this folder.
+"""Converts raw text to tokenised documents. Run as `python -m bert_jax.corpus`. This folder does not import jax.
 
 In: text, JSON lines, tfds data sets. Out: a corpus directory, memory-mapped by `open_corpus`.
 
-    sources.py               what is read, and how it is cut into shards
-    catalogue.py             tfds data sets by name
+    sources.py               sources of text, and their division into shards
+    catalogue.py             finds or fetches tfds data sets by name
     records.py               a tfds data set as a source of text, without TensorFlow
-    embedded/                the embedded corpus: a tfds builder over the docstrings that Python installations hold
+    embedded/                the embedded corpus: a tfds builder over the docstrings of the installed packages
     layouts.py               which line breaks end a sentence, a paragraph or a document
     reading.py               bytes to documents
-    cleaning.py              a document's lines to sentences; what is not text is dropped and counted
+    cleaning.py              a document's lines to sentences; drops and counts lines and documents that are not text
     sentences.py             running text to sentences
     tokenizer.py             Tokenizer, and the identity of its vocabulary
     wordpiece.py             WordPiece with the original's text rules
     unigram.py               SentencePiece
-    rust_tokenizer.py        the same tokenizers as objects of the library `tokenizers`
+    rust_tokenizer.py        converts a tokenizer to the `tokenizers` library
     tokenizer_files.py       vocab.txt, tokenizer.json and the other files of a tokenizer
-    hub.py                   the vocabulary that a name means: a file, a workdir, a corpus, a model on the hub
-    vocabulary_training.py   a new vocabulary from the corpus
-    files.py                 files that are written whole or not at all
-    workers.py               worker processes
-    shard.py                 one shard: read, cleaned, tokenised and written by one worker
-    heldout.py               which documents are held out, and changing that without tokenising anew
-    build.py                 all shards, over processes and hosts; then the manifest
-    survey.py                counts over a finished corpus
+    hub.py                   resolves the name of a vocabulary: a file, a workdir, a corpus, a model on the hub
+    vocabulary_training.py   trains a vocabulary on the corpus
+    files.py                 atomic writes, JSON, .npy files
+    workers.py               runs jobs on worker processes
+    shard.py                 reads, cleans, tokenises and writes one shard in one worker
+    heldout.py               chooses the held-out documents; changes the choice without tokenising again
+    build.py                 builds all shards over processes and hosts, then the manifest
+    survey.py                statistics of a finished corpus
     report.py                the corpus report
-    integrity.py             the manifest against the sizes, counts and order of the files, at every start
-    verification.py          the contents of the files against their digests, in the background
+    integrity.py             checks sizes, counts and order of the files against the manifest, at every start
+    verification.py          checks the contents of the files against their checksums, in the background
     store.py                 Corpus: the finished corpus, memory-mapped
 """

@@ -1,4 +1,4 @@
-"""`python -m bert_jax.corpus`: raw text -> a corpus that examples are made from."""
+"""The command `python -m bert_jax.corpus`: builds the corpus directory for pretraining from raw text."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from bert_jax.interface.words import counted
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
 
-_RECIPE_FILE = ".vocabulary.json"  # how the vocabulary was made, so that a later run with other flags is not answered with it
+_RECIPE_FILE = ".vocabulary.json"  # the flags of the trained vocabulary: a later run with other flags must not reuse it
 
-_MOST_SHARDS = 99_999  # their names have five digits
+_MOST_SHARDS = 99_999  # shard names have five digits
 _SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
 _PIECES, _MEGABYTES = Interval(ge=1, le=10_000_000), Interval(ge=1, le=100_000_000)
 _CHARACTERS = Interval(ge=1, le=MAX_COUNT)
@@ -51,7 +51,7 @@ def _parser() -> FlagParser:
     parser = FlagParser(
         prog="python -m bert_jax.corpus",
         description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus.\n"
-        "Run again after a stop, it goes on with the shards that are missing.",
+        "After an interruption, the same command continues with the missing shards.",
         epilog=_EXAMPLES
         + "layouts of text files:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in LAYOUTS.items())
@@ -73,16 +73,16 @@ def _parser() -> FlagParser:
         "--layout",
         default="auto",
         choices=["auto", *LAYOUTS],
-        help="what line breaks mean in text: files (default: auto, found out for each file and told in the report)",
+        help="the meaning of line breaks in text: files (default: auto, detected for each file, shown in the report)",
     )
-    text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help="what bytes that are not UTF-8 do")
+    text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help="on bytes that are not UTF-8")
     text.add_argument(
-        "--on-bad-records", default="error", choices=["error", "skip"], help="what lines that are not JSON, or have no text, do"
+        "--on-bad-records", default="error", choices=["error", "skip"], help="on lines that are not JSON or have no text"
     )
     text.add_argument(
         "--tfds-directory",
         metavar="DIR",
-        help="where prepared data sets are (default: that of tfds; for embedded, the cache directory)",
+        help="directory of prepared data sets (default: that of tfds; for embedded, the cache directory)",
     )
     vocabulary = parser.add_argument_group("vocabulary")
     vocabulary.add_argument(
@@ -90,7 +90,7 @@ def _parser() -> FlagParser:
         metavar="MODEL",
         help="a vocab.txt, a spiece.model, a model (a directory, a workdir, OWNER/NAME on the hub), or a corpus",
     )
-    vocabulary.add_argument("--train-vocab", choices=list(_TRAINERS), help="make a new vocabulary from the sources instead")
+    vocabulary.add_argument("--train-vocab", choices=list(_TRAINERS), help="train a new vocabulary on the sources instead")
     vocabulary.add_argument(
         "--vocab-size",
         type=InRange(int, _PIECES),
@@ -103,7 +103,7 @@ def _parser() -> FlagParser:
         type=InRange(int, _MEGABYTES),
         default=200,
         metavar="N",
-        help="text a new vocabulary is made from, taken evenly over the sources (default: 200)",
+        help="text to train a new vocabulary on, sampled evenly over the sources (default: 200)",
     )
     vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
     casing = vocabulary.add_mutually_exclusive_group()
@@ -111,7 +111,7 @@ def _parser() -> FlagParser:
         "--lowercase",
         action="store_true",
         default=None,
-        help="lower-case text and strip accents; needed only where the vocabulary does not tell (default for a new one)",
+        help="lower-case text and strip accents; needed only if the vocabulary does not show its casing (default for a new one)",
     )
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     vocabulary.add_argument(
@@ -144,14 +144,14 @@ def _parser() -> FlagParser:
         "--heldout-fraction",
         type=InRange(float, _FRACTION),
         metavar="F",
-        help="documents kept for evaluation, chosen by their content (default: 0.01, more where that is too few); a finished "
-        "corpus is split anew without tokenising",
+        help="fraction of documents held out for evaluation, chosen by content hash (default: 0.01, more for a small corpus); "
+        "a finished corpus is split again without tokenising",
     )
     output.add_argument(
         "--shards",
         type=InRange(int, _SHARDS),
         metavar="N",
-        help="pieces that are written, and done again after a stop, on their own (default: by the amount of text)",
+        help="number of independent parts of the corpus (default: by the amount of text)",
     )
     output.add_argument(
         "--shard",
@@ -191,7 +191,7 @@ def _host(text: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """The verb."""
+    """Runs the command."""
     flags = _parser().parse_args()
     if flags.verify is not None:
         _verify(flags)
@@ -235,18 +235,18 @@ def _verify(flags: argparse.Namespace) -> None:
     open_splits(flags.verify)
     count, size = verify(flags.verify)
     print(
-        f"{flags.verify} holds what was written: {counted(count, 'file')}, {size / 1e6:,.1f} MB, and the vocabulary "
+        f"{flags.verify} is intact: {counted(count, 'file')}, {size / 1e6:,.1f} MB, and the vocabulary "
         f"it was tokenised with"
     )
 
 
 def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
-    """The stated vocabulary, or a new one, which is made once and then found in the output directory."""
+    """The vocabulary of --vocab, or a new one, which is trained once and then read from the output directory."""
     if (flags.vocab is None) == (flags.train_vocab is None):
-        raise UserError("say either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one")
+        raise UserError("give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one")
     if flags.vocab is not None:
         if flags.vocab_only:
-            raise UserError("--vocab-only makes a new vocabulary: give --train-vocab instead of --vocab")
+            raise UserError("--vocab-only trains a new vocabulary: give --train-vocab instead of --vocab")
         return load_tokenizer(
             find_vocabulary(flags.vocab), lowercase=flags.lowercase, max_word_characters=flags.max_word_characters
         )
@@ -258,12 +258,12 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
     path, directory = flags.output / _RECIPE_FILE, flags.output / TOKENIZER
     if path.is_file() or (directory / CONFIG_FILE).is_file():
-        before = files.read_object(path) if path.is_file() else {"kind": "given by another command"}
+        before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
         if before != recipe:
             changed = "; ".join(
                 f"{key} was {before.get(key)}, is {recipe[key]}" for key in recipe if before.get(key) != recipe[key]
             )
-            raise UserError(f"{directory} holds a vocabulary made otherwise: {changed}; choose another --output, or remove it")
+            raise UserError(f"{directory} has other vocabulary settings: {changed}; choose another --output, or remove it")
     if not (directory / CONFIG_FILE).is_file():
         items = sources.find_items(config.sources, config.text.options)
         flags.output.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Builds a store: the shards of this host over all cores, and, by whoever finds them all finished, the manifest and the report.
+"""Builds a corpus: the shards of this host on all cores; the host that finds all shards finished writes manifest and report.
 
-What makes it restartable: a shard is renamed into place when whole; the settings are written first and must be the same on
-every later run; the manifest is written last. A lock keeps two processes from building the same part at once, and dies with its
-owner.
+A build can be restarted: a shard is renamed into place when complete; the settings are written first and must be the same on
+every later run; the manifest is written last. A lock, released when its process ends, keeps two processes from building the same
+part at once.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 
 REPORT = "report.json"
-_TOKENS_WORTH_PROCESSES = 20_000_000  # below, starting processes costs more than surveying
+_TOKENS_WORTH_PROCESSES = 20_000_000  # with fewer tokens, starting processes takes longer than the survey
 
 
 @dataclasses.dataclass(frozen=True)
 class BuildConfig:
-    """Everything a corpus is made of, but for its vocabulary."""
+    """All settings of a corpus except its vocabulary."""
 
     sources: tuple[Source, ...]
     text: TextConfig
     shards: int | None = None  # None: chosen from the amount of text
-    enough_heldout: bool = False  # hold out more than text.heldout_fraction where that is too little to evaluate on
+    enough_heldout: bool = False  # raise text.heldout_fraction if it holds out too few documents to evaluate on
 
 
 def build_corpus(
@@ -52,7 +52,7 @@ def build_corpus(
     host: tuple[int, int] = (0, 1),
     command: str = "",
 ) -> JsonObject | None:
-    """Builds the shards k of host i of n with k % n == i. Returns the report, or None while shards of other hosts are missing."""
+    """Builds the shards k with k % n == i on host i of n. Returns the report, or None while shards of other hosts are missing."""
     with files.disk_errors(directory):
         items = sources.find_items(config.sources, config.text.options)
         if not items:
@@ -75,7 +75,7 @@ def build_corpus(
         if missing:
             print(
                 f"done: {shards - missing} of {counted(shards, 'shard')}; the other {missing} belong to other hosts, "
-                "the last of which ends the work"
+                "the last of which completes the corpus"
             )
             return None
         with _lock(directory / ".finish.lock", wait=True):
@@ -86,8 +86,8 @@ def build_corpus(
 
 
 def settle_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
-    """Puts the tokenizer's files in place, whole; where there are some already (another host's, or an earlier run's), they must
-    be the same.
+    """Writes the tokenizer's files atomically. Raises UserError if `directory` already holds another vocabulary (from another
+    host or an earlier run).
     """
     if not (directory / CONFIG_FILE).is_file():
         part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
@@ -110,7 +110,7 @@ def settle_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
 
 
 def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer) -> JsonObject:
-    """Everything the shards depend on, as JSON."""
+    """All settings that the shards depend on, as JSON."""
     text = dataclasses.asdict(config.text)
     text["cleaning"]["keep"] = sorted(config.text.cleaning.keep)
     return {
@@ -127,7 +127,7 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
 
 
 def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
-    """Whether there is a manifest, with the fraction held out that was asked for."""
+    """Whether there is a manifest with the requested held-out fraction."""
     if not (directory / store.MANIFEST).is_file():
         return False
     fraction = files.read_object(directory / store.MANIFEST).get("heldout_fraction")
@@ -135,8 +135,8 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
 
 
 def settle_settings(directory: pathlib.Path, settings: JsonObject, command: str, resplit: bool = False) -> None:
-    """Writes the settings of a new store; of one that is begun, insists that they are the same. With `resplit`, a finished one
-    may be given another fraction to hold out."""
+    """Writes the settings of a new corpus. For an existing one, raises UserError if they differ; with `resplit`, the held-out
+    fraction of a finished corpus may differ."""
     path = directory / store.SETTINGS
     if not path.is_file():
         foreign = [
@@ -144,7 +144,7 @@ def settle_settings(directory: pathlib.Path, settings: JsonObject, command: str,
         ]
         if foreign:
             raise UserError(
-                f"{directory} holds other things ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output"
+                f"{directory} holds other files ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output"
             )
         files.write_json(path, settings | {"command": command})
         return
@@ -153,8 +153,8 @@ def settle_settings(directory: pathlib.Path, settings: JsonObject, command: str,
     if changed == ["heldout_fraction"] and resplit and (directory / store.MANIFEST).is_file():
         _require_hashes(directory, settings["shards"])
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
-        print(f"{difference}: documents move between the splits, none is tokenised anew;")
-        print("a run that began with the corpus as it was cannot be continued with it")
+        print(f"{difference}: documents move between the splits, none is tokenised again;")
+        print("a training run that began with the former splits cannot continue with the new ones")
         files.write_json(path, settings | {"command": command})
         return
     if changed:
@@ -165,7 +165,7 @@ def settle_settings(directory: pathlib.Path, settings: JsonObject, command: str,
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
-    """In a few words; of long lists, such as the files of a source, the first entry that differs."""
+    """The change of one setting as text; for long lists, such as the files of a source, the first entry that differs."""
     if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
         place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
         old, new = before[place : place + 1], now[place : place + 1]
@@ -174,7 +174,7 @@ def _difference(key: str, before: Json, now: Json) -> str:
 
 
 def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
-    """What a killed build left of a shard. The lock says that nobody is writing it now."""
+    """Removes the partial files of a shard that a killed build left. The lock guarantees that no process is writing them."""
     for path in directory.glob(f".{shard_name(index, shards)}.*"):
         files.remove_tree(path)
 
@@ -189,7 +189,7 @@ def _lock(path: pathlib.Path, *, wait: bool) -> Iterator[None]:
                 f"another process is building {path.parent}; wait for it, or give every host its own --shard=i/n"
             ) from error
         except OSError:
-            pass  # a file system without locks: what is written is whole all the same, only work may be done twice
+            pass  # a file system without locks: files are still written atomically, but work may be done twice
         yield
 
 
@@ -211,7 +211,8 @@ def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
 
 @functools.cache
 def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
-    """Kept by a worker from shard to shard, with what it has learnt of frequent words; `identity` tells apart what lies there."""
+    """The tokenizer in `directory`, cached by a worker across shards together with its word cache; `identity` (its sha256) is
+    part of the cache key because the files may change."""
     return load_tokenizer(directory)
 
 
@@ -237,7 +238,7 @@ class _DropWork:
     directory: pathlib.Path
     index: int
     shards: int
-    repeated: dict[str, np.ndarray]  # split -> bool [D], True for documents that go
+    repeated: dict[str, np.ndarray]  # split -> bool [D], True for documents to drop
     vocabulary_size: int
 
 
@@ -249,8 +250,8 @@ def _drop_one(work: _DropWork, report: Report) -> None:
 def _require_hashes(directory: pathlib.Path, shards: int) -> None:
     if not all((directory / shard_name(k, shards) / DOCUMENT_HASHES).is_file() for k in range(shards)):
         raise UserError(
-            f"{directory} was built by a version that did not keep what --heldout-fraction needs to split it anew; build it in "
-            "another --output"
+            f"{directory} was built by a version that did not save the document hashes that --heldout-fraction "
+            "needs; build it in another --output"
         )
 
 
@@ -264,7 +265,7 @@ class _SplitWork:
 
 
 def _split_one(work: _SplitWork, report: Report) -> None:
-    """Holds out another fraction of a shard. A kill in between leaves a whole shard, or none, which the next run makes anew."""
+    """Changes the held-out fraction of a shard. A kill leaves a complete shard, or none, which the next run builds again."""
     with files.disk_errors(work.directory):
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")
@@ -278,7 +279,7 @@ def _split_one(work: _SplitWork, report: Report) -> None:
 def _finish(
     directory: pathlib.Path, config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer, workers: int
 ) -> None:
-    """Drops documents that occur twice in the corpus, and writes report and manifest."""
+    """Drops duplicate documents, then writes the report and the manifest."""
     paths = [directory / shard_name(k, shards) for k in range(shards)]
     contents = [files.read_json(path / "shard.json") for path in paths]
     sentences = sum(content["splits"][split]["sentences"] for content in contents for split in SPLITS)
@@ -309,7 +310,7 @@ def _finish(
         contents = [files.read_json(path / "shard.json") for path in paths]
     hash_files = [path / DOCUMENT_HASHES for path in paths]
     fraction = least = config.text.heldout_fraction
-    if all(file.is_file() for file in hash_files):  # a shard that an older version wrote has none
+    if all(file.is_file() for file in hash_files):  # older versions wrote no hashes
         least = heldout.usable_fraction(np.concatenate([files.map_array(file) for file in hash_files]), fraction)
         fraction = least if config.enough_heldout else fraction
         moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
@@ -348,7 +349,7 @@ def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _layouts(items: Sequence[Item]) -> dict[str, list[str]]:
-    """layout -> the first files read in it, and how many more."""
+    """layout -> the names of its first three files, and the number of further ones."""
     names: dict[str, list[str]] = {}
     for item in items:
         if item.layout:

@@ -1,7 +1,7 @@
-"""Prepared TensorFlow Datasets by name: found on disk, or fetched from the public bucket of prepared data sets.
+"""Finds prepared TensorFlow Datasets by name: on disk, or in the public bucket of prepared data sets, from which it fetches them.
 
 The builders of the largest text data sets need TensorFlow or Apache Beam to prepare them (`wikipedia`, `lm1b`), but their
-prepared files lie in that bucket for everyone, and reading those needs neither.
+prepared files are in that public bucket, and reading them needs neither.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TIMEOUT = 60  # seconds without a byte
 
 
 def tfds_directory(stated: str | None) -> pathlib.Path:
-    """Where tfds itself keeps data sets, unless stated."""
+    """`stated`, or the directory in which tfds keeps data sets."""
     return pathlib.Path(stated or os.environ.get("TFDS_DATA_DIR") or pathlib.Path.home() / "tensorflow_datasets")
 
 
@@ -47,9 +47,10 @@ def _version_key(version: str) -> list[int]:
 
 
 def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
-    """Fetches the newest prepared version of `name` from the bucket into `root`; None when it is not there.
+    """Fetches the newest prepared version of `name` from the bucket into `root`; None if the bucket has none.
 
-    Files that came whole are kept over an interruption, and the directory gets its name when all are there.
+    After an interruption, complete files are kept; the directory gets its final name when all files are there. Raises UserError
+    if a file cannot be fetched.
     """
     objects = _list_objects(f"{_FOLDER}/{name}/")
     versions = {path.split("/")[0] for path in objects if _VERSION.match(path.split("/")[0])}
@@ -78,7 +79,7 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
             except OSError as error:
                 pool.shutdown(cancel_futures=True)
                 raise UserError(
-                    f"cannot fetch {fetches[future]} of {name} ({error}); run the same command again to go on"
+                    f"cannot fetch {fetches[future]} of {name} ({error}); run the same command again to continue"
                 ) from error
             done += wanted[fetches[future]]
             progress.update(round(done / scale))
@@ -88,7 +89,7 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
 
 
 def _list_objects(prefix: str) -> dict[str, int]:
-    """path below `prefix` -> bytes, of the bucket's objects."""
+    """path below `prefix` -> size in bytes, for every object in the bucket."""
     found: dict[str, int] = {}
     page = ""
     while True:

@@ -1,6 +1,6 @@
-"""One document's lines -> its sentences, dropping what is not text, with a count of everything dropped and why.
+"""Converts the lines of a document to sentences; drops lines, sentences and documents that are not text, and counts them by rule.
 
-Every rule has a name; `--keep=NAME` switches it off. The defaults drop what no reader would call a sentence, and nothing else.
+Every rule has a name; `--keep=NAME` switches it off.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from bert_jax.corpus.sentences import split_sentences
 
-#: rule -> what it drops, as the report and `--help` say it
+#: rule -> description of the dropped text, for the report and `--help`
 RULES = {
     "markup-lines": "lines of markup: HTML or XML tags, wiki tables and templates, a URL alone",
     "symbol-lines": "lines without a letter",
@@ -21,10 +21,10 @@ RULES = {
     "short-documents": "documents of fewer than --min-document-characters",
     "duplicate-documents": "documents with the same tokens as an earlier one, anywhere in the corpus",
 }
-#: what is counted beside the rules and cannot be kept
+#: always dropped and counted
 ALWAYS = {
     "control-characters": "control characters, U+FFFD and lone surrogates, which the tokenizer drops too",
-    "empty-documents": "documents of which nothing was left",
+    "empty-documents": "documents without a sentence after cleaning",
 }
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\ud800-\udfff]")
@@ -35,7 +35,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 @dataclasses.dataclass(frozen=True)
 class CleaningConfig:
-    """Which rules are off, and the limits of the two that have one."""
+    """The rules that are switched off, and the limits of two rules."""
 
     keep: frozenset[str] = frozenset()  # rules switched off
     max_sentence_characters: int = 5000
@@ -43,10 +43,10 @@ class CleaningConfig:
 
 
 def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningConfig, counts: Counter[str]) -> list[str]:
-    """The sentences of one document; none when the document is dropped. `counts` gains one per thing dropped, under the rule's
-    name.
+    """The sentences of one document; [] if the document is dropped. Adds the number of dropped lines, sentences and documents to
+    `counts`, by rule.
 
-    `lines`: paragraphs of running prose, or one sentence each when `is_sentence`.
+    `lines`: paragraphs of prose, or sentences if `is_sentence`.
     """
     rules = RULES.keys() - config.keep
     sentences: list[str] = []
@@ -80,8 +80,8 @@ def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningC
 
 
 def _is_markup(line: str) -> bool:
-    """A line that opens with markup; one that opens with a tag yet holds prose (`<p>Some words ...`) is judged by what the tags
-    leave.
+    """Whether a line begins with markup. A line that begins with a tag but has five or more words beside the tags
+    (`<p>Some words ...`) is prose.
     """
     if line[0] not in "<{|}[h" or not _MARKUP.match(line):
         return False

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, JSON that anyone may have written, and what a full or read-only disk says."""
+"""Writes files atomically, reads untrusted JSON, and turns errors of a full or read-only disk into UserErrors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from bert_jax.errors import UserError
 
 JsonObject: TypeAlias = dict[str, Any]
-"""A JSON object as it was read: its values may be anything until they are checked."""
+"""A JSON object as read from a file: its values are unchecked."""
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A value that can be written as JSON."""
 
@@ -39,7 +39,7 @@ class ArrayWriter:
         np.lib.format.write_array_header_1_0(self._file, description)
 
     def append(self, values: np.ndarray) -> None:
-        """Writes `values` behind what is in the file."""
+        """Appends `values` to the file."""
         self._file.write(np.ascontiguousarray(values, self._dtype).data)
         self.length += len(values)
 
@@ -57,13 +57,13 @@ class ArrayWriter:
 
 
 def write_array(path: pathlib.Path, values: np.ndarray, dtype: np.dtype) -> None:
-    """A whole .npy file at once, synchronised to the disk."""
+    """Writes a one-dimensional .npy file, synchronised to the disk."""
     with ArrayWriter(path, dtype) as writer:
         writer.append(values)
 
 
 def map_array(path: pathlib.Path) -> np.ndarray:
-    """A .npy file memory-mapped; an empty one, which cannot be mapped, as an empty array."""
+    """A .npy file as a memory-mapped array; an empty file, which cannot be mapped, as an ordinary empty array."""
     try:
         return np.load(path, mmap_mode="r")
     except ValueError:
@@ -77,12 +77,12 @@ def checksum(path: pathlib.Path) -> str:
 
 
 def write_json(path: pathlib.Path, content: Json) -> None:
-    """`write_text` of a value as JSON."""
+    """Replaces `path` atomically with `content` as JSON."""
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def write_text(path: pathlib.Path, content: str) -> None:
-    """Replaces `path` in one step: a reader sees the old file or the new one."""
+    """Replaces `path` atomically: a reader sees the complete old file or the complete new one."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("w", encoding="utf-8") as file:
@@ -91,14 +91,14 @@ def write_text(path: pathlib.Path, content: str) -> None:
             os.fsync(file.fileno())
         part.replace(path)
     finally:
-        part.unlink(missing_ok=True)  # where the disk was full
+        part.unlink(missing_ok=True)  # left over if the disk was full
 
 
 def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
-    """The value that JSON text holds; every part of the project reads JSON here. `strict` refuses NaN and the infinities, which
-    Python writes and the standard does not have, and numbers like 1e999, which Python reads as infinite.
+    """The value of JSON text; the only JSON reader of the project. `strict` rejects NaN and infinities, which Python writes but
+    the JSON standard does not allow, and numbers like 1e999, which Python reads as infinite.
 
-    Raises ValueError for all that cannot be read: brackets nested ten thousand deep as well, on which json.loads raises a
+    Raises ValueError for invalid text, and for brackets nested so deeply (about ten thousand) that json.loads raises
     RecursionError.
     """
     try:
@@ -112,16 +112,16 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:20]} is beyond what a number can be")
+        raise ValueError(f"{text[:20]} is too large for a float")
     return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read_json(path: pathlib.Path, remedy: str = "remove it and run the same command again") -> Any:
-    """The value in a JSON file. Raises UserError, which names the file and the remedy, where it cannot be read."""
+    """The value in a JSON file. Raises UserError, with the file and `remedy`, if it cannot be read."""
     try:
         return parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -129,7 +129,7 @@ def read_json(path: pathlib.Path, remedy: str = "remove it and run the same comm
 
 
 def read_object(path: pathlib.Path, remedy: str = "remove it and run the same command again") -> JsonObject:
-    """The object in a JSON file. Raises UserError as `read_json`, and where it holds another kind of value."""
+    """The object in a JSON file. Raises UserError like `read_json`, and if the file holds another type of value."""
     content = read_json(path, remedy)
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no JSON object, but {json.dumps(content)[:40]}; {remedy}")
@@ -138,13 +138,13 @@ def read_object(path: pathlib.Path, remedy: str = "remove it and run the same co
 
 @contextlib.contextmanager
 def disk_errors(directory: pathlib.Path) -> Iterator[None]:
-    """Turns what a disk refuses into a sentence that says what stands and what to do."""
+    """Turns OSErrors of a full or read-only disk inside the `with` block into a UserError with the remedy."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"no space left for {directory}; finished shards are intact: make room and run the same command again"
+                f"no space left for {directory}; finished shards are intact: free space and run the same command again"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG, errno.EIO):
             raise UserError(
@@ -154,7 +154,7 @@ def disk_errors(directory: pathlib.Path) -> Iterator[None]:
 
 
 def cache_directory() -> pathlib.Path:
-    """What may be made anew is kept here: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
+    """The directory of files that can be recreated: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
     stated = os.environ.get("BERT_JAX_CACHE")
     if stated:
         return pathlib.Path(stated)
@@ -162,5 +162,5 @@ def cache_directory() -> pathlib.Path:
 
 
 def remove_tree(path: pathlib.Path) -> None:
-    """Removes a directory and all in it, if it is there."""
+    """Removes a directory tree if it exists."""
     shutil.rmtree(path, ignore_errors=True)

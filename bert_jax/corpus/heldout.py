@@ -1,7 +1,7 @@
-"""Which documents are held out, when it is decided anew: a finished shard keeps the hash of every document's text.
+"""Chooses the held-out documents by their content hashes, and changes the choice in a finished shard.
 
-A document is held out where its hash is below a fraction of all hashes; so another fraction moves documents between the splits of
-a shard without reading or tokenising any text.
+A document is held out if its hash is below the held-out fraction of the hash range. A finished shard stores the hash of every
+document, so a new fraction moves documents between its splits without reading or tokenising text.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ import math
 
 import numpy as np
 
-_ENOUGH = 10  # documents: fewer say little of a model
+_ENOUGH = 10  # documents: an evaluation on fewer is too noisy
 
 
 def heldout_limit(fraction: float) -> np.uint64:
-    """The documents with a smaller hash are held out."""
+    """The hash below which documents are held out."""
     return np.uint64(math.ceil(fraction * 2.0**64))
 
 
 def wanted_documents(documents: int) -> int:
-    """How many of a corpus's documents an evaluation wants: ten, or a tenth where there are fewer than a hundred, two at least
-    (next sentence prediction takes its random segments from another document); one or none where training would lack them."""
+    """The minimum number of held-out documents for a corpus of `documents`: ten, or a tenth below a hundred, but at least two
+    (next sentence prediction takes its random segments from another document); below four documents one or none, so that one is
+    left for training."""
     return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
 
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
-    """`fraction`, or where it holds out too few of the documents with these `hashes` (uint64 [D]), the least that does not."""
+    """`fraction`, or the smallest fraction that holds out enough of the documents with these `hashes` (uint64 [D])."""
     wanted = wanted_documents(len(hashes))
     if np.count_nonzero(hashes < heldout_limit(fraction)) >= wanted:
         return fraction
     exact = (int(np.partition(hashes, wanted - 1)[wanted - 1]) + 4096) / 2.0**64
-    short = math.ceil(exact * 1000) / 1000  # a number that a person can type, unless it would take more than it should
+    short = math.ceil(exact * 1000) / 1000  # three decimals, unless that holds out too many documents
     if short >= 1:
         return exact
     taken = np.count_nonzero(hashes < heldout_limit(short))
@@ -41,7 +42,8 @@ def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
 def split_anew(
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], hashes: np.ndarray, before: float, now: float
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The arrays of a shard, split -> (tokens, sentences, documents), with the fraction `now` held out where it was `before`."""
+    """The arrays of a shard, split -> (tokens, sentences, documents), after a change of the held-out fraction from `before` to
+    `now`."""
     was, heldout = hashes < heldout_limit(before), hashes < heldout_limit(now)
     tokens, lengths = {}, {}
     for split, (ids, sentences, documents) in arrays.items():

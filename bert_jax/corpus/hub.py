@@ -1,4 +1,4 @@
-"""Where a vocabulary lies, and how files of a model on the Hugging Face hub are fetched, once: huggingface_hub keeps them."""
+"""Finds a vocabulary by name, and fetches files of models from the Hugging Face hub, which huggingface_hub caches."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bert_jax.errors import UserError, missing_path
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ("*.json", "vocab.txt", "*.model")
-"""What is fetched of a model beside its weights."""
+"""Patterns of the files of a model other than its weights."""
 
 HUB_SECONDS = 5.0
-"""How long the hub may be silent: a firewall that drops packets without a word is the rule on a cluster's inner machines."""
+"""The timeout of the hub: firewalls of cluster nodes usually drop packets without an answer."""
 
 
 def find_vocabulary(name: str) -> pathlib.Path:
-    """The file or directory that a person means by a vocabulary: itself, that of a workdir's model or of a corpus, or of a model
-    on the hub. Raises UserError where there is none.
+    """The file or directory of the vocabulary `name`: a path, or the vocabulary of a workdir's model, of a corpus or of a model
+    on the hub. Raises UserError if there is none.
     """
     path = pathlib.Path(name)
     if not name:
@@ -37,26 +37,26 @@ def find_vocabulary(name: str) -> pathlib.Path:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether `name` may be a model of the hub, OWNER/NAME, where no such path is there."""
+    """Whether `name` has the form OWNER/NAME of a model on the hub, and no such path exists."""
     return bool(HUB_NAME.fullmatch(name)) and not name.startswith((".", "-")) and not pathlib.Path(name).exists()
 
 
 @contextlib.contextmanager
 def on_the_hub(name: str) -> Iterator[Callable[..., pathlib.Path]]:
-    """Yields a function from patterns of file names to the directory in which those files of the model lie.
+    """Yields a function that fetches the files of the model that match its patterns and returns their directory.
 
-    Raises UserError where there is no such model, or no network.
+    Raises UserError if there is no such model or no network.
     """
-    import httpx2  # huggingface_hub's, some of whose errors it passes on
-    import huggingface_hub  # 0.3 s that no local model should pay
+    import httpx2  # the client of huggingface_hub, which lets some of its errors through
+    import huggingface_hub  # imported here: it takes 0.3 s, which local models do not need
     from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 
     silence: Exception | None = None
     try:
         huggingface_hub.HfApi().model_info(name, timeout=HUB_SECONDS)
-    except httpx2.TimeoutException as error:  # the download below would wait for ever; what is in the cache needs no hub
+    except httpx2.TimeoutException as error:  # a download would block; cached files need no hub
         silence = error
-    except (httpx2.HTTPError, OSError, ValueError):  # the download below meets it again, and looks into the cache first
+    except (httpx2.HTTPError, OSError, ValueError):  # `fetch` looks in the cache first, and raises the error again if needed
         pass
 
     def fetch(*patterns: str) -> pathlib.Path:
@@ -66,18 +66,18 @@ def on_the_hub(name: str) -> Iterator[Callable[..., pathlib.Path]]:
         yield fetch
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"there is no directory {missing_path(name)}, and the hub has no such model to show; check the name (a private "
+            f"there is no directory {missing_path(name)}, and the hub shows no such model; check the name (a private "
             "or gated model needs a login: hf auth login)"
         ) from error
     except (httpx2.HTTPError, EntryNotFoundError, OSError, ValueError) as error:
         raise UserError(
-            f"there is no directory {missing_path(name)}, and the hub did not give a model of that name: "
+            f"there is no directory {missing_path(name)}, and no model of that name could be fetched from the hub: "
             f"{_cause(silence or error)}; check the network, or name a directory"
         ) from error
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of what went wrong first: the layers above only say that something did."""
+    """The first line of the innermost cause; the outer exceptions have no details."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -1,7 +1,7 @@
-"""What every start checks of a corpus: that the manifest is whole and of this corpus, that every array has the type, the size and
-the order it was written with, and that the vocabulary is the one the text was tokenised with.
+"""Checks a corpus at every start: that the manifest is complete and belongs to the corpus, that every array has the recorded
+type, size and order, and that the vocabulary is the one the text was tokenised with.
 
-None of it reads the tokens, which takes seconds a gigabyte: `verification` does, once on a machine.
+None of the checks reads the tokens, which takes seconds per gigabyte; `verification` does, once per machine.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _COUNTS = ("documents", *ARRAYS[:2])
 
 
 class CorruptedCorpus(UserError):
-    """A file of a corpus does not hold what was written."""
+    """A file of a corpus differs from the file that was written."""
 
 
 def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
-    """Raises UserError unless `manifest` lists all the shards of one corpus with their files, and counts that add up."""
+    """Raises UserError unless `manifest` lists all shards of one corpus with their files, and its counts are their sums."""
     path = directory / MANIFEST
     shards = manifest.get("shards")
     if not isinstance(shards, list) or not shards or not all(isinstance(shard, dict) for shard in shards):
@@ -53,7 +53,7 @@ def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
 
 def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None:
     match = _SHARD.fullmatch(name) if isinstance(name, str) else None
-    if match is None:  # "../../../home": whoever wrote it wants to be read from, or deleted, elsewhere
+    if match is None:  # such as "../../../home", to make us read or delete other directories
         raise UserError(
             f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}: no build writes such a name, so "
             "the file is forged or damaged. Trust nothing in this directory, and get the corpus again from where it was built"
@@ -90,14 +90,15 @@ def _is_count(value: Json) -> bool:
 def _refuse_manifest(path: pathlib.Path, found: str, expected: str) -> NoReturn:
     raise CorruptedCorpus(
         f"corrupted corpus: {path}: {found}; expected {expected}; copy the whole corpus again, or remove {path} and run the "
-        "command that built it: it goes on from its shards"
+        "command that built it: it continues from its shards"
     )
 
 
 def read_arrays(path: pathlib.Path, shard: JsonObject, split: str, vocabulary_size: int) -> list[np.ndarray]:
     """The memory-mapped `ARRAYS` of a split of the shard in `path`, in their order; `shard` is its part of the manifest.
 
-    Raises CorruptedCorpus unless they have their types and lengths, and offsets ascend from 0 to the number of what they cut.
+    Raises CorruptedCorpus unless they have the recorded types and lengths, and offsets ascend from 0 to the number of tokens or
+    sentences.
     """
     counts = shard["splits"][split]
     kinds = (token_dtype(vocabulary_size), np.dtype(np.int64), np.dtype(np.int64))
@@ -113,8 +114,8 @@ def read_arrays(path: pathlib.Path, shard: JsonObject, split: str, vocabulary_si
 
 
 def read_token_counts(path: pathlib.Path, shard: JsonObject, vocabulary_size: int) -> np.ndarray:
-    """int64 [V], how often each token occurs in the train split of the shard in `path`. Raises CorruptedCorpus unless the counts
-    are from 0 and sum to the number of tokens."""
+    """int64 [V]: the frequency of each token in the train split of the shard in `path`. Raises CorruptedCorpus unless the counts
+    are not negative and sum to the number of tokens."""
     counts = _array(path / TOKEN_COUNTS, np.dtype(np.int64), vocabulary_size)
     tokens = shard["splits"]["train"]["tokens"]
     if counts.min() < 0 or counts.sum() != tokens:
@@ -134,7 +135,7 @@ def _array(file: pathlib.Path, dtype: np.dtype, length: int) -> np.ndarray:
 
 
 def check_sizes(path: pathlib.Path, listed: Mapping[str, JsonObject]) -> None:
-    """Raises CorruptedCorpus unless every file of the shard in `path` is there with as many bytes as were written."""
+    """Raises CorruptedCorpus unless every file of the shard in `path` exists with the recorded size."""
     for name, facts in listed.items():
         file = path / name
         if not file.is_file():
@@ -146,9 +147,9 @@ def check_sizes(path: pathlib.Path, listed: Mapping[str, JsonObject]) -> None:
 
 
 def remedy(file: pathlib.Path) -> str:
-    """What to do about a damaged file of a shard."""
+    """The remedy for a damaged file of a shard, for an error message."""
     shard = file.parent
-    return f"remove {shard} and {shard.parent / MANIFEST}, and run the command that built it again: only this shard is made anew"
+    return f"remove {shard} and {shard.parent / MANIFEST}, and run the command that built it again: only this shard is rebuilt"
 
 
 def _refuse(file: pathlib.Path, found: str, expected: str) -> NoReturn:
@@ -156,8 +157,8 @@ def _refuse(file: pathlib.Path, found: str, expected: str) -> NoReturn:
 
 
 def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> Tokenizer:
-    """The tokenizer in `directory`, a corpus's, whose manifest has `recorded` as its vocabulary. Raises CorruptedCorpus where
-    the vocabulary there is another: its ids would mean other words."""
+    """The tokenizer in the `directory` of a corpus. Raises CorruptedCorpus if its vocabulary differs from `recorded`, that of the
+    manifest: its ids would stand for other pieces."""
     names = {field.name for field in dataclasses.fields(VocabularyInfo)}
     try:
         expected = VocabularyInfo(**(recorded or {}))

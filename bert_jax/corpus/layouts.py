@@ -1,4 +1,4 @@
-"""How plain text is laid out: which line breaks end a sentence, a paragraph or a document, and how to tell by looking."""
+"""Layouts of plain text: which line breaks end a sentence, a paragraph or a document, and their detection from a sample."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 
 from bert_jax.corpus.sentences import split_sentences
 
-#: layout -> what it means, as `--help` says it
+#: layout -> description, for `--help`
 LAYOUTS = {
     "sentences": "one sentence a line, a blank line between documents (the original BERT's)",
     "paragraphs": "running prose, one paragraph a line, a blank line between documents",
@@ -17,11 +17,11 @@ LAYOUTS = {
 }
 SAMPLE_BYTES = 1 << 18
 _ENDS = re.compile(r"""[.!?…:;।؟。！？]["'”’»)\]]*\Z""")
-_WRAP_COLUMNS = (45, 120)  # median and greatest length of a line that was wrapped, not ended
+_WRAP_COLUMNS = (45, 120)  # least median and greatest length of wrapped lines
 
 
 def is_wrapped(lines: list[str]) -> bool:
-    """Whether line breaks inside paragraphs are only wrapping: such lines are alike in length and mostly end without
+    """Whether line breaks inside paragraphs come from wrapping: wrapped lines are similar in length and mostly end without
     punctuation.
     """
     inner = [line.strip() for line, following in itertools.pairwise(lines) if line.strip() and following.strip()]
@@ -31,7 +31,8 @@ def is_wrapped(lines: list[str]) -> bool:
 
 
 def detect_layout(sample: str) -> str:
-    """The layout of a file from its first `SAMPLE_BYTES`. Never "lines": no look at a file tells a document from a paragraph."""
+    """The layout of a file from its first `SAMPLE_BYTES`. Never "lines": the text does not show
+    whether a line is a document or a paragraph."""
     lines = sample.split("\n")[:2000]
     if is_wrapped(lines):
         return "book"

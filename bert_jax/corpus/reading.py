@@ -1,4 +1,4 @@
-"""Reads one span of a source, document by document, in memory bounded by a document."""
+"""Reads one span of a source, document by document; memory is bounded by the longest document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.corpus.layouts import is_wrapped, unwrap
 from bert_jax.corpus.sources import Item, ReadOptions, Span
 from bert_jax.errors import UserError, nearest
 
-_PIECE = 1 << 20  # a text file without document ends is cut at the first paragraph or line after every MiB
+_PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20
 _File = BinaryIO | gzip.GzipFile
 _BOM = b"\xef\xbb\xbf"
@@ -28,13 +28,13 @@ _BOM = b"\xef\xbb\xbf"
 class Document:
     """One document as it was read, before cleaning."""
 
-    lines: list[str]  # paragraphs, or sentences when `is_sentence`
+    lines: list[str]  # paragraphs, or sentences if `is_sentence`
     is_sentence: bool
-    fraction: float  # of the span, read when this document was
+    fraction: float  # of the span that has been read after this document
 
 
 def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    """The documents of a span. `counts` gains one for every record or byte sequence that the options let pass."""
+    """The documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
     if span.item.unit == "records":
         return _read_records(span, options)
     return _read_file(span, options, counts)
@@ -61,7 +61,7 @@ def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
                     yield from _document(item, place, data, (place - span.start) / (span.stop - span.start), options, counts)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
-            f"{item.path} is not a whole gzip file ({error}); fetch it again, or unpack what there is with zcat"
+            f"{item.path} is not a whole gzip file ({error}); fetch it again, or unpack the intact part with zcat"
         ) from error
     except OSError as error:
         raise UserError(f"{item.path} cannot be read: {error.strerror or error}") from error
@@ -70,7 +70,7 @@ def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
 def _document(
     item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]
 ) -> Iterator[Document]:
-    """The document in `data`, which begins at byte `place`; none when it is a bad record that may be skipped."""
+    """Yields the document in `data`, which begins at byte `place`; nothing for a bad record that the options skip."""
     text: str | None = _decode(item, place, data, options, counts)
     if item.kind == "jsonl":
         text = _record_text(item, place, text or "", options, counts)
@@ -83,7 +83,7 @@ def _document(
 
 
 def _paragraphs(text: str) -> list[str]:
-    """A record's text has its paragraphs on lines of their own, unless it is wrapped."""
+    """The paragraphs in the text of a record: its lines, unless the text is wrapped."""
     return unwrap(text) if is_wrapped(text[:4000].split("\n")) else text.split("\n")
 
 
@@ -101,14 +101,14 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
         utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
         raise UserError(
             f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x})"
-            + (": it begins as UTF-16 does" if utf16 else "")
+            + (": it begins like UTF-16" if utf16 else "")
             + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), "
-            "or pass --on-bad-bytes=replace to read on with U+FFFD in place"
+            "or pass --on-bad-bytes=replace to read U+FFFD in its place"
         ) from error
 
 
 def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
-    """The text field of one JSON line, or None for a record that is skipped."""
+    """The text field of one JSON line; None for a record to skip."""
     try:
         record = files.parse_json(line)
         text = record[options.text_field]
@@ -124,11 +124,11 @@ def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts
     if options.on_bad_records == "skip":
         counts["bad-records"] += 1
         return None
-    raise UserError(f"{item.path}: the record at byte {place:,} is bad: {problem}; mend it, or pass --on-bad-records=skip")
+    raise UserError(f"{item.path}: the record at byte {place:,} is bad: {problem}; correct it, or pass --on-bad-records=skip")
 
 
 def _raw_documents(file: _File, item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
-    """(first byte, bytes) of every document of a file that the span [start, stop) owns."""
+    """(first byte, bytes) of every document of a file that belongs to the span [start, stop)."""
     if item.kind == "jsonl" or item.layout == "lines":
         return _line_documents(file, start, stop)
     if item.layout == "book" or not item.blank_lines:
@@ -158,7 +158,8 @@ def _line_documents(file: _File, start: int, stop: float) -> Iterator[tuple[int,
 
 
 def _blank_separated_documents(file: _File, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
-    """A document is owned by the span in which the blank line before it begins. One longer than `_PIECE` is cut at a line."""
+    """Yields documents separated by blank lines. A document belongs to the span in which the blank line before it begins; one
+    longer than `_PIECE` is cut at a line."""
     owned, first, size = start == 0, 0, 0
     held: list[bytes] = []
     for place, line in _lines(file, start):
@@ -184,10 +185,11 @@ def _blank_separated_documents(file: _File, start: int, stop: float) -> Iterator
 
 
 def _piece_documents(file: _File, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
-    """A file without document ends, cut at the first paragraph (or line) that begins after each multiple of `_PIECE`.
+    """Yields the pieces of a file without document separators, cut at the first paragraph (or line) after each multiple of
+    `_PIECE`.
 
-    A piece is owned by the span that holds the multiple, so cuts do not depend on the spans. A paragraph counts as after the
-    multiple when the blank line before it begins there, which a reader that enters at the multiple can see.
+    A piece belongs to the span that contains the multiple, so the cuts do not depend on the spans. A paragraph is after the
+    multiple if the blank line before it begins after the multiple, which a reader that starts at the multiple can see.
     """
     due = -(-start // _PIECE) * _PIECE
     begun, first, blank = due == 0, 0, -1

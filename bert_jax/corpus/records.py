@@ -1,4 +1,4 @@
-"""TensorFlow Datasets as a source of text, without TensorFlow: a data set by its catalogue name, or our own embedded one."""
+"""Reads text from TensorFlow Datasets without TensorFlow: a data set of the catalogue, or the embedded corpus."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TextSet:
 
     @property
     def text_bytes(self) -> float:
-        """An estimate: what the whole records take."""
+        """An estimate of the text in bytes: the size of the records."""
         return float(self.builder.info.splits[self.split].num_bytes)
 
     def texts(self, start: int, stop: int) -> Iterator[bytes]:
@@ -51,8 +51,8 @@ class TextSet:
             yield from (records[i][self.feature] for i in range(start, stop))
 
     def tfrecords(self, start: int, stop: int) -> Iterator[bytes]:
-        """Serialised examples from the format that most data sets are prepared in, which has no index: files and records before
-        are skipped.
+        """Serialised examples from TFRecord files, the format of most prepared data sets. It has no index, so the files and
+        records before `start` are skipped.
         """
         before = 0
         for part in self.builder.info.splits[self.split].file_instructions:
@@ -77,7 +77,7 @@ def _read_tfrecords(path: pathlib.Path, skip: int, take: int) -> Iterator[bytes]
             record = file.read(length)
             file.seek(4, os.SEEK_CUR)
             if len(record) < length:
-                raise UserError(f"{path} breaks off in record {number:,}; fetch it again")
+                raise UserError(f"{path} ends within record {number:,}; fetch it again")
             yield record
 
 
@@ -92,8 +92,9 @@ def parse_name(name: str) -> tuple[str, str, str]:
 
 
 def open_text_set(name: str, directory: str | None) -> TextSet:
-    """The data set `name` (see `parse_name`, or `EMBEDDED`), prepared or fetched on the first call and only opened on later
-    ones.
+    """Opens the data set `name` (see `parse_name`, or `EMBEDDED`); the first call prepares or fetches it.
+
+    Raises UserError for an unknown data set, split or feature, and if it can neither be fetched nor prepared.
     """
     with quietly():
         if name == EMBEDDED:
@@ -108,17 +109,17 @@ def open_text_set(name: str, directory: str | None) -> TextSet:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Without the warnings of tfds."""
+    """Suppresses the warnings of tfds inside the `with` block."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tfds and what it imports warn of their own affairs
+        warnings.simplefilter("ignore")  # warnings of tfds and its imports do not concern the user
         yield
 
 
 @functools.cache
 def _tfds() -> ModuleType:
-    os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits for a metadata server that only Google's machines have
+    os.environ.setdefault("NO_GCE_CHECK", "true")  # otherwise it waits for the metadata server of Google Cloud
     with quietly():
-        import tensorflow_datasets as tfds  # 0.3-2 s, paid only by who reads a data set
+        import tensorflow_datasets as tfds  # imported here, because it takes 0.3-2 s
     tfds.disable_progress_bar()
     return tfds
 
@@ -131,7 +132,10 @@ def _embedded_builder(directory: str | None) -> tfds.core.DatasetBuilder:
 
 
 def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:
-    """A builder that reads what lies prepared on disk; else in the public bucket; else what its own code can prepare here."""
+    """The tfds builder of `name`: prepared on disk, else fetched from the public bucket, else prepared here by its own code.
+
+    Raises UserError if none of these is possible.
+    """
     tfds = _tfds()
     path = catalogue.find_prepared(name, root)
     if path is None:
@@ -139,8 +143,8 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
             path = catalogue.fetch(name, root)
         except OSError as error:
             raise UserError(
-                f"tfds:{name} is not prepared in {root}, and cannot be fetched ({error}){_perhaps(name)}; prepare it where there "
-                "is a network, and name its directory with --tfds-directory; or use --source=embedded, text: or jsonl:"
+                f"tfds:{name} is not prepared in {root}, and cannot be fetched ({error}){_perhaps(name)}; prepare it on a "
+                "machine with a network, and give its directory with --tfds-directory; or use --source=embedded, text: or jsonl:"
             ) from error
     if path is not None:
         try:
@@ -154,8 +158,8 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
         raise UserError(f"tfds:{name} is not in the catalogue{_perhaps(name)}") from error
     except ModuleNotFoundError as error:
         raise UserError(
-            f"tfds:{name} needs {error.name} to be prepared, which is not installed here; prepare it where it is, "
-            "and name its directory with --tfds-directory"
+            f"tfds:{name} needs {error.name} to be prepared, which is not installed here; prepare it on a machine "
+            "that has it, and give its directory with --tfds-directory"
         ) from error
     except Exception as error:
         raise UserError(f"tfds:{name} cannot be prepared in {root}: {_first_line(error)}") from error
@@ -163,7 +167,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
 
 
 def _perhaps(name: str) -> str:
-    """The clause for a misspelt data set."""
+    """The hint for a misspelt data set, or ""."""
     known = _tfds().list_builders(with_community_datasets=False)
     hint = "" if name.split("/")[0] in known else nearest(name.split("/")[0], known)
     return f"; {hint}" if hint.startswith("did") else ""

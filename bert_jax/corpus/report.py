@@ -1,4 +1,4 @@
-"""The corpus report: what is in a store, in numbers, and in words what would spoil a training."""
+"""The corpus report: statistics of a corpus, and warnings about properties that harm pretraining."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ _PASSED_OVER = {
 def corpus_report(
     manifest: JsonObject, surveys: list[ShardSurvey], tokenizer: Tokenizer, sampled: int, fractions: dict[str, float]
 ) -> JsonObject:
-    """The numbers of report.json. `sampled`: duplicate lines were counted on one hash class in so many; `fractions` of documents
-    to hold out: "asked" for, "used", and the "least" that holds out enough to evaluate on."""
+    """The content of report.json.
+
+    sampled: duplicate lines were counted in one of this many hash classes. fractions: held-out fractions, "asked" (requested),
+    "used", and "least" (the smallest that holds out enough documents to evaluate on).
+    """
     rate, repeated = duplicate_lines(surveys)
     splits = {}
     for split, counts in manifest["splits"].items():
@@ -47,50 +50,50 @@ def corpus_report(
 
 
 def _histogram(bins: np.ndarray) -> list[list[int]]:
-    """[[shortest, longest, count]] of the bins from the first to the last that is not empty, in tokens."""
+    """[[shortest, longest, count]] of the bins, in tokens, from the first to the last that is not empty."""
     used = np.flatnonzero(bins)
     return [[1 << k, (2 << k) - 1, int(bins[k])] for k in range(used[0], used[-1] + 1)] if len(used) else []
 
 
 def _warnings(report: JsonObject) -> list[str]:
-    """What a person should know before training on this."""
+    """Warnings about properties of the corpus that harm pretraining."""
     train, heldout = report["splits"]["train"], report["splits"]["heldout"]
     documents = train["documents"] + heldout["documents"]
     found = []
     if report["duplicate_line_rate"] > DUPLICATE_LINES_LIMIT:
         found.append(
             f"{report['duplicate_line_rate']:.0%} of the lines repeat an earlier line (more than {DUPLICATE_LINES_LIMIT:.0%}). "
-            "The model learns these by heart, its training loss says little, and on such text losses have stuck at 7-8. "
+            "The model memorises these lines, its training loss is misleading, and on such text losses have stayed at 7-8. "
             "Remove the boilerplate listed above."
         )
     if train["unknown_rate"] > UNKNOWN_LIMIT:
         found.append(
-            f"{train['unknown_rate']:.1%} of the tokens are unknown (more than {UNKNOWN_LIMIT:.0%}): this vocabulary was not "
-            "made for this text, and what it cannot spell cannot be learnt. Train one with --train-vocab=wordpiece, or check "
+            f"{train['unknown_rate']:.1%} of the tokens are unknown (more than {UNKNOWN_LIMIT:.0%}): this vocabulary does "
+            "not fit the text, and the model cannot learn unknown words. Train one with --train-vocab=wordpiece, or check "
             "--lowercase/--cased."
         )
     if train["documents"] == 1:
         found.append(
-            "there is one document only: a random next segment must come from another document, so sentence pairs cannot be made."
+            "there is only one document: a random next segment must come from another document, so NSP pairs are impossible."
         )
     elif report["one_sentence_documents"] > documents / 2:
         found.append(
             f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, which gives no "
-            "next segment; train without sentence pairs, or check --layout."
+            "next segment; train without NSP, or check --layout."
         )
     if heldout["documents"] < wanted_documents(documents):
         count = heldout["documents"]
         held = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}" if count else "no document is"
         least = report["heldout_fractions"]["least"]
         found.append(
-            f"{held} held out, too few to evaluate on; give the same command with --heldout-fraction={least:.3g}: nothing is "
-            "tokenised anew."
+            f"{held} held out, too few to evaluate on; run the same command with --heldout-fraction={least:.3g}: nothing is "
+            "tokenised again."
         )
     return found
 
 
 def format_report(report: JsonObject) -> str:
-    """report.txt."""
+    """The text of report.txt."""
     vocabulary = report["vocabulary"]
     casing = "uncased" if vocabulary["lowercase"] else "cased"
     lines = [
@@ -107,7 +110,7 @@ def format_report(report: JsonObject) -> str:
         )
     fractions = report["heldout_fractions"]
     if fractions["used"] != fractions["asked"]:
-        why = f"{fractions['asked']:.1%} would be too few to evaluate on; --heldout-fraction decides otherwise"
+        why = f"{fractions['asked']:.1%} would be too few to evaluate on; set --heldout-fraction to override"
         lines.append(f"             {fractions['used']:.1%} of the documents are held out: {why}")
     estimated = "" if report["duplicate_lines_sampled"] == 1 else f" (estimated from one in {report['duplicate_lines_sampled']})"
     lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}")

@@ -1,9 +1,9 @@
-"""Our tokenizers as ones of the Rust library `tokenizers`, which are what `tokenizer.json` holds, for transformers and servers.
+"""Converts our tokenizers to the Rust library `tokenizers`, the format of `tokenizer.json`, for transformers and servers.
 
-They differ from ours in that a special token written out counts, and where `BertNormalizer` does (`wordpiece` says where). For
-SentencePiece they differ on marks out of canonical order; on a mark that has no composed form with a letter before it that the
-character map changes (it is lost); on final sigmas of a model that is given folded text; and between spellings that are equally
-likely but for rounding.
+The converted tokenizers differ from ours in two ways: special tokens in the text are recognised, and `BertNormalizer` has other
+rules in two places (see `wordpiece`). For SentencePiece they differ on combining marks out of canonical order; on a mark without
+a composed form after a letter that the character map changes (the mark is lost); on final sigmas of a model whose text is
+lower-cased outside the model; and between segmentations whose likelihoods differ only by rounding.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from bert_jax.corpus.wordpiece import WordPiece
 if TYPE_CHECKING:
     from tokenizers import Tokenizer, normalizers
 
-_NEVER = -1000.0  # log probability of a piece that other spellings are to be preferred to
-_NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5  # what a SentencePiece piece may be; else user-defined, or a byte
+_NEVER = -1000.0  # log probability of pieces that must not be produced from text
+_NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5  # types of SentencePiece pieces; others: user-defined, byte
 _UNIGRAM = 1
 
 
 def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str], added: Sequence[str]) -> Tokenizer | None:
     """The `tokenizers.Tokenizer` nearest to ours, or None for a SentencePiece model that the library cannot run.
 
-    specials: part ("pad", "unk", "cls", "sep", "mask") -> piece; added: the further special tokens.
+    specials: role ("pad", "unk", "cls", "sep", "mask") -> piece; added: further special tokens.
     """
-    from tokenizers import AddedToken, decoders, processors  # only here and in training: 0.1 s that no reader should pay
+    from tokenizers import AddedToken, decoders, processors  # imported here, because it takes 0.1 s
 
     rust = _rust_wordpiece(model, specials["unk"]) if isinstance(model, WordPiece) else _rust_unigram(model)
     if rust is None:
@@ -55,8 +55,8 @@ def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
 
 
 def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
-    """The model with its own normalisation. The library reads the character map by whole graphemes, so what the map would compose
-    is composed (NFC) beforehand.
+    """The Unigram model with its own normalisation. The library applies the character map to whole graphemes, so text is composed
+    (NFC) before.
     """
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -64,7 +64,7 @@ def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
     plain = {piece.type for piece in spec.pieces} <= {_NORMAL, _UNKNOWN, _CONTROL, _UNUSED}
     if spec.trainer_spec.model_type != _UNIGRAM or not plain or spec.trainer_spec.treat_whitespace_as_suffix:
         return None
-    scores = [(p.piece, _NEVER if p.type in (_CONTROL, _UNUSED) else p.score) for p in spec.pieces]  # never of text
+    scores = [(p.piece, _NEVER if p.type in (_CONTROL, _UNUSED) else p.score) for p in spec.pieces]  # never produced from text
     rust = Tokenizer(models.Unigram(scores, spec.trainer_spec.unk_id, False))
     steps: list[normalizers.Normalizer] = []
     if model.lowercase and not model.folds:
@@ -82,6 +82,6 @@ def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
 
 
 def _combining_marks() -> str:
-    """The characters that `SentencePiece` strips, as a class of a regular expression; fewer than the library's StripAccents."""
+    """The combining marks that `SentencePiece` strips, as a regular expression; fewer than the library's StripAccents."""
     marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
     return "[" + "".join(f"\\x{{{code:X}}}" for code in marks) + "]"

@@ -1,4 +1,4 @@
-"""One shard: some spans of the sources, read, cleaned, tokenised and written by one process in bounded memory.
+"""Reads, cleans, tokenises and writes one shard (some spans of the sources) in one process and bounded memory.
 
 A shard is written under a temporary name and renamed when complete, so a directory with a shard's name is a finished shard.
 """
@@ -32,7 +32,7 @@ _FLUSH_TOKENS = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """What makes a document's sentences and its split, the same for every shard."""
+    """The settings that decide the sentences and the split of a document, the same for every shard."""
 
     options: ReadOptions
     cleaning: CleaningConfig
@@ -41,7 +41,7 @@ class TextConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ShardWork:
-    """One shard to be written, as it is sent to a worker process."""
+    """The job of writing one shard, sent to a worker process."""
 
     store: pathlib.Path
     index: int
@@ -52,27 +52,28 @@ class ShardWork:
 
 
 def shard_name(index: int, shards: int) -> str:
-    """The directory of a finished shard, below the store's."""
+    """The directory name of a finished shard."""
     return f"shard-{index:05d}-of-{shards:05d}"
 
 
 def temporary_name(index: int, shards: int) -> str:
-    """Names the process, so that a shard of a killed build is told from one being written."""
+    """The directory name of an unfinished shard; it includes the process id, so that leftovers of a killed build are
+    recognised."""
     return f".{shard_name(index, shards)}.{os.getpid()}.part"
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype:
-    """The smallest type that holds every id."""
+    """The smallest dtype that holds every token id."""
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
 def content_hash(sentences: Sequence[str]) -> int:
-    """64 bits of a document's text, by which it is held out or not."""
+    """A 64-bit hash of a document's text, which decides whether the document is held out."""
     return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "big")
 
 
 def is_heldout(sentences: Sequence[str], fraction: float) -> bool:
-    """Whether a document is held out: its content decides alone, so the split outlives a change of shards, hosts or order."""
+    """Whether a document is held out. Only its content decides, so the split does not depend on shards, hosts or order."""
     return content_hash(sentences) < fraction * 2.0**64
 
 
@@ -94,7 +95,7 @@ class _SplitWriter:
         return self._tokens + len(self._held)
 
     def add(self, sentences: Sequence[str], tokenizer: Tokenizer) -> bool:
-        """A document; whether any token came of it. A sentence of which none came leaves no trace."""
+        """Adds a document; returns whether it has any token. Sentences without tokens are left out."""
         before = self.sentences
         for sentence in sentences:
             length = len(self._held)
@@ -129,7 +130,7 @@ def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float
         content = _write_splits(part, work.spans, work.text, tokenizer, progress)
         finish_shard(part, work.store / shard_name(work.index, work.shards), tokenizer.size, content)
     finally:
-        files.remove_tree(part)  # renamed by now, unless something went wrong: then its space is wanted
+        files.remove_tree(part)  # already renamed, unless an exception left the partial files
 
 
 def _write_splits(
@@ -169,7 +170,8 @@ def _write_splits(
 
 
 def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: JsonObject) -> None:
-    """Adds the token counts and shard.json to the arrays in `part` and renames it; gives way to a shard that is there already."""
+    """Adds the token counts and shard.json to the arrays in `part` and renames it to `final`; removes `part` if `final`
+    exists."""
     tokens = files.map_array(part / "train.tokens.npy")
     counts = np.zeros(vocabulary_size, np.int64)
     for start in range(0, len(tokens), _FLUSH_TOKENS):

@@ -1,14 +1,14 @@
-"""What a corpus is read from, and how it is cut into shards that any worker on any host reads alone.
+"""Sources of text for a corpus, and their division into shards that workers on all hosts read independently.
 
     embedded                      the reference prose of the installed Python and packages (`embedded/`)
     text:GLOB                     UTF-8 text, .gz too, in one of `layouts.LAYOUTS`
     jsonl:GLOB                    one JSON object a line, .gz too; its field --text-field is the document
-    tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` unless said otherwise
+    tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` by default
 
-A file is cut by bytes: a shard owns the documents that begin in its range, so one big file keeps all cores busy. A gzip file
-cannot be entered in the middle: it is cut by document number, and the reader of each part decompresses the whole file. A data
-set is cut by records. The cut depends on the sources and the number of shards only, so neither workers nor hosts change the
-result.
+A file is divided by bytes: a shard gets the documents that begin in its range, so one large file keeps all cores busy. A gzip
+file cannot be read from the middle: it is divided by document number, and the reader of each part decompresses the whole file. A
+data set is divided by records. The division depends only on the sources and the number of shards, so neither workers nor hosts
+change the result.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bert_jax.corpus.layouts import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
 
 KINDS = ("embedded", "text", "jsonl", "tfds")
-_GZIP_RATIO = 3.0  # of English text; it only weighs a .gz file against others
-_GZIP_PART_BYTES, _GZIP_MAX_PARTS = 16 << 20, 16  # finer parts would decompress more than they tokenise
+_GZIP_RATIO = 3.0  # of English text; only for the weight of a .gz file relative to others
+_GZIP_PART_BYTES, _GZIP_MAX_PARTS = 16 << 20, 16  # with finer parts, decompression would take longer than tokenisation
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _USUAL_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -44,7 +44,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """How sources are read, the same for all of a corpus."""
+    """Options for reading all sources of a corpus."""
 
     text_field: str = "text"
     layout: str = "auto"
@@ -55,7 +55,7 @@ class ReadOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One file or data set; `length` is in its `unit`, `weight` estimates its text in bytes."""
+    """One file or data set: its `length` in `unit`, and its `weight`, an estimate of its text in bytes."""
 
     kind: str
     path: str
@@ -63,12 +63,12 @@ class Item:
     length: int
     weight: float
     layout: str = ""  # of text
-    blank_lines: bool = True  # of text: whether any separate documents
+    blank_lines: bool = True  # of text: whether it contains blank lines
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """What one shard reads of one item: [start, stop) in the item's unit."""
+    """The part of one item that a shard reads: [start, stop) in the item's unit."""
 
     item: Item
     start: int
@@ -76,12 +76,12 @@ class Span:
 
     @property
     def weight(self) -> float:
-        """The share of the item's weight that falls to the span."""
+        """The part of the item's weight in the span."""
         return self.item.weight * (self.stop - self.start) / self.item.length
 
 
 def parse_source(text: str) -> Source:
-    """The source that a --source flag names."""
+    """The Source of a --source flag. Raises UserError if it is malformed."""
     kind, colon, name = text.partition(":")
     if kind not in KINDS:
         raise UserError(
@@ -97,8 +97,8 @@ def parse_source(text: str) -> Source:
 
 
 def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
-    """Every file and data set of `sources`, in order; the files of a glob in the order of their names. Empty files are left
-    out.
+    """Every file and data set of `sources`, in order; the files of a glob sorted by name, without empty files. Raises UserError
+    if a glob matches no file.
     """
     items: list[Item] = []
     for source in sources:
@@ -119,7 +119,7 @@ def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
             )
         if not paths:
             raise UserError(
-                f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern, ** matches folders"
+                f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern; ** matches folders"
             )
         items += [_file_item(source.kind, path, options) for path in paths if pathlib.Path(path).stat().st_size]
     return items
@@ -139,12 +139,12 @@ def _file_item(kind: str, path: str, options: ReadOptions) -> Item:
 
 
 def is_gzip(path: str) -> bool:
-    """Whether a file is taken for gzip: by its name."""
+    """Whether a file is read as gzip, by its name."""
     return path.endswith(".gz")
 
 
 def _head(path: str) -> str:
-    """The first `SAMPLE_BYTES` of a text file, as well as they decode: the reader judges wrong bytes, with their place."""
+    """The first `SAMPLE_BYTES` of a text file, with invalid bytes replaced; `reading` reports those with their offsets."""
     try:
         with gzip.open(path) if is_gzip(path) else pathlib.Path(path).open("rb") as file:
             return file.read(SAMPLE_BYTES).decode("utf-8", "replace")
@@ -155,9 +155,7 @@ def _head(path: str) -> str:
 
 
 def usual_shards(items: Sequence[Item], stated: int | None) -> int:
-    """The number of shards: as stated; else 64 if that leaves each 1 to 64 MiB of text. It does not look at this machine's
-    cores.
-    """
+    """The number of shards: `stated`, or 64, changed so that each has 1 to 64 MiB of text. Independent of the machine's cores."""
     if stated:
         return stated
     total = sum(item.weight for item in items)
@@ -166,7 +164,7 @@ def usual_shards(items: Sequence[Item], stated: int | None) -> int:
 
 
 def cut(items: Sequence[Item], shards: int) -> list[list[Span]]:
-    """Spans for each shard: the items laid end to end, cut into `shards` pieces of equal weight. A shard may come out empty."""
+    """The spans of each shard: the items, concatenated, in `shards` parts of equal weight. A shard may be empty."""
     total = sum(item.weight for item in items)
     spans: list[list[Span]] = [[] for _ in range(shards)]
     before = 0.0

@@ -1,5 +1,4 @@
-"""The finished corpus as the rest of the project reads it: token ids in memory-mapped shards, and offsets of sentences and
-documents.
+"""Opens a finished corpus: token ids in memory-mapped shards, and offsets of sentences and documents.
 
 corpus = open_corpus("DIR")                       # split="heldout" for the held-out documents
 corpus.tokens[corpus.sentence_offsets[5] : corpus.sentence_offsets[6]]      # the ids of sentence 5
@@ -27,8 +26,8 @@ SETTINGS, TOKENIZER = "settings.json", "tokenizer"
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """Shards of ids seen as one flat array: shard s holds the positions [bounds[s], bounds[s + 1]). No sentence crosses a
-    shard.
+    """The token ids of all shards as one flat array: shard s holds the positions [bounds[s], bounds[s + 1]). No sentence spans
+    two shards.
     """
 
     shards: tuple[np.ndarray, ...]  # unsigned, 1-d, memory-mapped
@@ -43,7 +42,7 @@ class TokenStore:
         return self.shards[0].dtype
 
     def __getitem__(self, where: slice) -> np.ndarray:
-        """The ids at [start, stop), a view when they lie in one shard."""
+        """The ids at [start, stop): a view if they are in one shard, else a copy."""
         start, stop, step = where.indices(len(self))
         assert step == 1
         first = int(np.searchsorted(self.bounds, start, side="right")) - 1
@@ -66,25 +65,25 @@ class Corpus:
     vocabulary: VocabularyInfo
     split: str
     directory: pathlib.Path | None  # None: built in memory
-    tokenizer: Tokenizer | None = None  # that of `vocabulary`; None: built in memory
+    tokenizer: Tokenizer | None = None  # with `vocabulary`; None: built in memory
 
     @property
     def num_documents(self) -> int:
-        """How many documents the split has."""
+        """The number of documents of the split."""
         return len(self.document_offsets) - 1
 
     @property
     def num_sentences(self) -> int:
-        """How many sentences the split has."""
+        """The number of sentences of the split."""
         return len(self.sentence_offsets) - 1
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens the split has."""
+        """The number of tokens of the split."""
         return len(self.tokens)
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[object, ...]]:
-        """Sent to another process by its path: pickling a memory map would copy the corpus."""
+        """Pickles the directory and split only: pickling a memory map would copy the corpus."""
         if self.directory is not None:
             return open_corpus, (self.directory, self.split)
         return Corpus, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
@@ -98,7 +97,7 @@ def open_corpus(directory: pathlib.Path | str, split: str = "train") -> Corpus:
 def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -> list[Corpus]:
     """Opens some splits of a finished corpus.
 
-    Raises UserError unless it holds what was written, as far as `integrity` can tell without reading the tokens.
+    Raises UserError if the corpus is unfinished or damaged, as far as `integrity` can tell without reading the tokens.
     """
     directory = pathlib.Path(directory)
     for split in splits:
@@ -127,18 +126,18 @@ def _laid_end_to_end(shards: Sequence[np.ndarray]) -> tuple[tuple[np.ndarray, ..
 
 
 def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Offsets of each shard, which begin at 0, as offsets into all shards laid end to end."""
+    """The offsets of each shard, which begin at 0, as offsets into the concatenation of all shards."""
     bases = np.cumsum([0, *(int(part[-1]) for part in parts)], dtype=np.int64)
     return np.concatenate([np.zeros(1, np.int64), *(part[1:] + base for part, base in zip(parts, bases, strict=False))])
 
 
 def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
-    """The numbers of the shards that are complete."""
+    """The indices of the complete shards."""
     return [i for i in range(shards) if (directory / shard_name(i, shards) / "shard.json").is_file()]
 
 
 def read_manifest(directory: pathlib.Path) -> JsonObject:
-    """The manifest of a finished corpus, checked. Raises UserError saying what is in its place."""
+    """The checked manifest of a finished corpus. Raises UserError if the corpus is missing, unfinished or of another format."""
     if directory.is_file():
         raise UserError(f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has made")
     if not directory.is_dir():
@@ -154,10 +153,10 @@ def read_manifest(directory: pathlib.Path) -> JsonObject:
             done = f"{len(finished_shards(directory, shards))} of {counted(shards, 'shard')}"
         raise UserError(
             f"corpus {directory} is unfinished ({done} are done); "
-            f"run the command that began it again, and it goes on from there: {command}"
+            f"run its command again to continue from there: {command}"
         )
     manifest = files.read_object(
-        directory / MANIFEST, "remove it and run the command that built the corpus: it goes on from its shards"
+        directory / MANIFEST, "remove it and run the command that built the corpus: it continues from its shards"
     )
     if manifest.get("format") != FORMAT:
         raise UserError(

@@ -1,8 +1,8 @@
-"""What a finished store holds, counted from its arrays: lengths, unknown tokens, repeated sentences and documents.
+"""Statistics of a finished corpus from its arrays: lengths, unknown tokens, repeated sentences and documents.
 
 Equal sentences are found by a 64-bit polynomial hash of their ids, all at once in numpy (about 60 million tokens/s on one
 core). Above `_EXACT_SENTENCES` only the sentences whose hash falls in a fixed residue class are compared: all copies of a
-sentence share a class, so the rate stays unbiased and memory bounded.
+sentence are in the same class, so the duplicate rate is unbiased and memory is bounded.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _EXACT_SENTENCES = 20_000_000
 _CHUNK_TOKENS = 1 << 21
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers never vanish modulo 2^64
 _LENGTH_BINS = 24  # a length n is counted in bin floor(log2 n)
-_REPEATED = 20  # lines that each shard proposes as the most repeated
+_REPEATED = 20  # the most repeated lines of each shard that are kept
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardSurvey:
-    """What one shard tells about itself, in sums and hashes that add up over shards."""
+    """Statistics of one shard, as sums and hashes that can be combined over shards."""
 
     document_hashes: dict[str, np.ndarray]  # split -> uint64 [D]
     line_hashes: np.ndarray  # uint64, distinct
     line_counts: np.ndarray  # int64, how often each occurs in this shard
-    repeated: dict[int, list[int]]  # hash -> ids of a line that occurs often here
+    repeated: dict[int, list[int]]  # hash -> ids of a line that is frequent in this shard
     sentence_lengths: np.ndarray  # int64 [bins], both splits, in tokens
     document_lengths: np.ndarray  # int64 [bins]
     one_sentence_documents: int
@@ -40,7 +40,7 @@ class ShardSurvey:
 
 
 def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every: int) -> ShardSurvey:
-    """Counts one shard; lines are sampled one class in `every` (see `sampling`)."""
+    """Surveys one shard; compares the lines of one hash class in `every` (see `sampling`)."""
     hashes: dict[str, np.ndarray] = {}
     sentence_lengths, document_lengths = np.zeros(_LENGTH_BINS, np.int64), np.zeros(_LENGTH_BINS, np.int64)
     unknown, single = {}, 0
@@ -64,7 +64,7 @@ def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every
 
 
 def sampling(sentences: int) -> int:
-    """One hash class in how many is compared for a corpus of `sentences`: 1 = all, so the duplicate rate is exact."""
+    """The number of hash classes of which one is compared, for a corpus of `sentences` sentences; 1: all lines, an exact rate."""
     return max(1, sentences // _EXACT_SENTENCES)
 
 
@@ -92,7 +92,7 @@ def repeated_documents(surveys: list[ShardSurvey]) -> list[dict[str, np.ndarray]
 
 
 def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[str, np.ndarray], vocabulary_size: int) -> None:
-    """Rewrites a shard without some documents. A kill in between leaves a whole shard, or none, which the next run makes anew."""
+    """Rewrites a shard without some documents. A kill leaves a complete shard, or none, which the next run builds again."""
     final = store / shard_name(index, shards)
     content = files.read_json(final / "shard.json")
     rewritten = {}
@@ -126,7 +126,7 @@ def rewrite_shard(
     content: JsonObject,
     vocabulary_size: int,
 ) -> None:
-    """Puts other `arrays` (split -> `ARRAYS`) in a shard's place, with `content` but for their counts as its shard.json."""
+    """Replaces a shard by `arrays` (split -> `ARRAYS`), with `content` and the new counts as its shard.json."""
     final, part = store / shard_name(index, shards), store / temporary_name(index, shards)
     files.remove_tree(part)
     part.mkdir()
@@ -144,7 +144,7 @@ def rewrite_shard(
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """int64 [n + 1], where each of n runs of `lengths` begins when they stand one after another."""
+    """int64 [n + 1]: the start offsets of n concatenated runs of these `lengths`, and their total."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
@@ -158,7 +158,7 @@ def _length_histogram(lengths: np.ndarray) -> np.ndarray:
 
 
 def _sentence_hashes(tokens: np.ndarray, offsets: np.ndarray, vocabulary_size: int) -> np.ndarray:
-    """uint64 [S], in chunks of sentences so that memory stays bounded."""
+    """uint64 [S]: the hash of each sentence, computed in chunks to bound memory."""
     # one random number for each id, the same in every process
     values = np.random.default_rng(0).integers(0, 2**64, vocabulary_size, dtype=np.uint64)
     parts, start = [np.zeros(0, np.uint64)], 0
@@ -171,7 +171,7 @@ def _sentence_hashes(tokens: np.ndarray, offsets: np.ndarray, vocabulary_size: i
 
 
 def _hash_runs(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """uint64 [runs]: the sum of value times multiplier ** place, modulo 2^64, over each run. Every run holds something."""
+    """uint64 [runs]: the sum of value * multiplier ** (position + 1), modulo 2^64, over each run. No run may be empty."""
     lengths = np.diff(offsets)
     if not len(lengths):
         return np.zeros(0, np.uint64)

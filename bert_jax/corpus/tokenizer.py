@@ -1,5 +1,5 @@
-"""One tokenizer interface over WordPiece and SentencePiece, and the vocabulary's identity that travels with every corpus and
-model.
+"""Tokenizer, one interface to WordPiece and SentencePiece, and VocabularyInfo, the identity of a vocabulary, which is saved with
+every corpus and model.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyInfo:
-    """What must be equal for ids to mean the same: `sha256` is of the vocabulary's content, whatever its line ends.
+    """The properties of a vocabulary that must be equal for two tokenizers to give the same ids. `sha256` is the hash of its
+    pieces, independent of line endings.
 
-    The last two fields are newer than the first corpora, whose manifests lack them: they mean what was always done.
+    Manifests of older corpora lack the last two fields; their defaults are the behaviour of that time.
     """
 
     size: int
@@ -61,19 +62,19 @@ class VocabularyInfo:
         return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
 
     def to_json(self) -> JsonObject:
-        """The fields as a manifest holds them; the newer ones only where they say something else than was always done, so that
-        an older manifest of the same vocabulary is equal.
+        """The fields for a manifest. The two newer fields are left out if they have their defaults, so that the result equals an
+        older manifest of the same vocabulary.
         """
         newer = {"strip_accents": None, "split_cjk": True}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in newer or value != newer[name]}
 
 
 class Tokenizer:
-    """Text <-> ids. Nothing here adds [CLS] or [SEP]; text never yields a special id but for [UNK], save in
-    `encode_with_specials`.
+    """Converts text to ids and back. No method adds [CLS] or [SEP]; only `encode_with_specials` produces special ids other than
+    [UNK].
 
-    `specials` names the special pieces that are called otherwise than usual, {"mask": "<mask>"}; `added` are further pieces that
-    count only in `encode_with_specials`; `max_length` is the longest text of the model it came with, carried along.
+    specials: role -> name of special pieces with unusual names, such as {"mask": "<mask>"}. added: further special pieces, which
+    only `encode_with_specials` recognises. max_length: the maximum text length of the model, stored for `save`.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Tokenizer:
             split_cjk=model.split_cjk,
             **special,
         )
-        #: the tokens that count where they are written out, the added ones last
+        #: the added special tokens that `encode_with_specials` recognises besides the five usual ones
         self.added = tuple(dict.fromkeys(token for token in added if ids[token] not in self.special_ids))
         self._special_pieces = {model.pieces[i]: i for i in sorted(self.special_ids)}
         self._special_pieces |= {token: ids[token] for token in self.added}
@@ -154,7 +155,7 @@ class Tokenizer:
 
     @property
     def max_word_characters(self) -> int | None:
-        """Longer words are unknown; None where the model has no such limit."""
+        """The length above which a word becomes [UNK]; None if the model has no limit."""
         return self._model.max_word_characters
 
     @property
@@ -163,26 +164,27 @@ class Tokenizer:
         return self._model.pieces
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out` (an `array` of an unsigned type): the corpus writer's path, without a list per
+        """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses it to avoid a list per
         sentence.
         """
         self._model.append(text, out)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of the pieces of `text`; a special token written out is text like any other."""
+        """The ids of the pieces of `text`; a special token in the text, such as "[MASK]", is ordinary text."""
         ids = array("I")
         self._model.append(text, ids)
         return ids.tolist()
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The same ids, and for each the characters [start, end) of `text` it stands for."""
+        """The ids of `encode`, and for each its characters [start, end) of `text`."""
         return self._model.encode_with_offsets(text)
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
-        """Text that is split into words already: (ids, for each word the index in `ids` of its first piece, how many it has).
+        """Encodes text that is split into words: (ids, for each word the index of its first piece in `ids`, its number of
+        pieces).
 
-        Each word is tokenised by itself, as with transformers' `is_split_into_words`; one that has no piece at all (empty, or
-        nothing but control characters) is the unknown token, so that every word has a first piece.
+        Each word is tokenised separately, as with transformers' `is_split_into_words`. A word without pieces (empty, or only
+        control characters) becomes the unknown token, so that every word has a first piece.
         """
         ids: list[int] = []
         firsts, counts = [], []
@@ -194,14 +196,14 @@ class Tokenizer:
         return ids, firsts, counts
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters [start, end) of `text` of each word, in order: for WordPiece between white space and punctuation, each
-        mark and ideograph a word; for SentencePiece between white space. Every span of `encode_with_offsets` that is not empty
-        lies in exactly one of them.
+        """The characters [start, end) of each word of `text`, in order. WordPiece separates words at white space and punctuation,
+        and each punctuation mark and ideograph is a word; SentencePiece separates them at white space. Every non-empty span of
+        `encode_with_offsets` is inside exactly one of them.
         """
         return self._model.word_spans(text)
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """As `encode`, but a special token written out, such as "[MASK]", is that token. For people's prompts, never for
+        """The ids of `text`, with special tokens in the text, such as "[MASK]", as their ids. For prompts of users; never for
         corpora.
         """
         ids: list[int] = []
@@ -216,7 +218,7 @@ class Tokenizer:
         return [self._model.pieces[i] for i in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of these ids, as far as pieces keep it: WordPiece loses the white space around punctuation."""
+        """The text of these ids. WordPiece does not restore the original white space around punctuation."""
         return self._model.decode(ids)
 
     def is_continuation(self, ids: np.ndarray) -> np.ndarray:
@@ -224,7 +226,7 @@ class Tokenizer:
         return self.continuation_table[ids]
 
     def save(self, directory: pathlib.Path | str) -> None:
-        """Writes the files by which `load_tokenizer` and transformers read this tokenizer back."""
+        """Writes the files from which `load_tokenizer` and transformers load this tokenizer."""
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         specials = {role: self._model.pieces[getattr(self, f"{role}_id")] for role in SPECIAL_NAMES}
@@ -235,12 +237,12 @@ class Tokenizer:
             config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
             config |= {"tokenizer_class": "BertTokenizer", "max_input_chars_per_word": self.max_word_characters}
             (directory / VOCAB_FILE).write_bytes(_content(self._model))
-        else:  # transformers' AlbertTokenizer makes rules of its own; the general class takes tokenizer.json as it is
+        else:  # transformers' AlbertTokenizer overrides the rules; PreTrainedTokenizerFast uses tokenizer.json unchanged
             config |= {"keep_accents": not self._model.strips, "model_input_names": _INPUTS}
             config["tokenizer_class"] = "PreTrainedTokenizerFast" if rust else "AlbertTokenizer"
             (directory / MODEL_FILES[0]).write_bytes(self._model.model)
         if rust:
-            (directory / JSON_FILE).write_text(rust.to_str(pretty=True), encoding="utf-8")  # `save` of theirs hides what failed
+            (directory / JSON_FILE).write_text(rust.to_str(pretty=True), encoding="utf-8")  # the library's `save` hides OSErrors
         if self.added:
             config["additional_special_tokens"] = list(self.added)
         if self.max_length:
@@ -252,11 +254,11 @@ class Tokenizer:
 def load_tokenizer(
     path: pathlib.Path | str, *, lowercase: bool | None = None, max_word_characters: int | None = None
 ) -> Tokenizer:
-    """A vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model, `tokenizer/` of a
-    corpus), whose other files then say the rest: accents, ideographs, names of special tokens (`tokenizer_files`).
+    """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model,
+    `tokenizer/` of a corpus). Other files of the directory define accents, ideographs and special tokens (`tokenizer_files`).
 
-    Casing: as the directory says; else `lowercase`; else inferred from the vocabulary, and an error where that is not certain. A
-    `lowercase` that contradicts the directory or the vocabulary is an error too: it would cost every capitalised word.
+    Casing comes from the directory, else from `lowercase`, else from the vocabulary. Raises UserError if none of them determines
+    it, or if `lowercase` contradicts the others: every capitalised word would become [UNK].
     """
     described = read_description(pathlib.Path(path))
     model: WordPiece | SentencePiece
@@ -284,11 +286,11 @@ def load_tokenizer(
 
 
 def _casing(described: Description, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
-    """Whether text is lower-cased: as recorded beside the vocabulary, as stated, or as the vocabulary makes certain."""
+    """Whether text is lower-cased: by the files beside the vocabulary, by `stated`, or by the vocabulary itself."""
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:
-        raise UserError(f"{described.path}: {why}, which does not show its casing; say --lowercase or --cased")
+        raise UserError(f"{described.path}: {why}, which does not show its casing; give --lowercase or --cased")
     if stated is not None and certain is not None and stated != certain:
         said, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")
         raise UserError(f"{said} does not fit the vocabulary {described.path}: {why}; use {other}, or another vocabulary")
@@ -296,13 +298,13 @@ def _casing(described: Description, pieces: Sequence[str], folds: bool, stated: 
 
 
 def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | None, str]:
-    """(lower-cased or not, None where it is not certain; the reason).
+    """(whether the vocabulary is lower-cased, or None if unclear; the reason).
 
-    Certain: a model that `folds` case itself; capitals in a hundredth of the pieces or more (lower-cased text could never use
-    them); or the whole Latin alphabet without one capital (cased text would lose every capitalised word to [UNK]).
+    Clear cases: a model that lower-cases itself (`folds`); capitals in 1 % of the pieces or more (lower-cased text could never
+    use them); the whole Latin alphabet without a capital (every capitalised word of cased text would become [UNK]).
     """
     if folds:
-        return True, "it folds case itself"
+        return True, "its model lower-cases text itself"
     words = [piece for piece in pieces if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))]
     capitals = sum(piece != piece.lower() for piece in words)
     if capitals * 100 >= len(words) > 0:

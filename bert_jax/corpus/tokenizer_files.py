@@ -1,8 +1,8 @@
-"""The files a tokenizer is kept in, as transformers lays them out: `vocab.txt` or `spiece.model`, `tokenizer.json`,
-`tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`.
+"""Reads the tokenizer files of transformers: `vocab.txt` or `spiece.model`, `tokenizer.json`, `tokenizer_config.json`,
+`special_tokens_map.json`, `added_tokens.json`.
 
-What they say is gathered in one `Description`. What our tokenizers cannot do is refused by name; where two files say the same
-thing they must agree, because transformers reads one and other programs the other. `Tokenizer.save` writes them.
+Their content becomes one `Description`. Features that our tokenizers lack raise a UserError that names them. Two files with the
+same property must agree, because transformers reads one and other programs the other. `Tokenizer.save` writes the files.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from bert_jax.interface.words import counted
 VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
-#: the special tokens by their part, with the names they have unless the files say otherwise
+#: role -> default names of the special token
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
 ANOTHER = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
-"""What to do about a vocabulary that is none."""
-_NO_LIMIT = 10**9  # transformers writes 10**30 for "no longest text"
+"""The remedy for an unusable vocabulary, for error messages."""
+_NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
 _BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Description:
-    """What the files of one tokenizer say; None where they do not say it."""
+    """The content of the files of one tokenizer; None for properties that no file states."""
 
     path: pathlib.Path  # of the vocabulary
     pieces: tuple[str, ...] = ()  # by id; empty for a SentencePiece model
     lowercase: bool | None = None
-    lowercase_source: str = ""  # who says so
-    strip_accents: bool | None = None  # None also: as lowercase
+    lowercase_source: str = ""  # the file that states `lowercase`, for error messages
+    strip_accents: bool | None = None  # None: not stated, or as lowercase
     split_cjk: bool = True
-    specials: Mapping[str, str] = dataclasses.field(default_factory=dict)  # part of `SPECIAL_NAMES` -> piece
-    added: tuple[str, ...] = ()  # pieces that transformers looks for before any rule, such as "[E1]"
+    specials: Mapping[str, str] = dataclasses.field(default_factory=dict)  # role, a key of `SPECIAL_NAMES` -> piece
+    added: tuple[str, ...] = ()  # pieces that transformers matches before all rules, such as "[E1]"
     max_word_characters: int | None = None
     max_length: int | None = None  # tokens of a text, [CLS] and [SEP] included
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Json:
-    """A tokenizer.json with a WordPiece model."""
+    """The content of a tokenizer.json with a WordPiece model."""
 
     ids: dict[str, int]  # added tokens included
     added: dict[int, str]
@@ -62,18 +62,19 @@ class _Json:
 def read_description(path: pathlib.Path) -> Description:
     """Reads a vocab.txt, a spiece.model or a tokenizer.json alone, or a directory with any of them and the files beside it.
 
-    Raises UserError for what is missing, damaged, contradictory, or nothing that `WordPiece` or `SentencePiece` can do.
+    Raises UserError for files that are missing, damaged or contradictory, and for features that `WordPiece` and `SentencePiece`
+    lack.
     """
     try:
         return _read_files(path)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # JSON laid out as no library writes it
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # JSON of an unknown structure
         raise UserError(
-            f"{path}: its JSON files are not laid out as a tokenizer's ({type(error).__name__}: {error}); copy the files again"
+            f"{path}: its JSON files do not describe a tokenizer ({type(error).__name__}: {error}); copy the files again"
         ) from error
 
 
 def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Those from which pieces are read, the preferred first."""
+    """The files in `directory` from which pieces can be read, the preferred one first."""
     return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE) if (directory / name).is_file()]
 
 
@@ -110,8 +111,10 @@ def _described(
     names: JsonObject,
     later: dict[str, int],
 ) -> Description:
-    """WordPiece: `lines` of vocab.txt and `json`, one of which may be None; then what tokenizer_config.json,
-    special_tokens_map.json and added_tokens.json hold.
+    """The Description of a WordPiece tokenizer.
+
+    lines: of vocab.txt, and json: tokenizer.json, one of which may be None; config, names, later: the contents of
+    tokenizer_config.json, special_tokens_map.json and added_tokens.json.
     """
     added = _added_tokens(path.parent, config, later) | (json.added if json else {})
     if lines is None:
@@ -157,7 +160,7 @@ def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: Json
 
 
 def _check_same_rules(directory: pathlib.Path, json: _Json, config: JsonObject) -> None:
-    """What tokenizer_config.json says of casing, accents and ideographs, the normalizer of tokenizer.json must say too."""
+    """Raises UserError unless tokenizer_config.json and the normalizer of tokenizer.json agree on casing, accents, ideographs."""
     lowercase, strip = config.get("do_lower_case"), config.get("strip_accents")
     if strip is None and "strip_accents" in config:
         strip = lowercase
@@ -170,12 +173,12 @@ def _check_same_rules(directory: pathlib.Path, json: _Json, config: JsonObject) 
         if stated is not None and bool(stated) != said:
             raise UserError(
                 f"{directory}: the normalizer of {JSON_FILE} says {name}={said}, {CONFIG_FILE} the opposite; "
-                "put right the one the model was not trained with"
+                "correct the one that the model was not trained with"
             )
 
 
 def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Raises UserError where the tokenizer.json beside the SentencePiece model `path` gives its pieces other ids."""
+    """Raises UserError if the tokenizer.json beside the SentencePiece model `path` has other ids for its pieces."""
     json = path.parent / JSON_FILE
     if not json.is_file():
         return
@@ -193,7 +196,7 @@ def _object(path: pathlib.Path) -> JsonObject:
 
 
 def _read_vocabulary(path: pathlib.Path) -> list[str]:
-    """One piece a line; white space around it does not count, as in the original."""
+    """The pieces of a vocab.txt, one per line, stripped of white space as in the original."""
     try:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -209,7 +212,7 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
 
 
 def _check_config(path: pathlib.Path, config: JsonObject) -> None:
-    """Refuses settings of transformers' tokenizers that ours do not have."""
+    """Raises UserError for settings of transformers' tokenizers that ours lack."""
     if config.get("do_basic_tokenize") is False:
         raise UserError(f"{path}: do_basic_tokenize=false (text split beforehand) is not supported; remove it if text is plain")
     for name, ours in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
@@ -221,7 +224,7 @@ def _check_config(path: pathlib.Path, config: JsonObject) -> None:
 
 
 def _special_names(*sources: JsonObject) -> dict[str, str]:
-    """Part -> piece, from the first of the sources that names it, by a string or {"content": string}."""
+    """role -> piece, from the first source that has it, as a string or as {"content": string}."""
     names: dict[str, str] = {}
     for source, part in itertools.product(sources, SPECIAL_NAMES):
         name = source.get(f"{part}_token")
@@ -232,7 +235,7 @@ def _special_names(*sources: JsonObject) -> dict[str, str]:
 
 
 def _further_specials(config: JsonObject) -> list[str]:
-    """Special tokens of no part of ours, under the key of transformers 4 or of 5; there they may be named, as a dictionary."""
+    """Special tokens without a role, under the key of transformers 4 or 5 (a list, or in 5 a dictionary with names)."""
     further = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     tokens = further.values() if isinstance(further, dict) else further
     return [token["content"] if isinstance(token, dict) else token for token in tokens]
@@ -244,25 +247,25 @@ def _max_length(config: JsonObject) -> int | None:
 
 
 def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[str, int]) -> dict[int, str]:
-    """id -> token, as the Python tokenizers keep what was added to a vocab.txt: in two places, according to their age."""
+    """id -> token added to a vocab.txt; older and newer Python tokenizers store them in different files."""
     tokens: list[JsonObject] = [{"id": i, "content": token} for token, i in later.items()]
     tokens += [token | {"id": int(i)} for i, token in (config.get("added_tokens_decoder") or {}).items()]
     return _checked_added(directory, tokens)
 
 
 def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int, str]:
-    """id -> content. A token that transformers would look for in plain text, inside words too, is refused."""
+    """id -> content. Raises UserError for tokens that are not special, which transformers would also match inside words."""
     for token in tokens:
         if not token.get("special") and not _BRACKETED.fullmatch(token["content"]):
             raise UserError(
-                f"{path}: the added token {token['content']!r} (id {token['id']}) is no special token; transformers finds it "
-                "inside words too, which WordPiece cannot: train without it"
+                f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
+                "matches it inside words, which WordPiece cannot do: train without it"
             )
     return {token["id"]: token["content"] for token in tokens}
 
 
 def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) -> list[str]:
-    """The pieces of vocab.txt and those added behind them."""
+    """The pieces of vocab.txt, followed by the added ones."""
     behind = {i: token for i, token in added.items() if i >= len(lines)}
     if sorted(behind) != list(range(len(lines), len(lines) + len(behind))):
         raise UserError(
@@ -270,7 +273,7 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
         )
     for i, token in added.items():
         if i < len(lines) and lines[i] != token:
-            raise UserError(f"{path}: id {i} is {lines[i]!r}, the added tokens beside it say {token!r}; take both of one model")
+            raise UserError(f"{path}: id {i} is {lines[i]!r}, the added tokens beside it say {token!r}; take both from one model")
     return lines + [behind[i] for i in sorted(behind)]
 
 
@@ -284,7 +287,7 @@ def _by_id(path: pathlib.Path, ids: Mapping[str, int]) -> list[str]:
 
 
 def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[str, int]) -> None:
-    """A repeated piece has its last id, in tokenizer.json too."""
+    """Raises UserError unless both files give every piece the same id; a repeated piece has its last id in both."""
     ours, theirs = {piece: i for i, piece in enumerate(pieces)}, {i: piece for piece, i in ids.items()}
     by_id = {i: piece for piece, i in ours.items()}
     for i in sorted(by_id.keys() | theirs.keys()):
@@ -297,14 +300,14 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
 
 
 def _model_type(content: JsonObject) -> str:
-    """Older files do not name it."""
+    """The type of the model in a tokenizer.json, inferred for older files without it."""
     model = content.get("model") or {}
     guess = "BPE" if "merges" in model else "WordPiece" if isinstance(model.get("vocab"), dict) else "Unigram"
     return model.get("type") or guess
 
 
 def _read_json(path: pathlib.Path) -> _Json:
-    """A tokenizer.json whose parts are BERT's; any other part is named in a UserError."""
+    """Reads a tokenizer.json with the components of BERT. Raises UserError, with its name, for any other component."""
     content = _object(path)
     kind = _model_type(content)
     if kind != "WordPiece":
@@ -331,7 +334,7 @@ def _read_json(path: pathlib.Path) -> _Json:
 
 
 def _parts(part: JsonObject | None, inside: str) -> list[JsonObject]:
-    """The steps of a normalizer or pre-tokenizer, sequences laid flat."""
+    """The steps of a normalizer or pre-tokenizer, with nested sequences flattened."""
     if part is None:
         return []
     return [step for p in part[inside] for step in _parts(p, inside)] if part.get("type") == "Sequence" else [part]
@@ -342,7 +345,7 @@ def _named(types: Sequence[str | None]) -> str:
 
 
 def _normalizer(path: pathlib.Path, part: JsonObject | None) -> dict[str, bool]:
-    """The fields of `_Json` that a normalizer decides: BertNormalizer, and what it consists of: Lowercase, NFD + StripAccents."""
+    """The fields of `_Json` from a normalizer: BertNormalizer, also with its components Lowercase and NFD + StripAccents."""
     steps = _parts(part, "normalizers")
     types = [step.get("type") for step in steps]
     berts = [step for step in steps if step.get("type") == "BertNormalizer"]

@@ -1,4 +1,4 @@
-"""SentencePiece models (`spiece.model`) behind the same methods as `wordpiece.WordPiece`."""
+"""SentencePiece models (`spiece.model`), with the methods of `wordpiece.WordPiece`."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ WORD_START = "\u2581"
 
 
 class SentencePiece:
-    """Text to piece ids. A model that does not fold case itself is given lower-cased text without accents when `lowercase`, as
-    ALBERT's was; `strip_accents` says otherwise of the accents.
+    """Converts text to piece ids with a SentencePiece model.
+
+    If `lowercase`, and the model does not lower-case itself, it gets lower-cased text without accents, as in ALBERT;
+    `strip_accents` overrides the treatment of accents.
     """
 
     kind = "sentencepiece"
     max_word_characters = None
-    split_cjk = True  # nothing of WordPiece's rules applies; said for the vocabulary's identity
+    split_cjk = True  # not used here; a field of VocabularyInfo
 
     def __init__(self, model: bytes, *, lowercase: bool = False, strip_accents: bool | None = None):
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         self.lowercase = lowercase
-        #: whether the model's own normalisation lower-cases: then it needs no help and no flag
+        #: whether the model's own normalisation lower-cases
         self.folds = "A" not in self._processor.normalize("A")
         self._strip_accents = strip_accents
 
     @property
     def strips(self) -> bool:
-        """Whether accents are dropped before the model sees the text."""
+        """Whether accents are dropped before the text is passed to the model."""
         return self.lowercase and not self.folds if self._strip_accents is None else self._strip_accents
 
     @property
     def strip_accents(self) -> bool | None:
-        """`strips` where it departs from what the casing says, else None."""
+        """`strips` if it differs from the default for the casing, else None."""
         return None if self.strips == (self.lowercase and not self.folds) else self.strips
 
     def specification(self) -> Any:
-        """The model as its library's protocol buffer, `ModelProto`: pieces with scores, the normalisation's character map."""
-        from sentencepiece import sentencepiece_model_pb2  # only to write tokenizer.json
+        """The model as the library's protocol buffer `ModelProto`: pieces with scores, character map of the normalisation."""
+        from sentencepiece import sentencepiece_model_pb2  # imported here: only needed to write tokenizer.json
 
-        library: Any = sentencepiece_model_pb2  # made at import, out of mypy's sight
+        library: Any = sentencepiece_model_pb2  # its classes are created at import, which mypy cannot see
         specification = library.ModelProto()
         specification.ParseFromString(self.model)
         return specification
@@ -57,19 +59,19 @@ class SentencePiece:
         return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out`. Special tokens are control pieces, which text never produces."""
+        """Appends the ids of `text` to `out`; never special ids, because special tokens are control pieces."""
         out.extend(self._processor.encode(self._prepared(text), out_type=int))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids, and for each the characters [start, end) of `text`; folding outside the model keeps no offsets, so it is done by
-        character.
+        """The ids, and for each its characters [start, end) of `text`. Lower-casing outside the model is done per character here,
+        to keep the offsets.
         """
         places = [i for i, c in enumerate(text) for _ in self._prepared(c)] + [len(text)]
         encoded = self._processor.encode(self._prepared(text), return_type="offset_mapping")
         spans = []
         for first, last in encoded["offsets"]:
             start, end = places[first], places[last - 1] + 1 if last > first else places[first]
-            while start < end and text[start].isspace():  # a word's piece begins at the word
+            while start < end and text[start].isspace():  # the white space before a word is not part of its piece
                 start += 1
             spans.append((start, end))
         return encoded["ids"], spans
@@ -91,5 +93,5 @@ class SentencePiece:
         return self._processor.decode([int(i) for i in ids])
 
     def is_continuation(self, piece: str) -> bool:
-        """Whether a piece continues a word; pieces that begin one start with ▁."""
+        """Whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""
         return not piece.startswith(WORD_START)

@@ -1,16 +1,16 @@
-"""Whether the files of a corpus still hold, to the byte, what was written: their checksums against the manifest's.
+"""Verifies the checksums of all files of a corpus against its manifest.
 
-Reading a corpus takes a second or two a gigabyte, so it is done once on a machine, beside the training that has begun, and
-remembered by the size and the time of each file:
+Reading a corpus takes one to two seconds per gigabyte, so it is done once per machine, in the background of training; the size
+and modification time of each verified file are recorded:
 
     with Verification("DIR") as verification:       # a thread reads the files that this machine has not verified
         for step in ...:
             ...
-            verification.check()                    # a flag is looked at: raises once a file is found damaged
-            verification.wait()                     # before anything is saved: waits for the rest
+            verification.check()                    # raises once a file is found damaged; costs nothing
+            verification.wait()                     # before every save: waits for the remaining files
 
-Since every save waits, no checkpoint and no model is ever made from a corpus that turns out to be damaged. In practice nothing is
-waited for: the first checkpoint comes later than the end of the verification.
+Since every save waits, no checkpoint or model comes from a damaged corpus. In practice the wait is zero, because verification
+ends before the first checkpoint.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 
-_BLOCK = 4 << 20  # bytes hashed at a time, without Python's lock
-_CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s; a fast disk gives several times that
-_NICENESS = 10  # training goes first
+_BLOCK = 4 << 20  # bytes hashed at a time; hashlib releases the GIL meanwhile
+_CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s, a fast disk reads several times that
+_NICENESS = 10  # below the priority of training
 _SAVE_SECONDS = 5.0
 _TICK = 0.5  # seconds
 
@@ -46,9 +46,10 @@ _Seen = list[int | str]  # [bytes, modification time in ns, sha256] of a file th
 
 
 class Verification:
-    """Compares the files of the corpus in `directory` with its manifest, in threads of its own from `__enter__` to `__exit__`.
+    """Compares the files of the corpus in `directory` with its manifest, in background threads between `__enter__` and
+    `__exit__`.
 
-    Files that this machine has verified before, and that have the same size and time as then, count as verified, unless `again`.
+    Files that this machine has verified before, with unchanged size and modification time, count as verified, unless `again`.
     """
 
     def __init__(self, directory: pathlib.Path | str, *, again: bool = False):
@@ -77,7 +78,7 @@ class Verification:
 
     def __enter__(self) -> Verification:
         if self._pending:
-            # a daemon too: a process that ends without leaving this block is not held up
+            # a daemon thread does not delay a process that ends inside the `with` block
             self._thread = threading.Thread(target=self._run, name="verification", daemon=True)
             self._thread.start()
         return self
@@ -85,15 +86,15 @@ class Verification:
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         if self._thread is not None:
-            self._thread.join()  # for the rest of a block
+            self._thread.join()  # at most the time to hash one block
 
     def check(self) -> None:
-        """Raises CorruptedCorpus once a file is found that does not hold what was written. Costs nothing."""
+        """Raises CorruptedCorpus if a file was found damaged. Only reads a flag."""
         if self._fault is not None:
             raise self._fault
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Returns when every file is verified; calls `alive` now and then meanwhile. Raises as `check`."""
+        """Waits until every file is verified, and calls `alive` every 0.5 s meanwhile. Raises like `check`."""
         if not self._finished.is_set() and self._fault is None:
             log.info("waiting until the corpus is verified: %s", self._sizes())
         while not self._finished.wait(_TICK) and self._fault is None:
@@ -110,7 +111,7 @@ class Verification:
         try:
             with concurrent.futures.ThreadPoolExecutor(threads, "verification", initializer=_give_way) as pool:
                 list(pool.map(self._verify, largest_first))
-        except Exception as error:  # a bug of ours; without the fault the run would wait for ever
+        except Exception as error:  # a bug of bert_jax; without `_fault` the run would wait forever
             self._fault = self._fault or UserError(f"the corpus {self._directory} could not be verified: {error!r}")
         finally:
             self._remember()
@@ -145,7 +146,7 @@ class Verification:
             self._remember()
 
     def _sha256(self, file: pathlib.Path) -> str | None:
-        """In hexadecimal; None when asked to stop on the way."""
+        """The SHA-256 of a file in hexadecimal; None if the verification was stopped."""
         digest, block = hashlib.sha256(), memoryview(bytearray(min(_BLOCK, file.stat().st_size + 1)))
         with file.open("rb", buffering=0) as opened:
             while size := opened.readinto(block):
@@ -157,7 +158,7 @@ class Verification:
         return digest.hexdigest()
 
     def _remember(self) -> None:
-        """What is verified so far, so that a start that is killed leaves less to the next."""
+        """Records the files verified so far, so that the next start after a kill need not verify them again."""
         with self._lock:
             self._saved = time.monotonic()
             content: JsonObject = {"corpus": str(self._directory.resolve()), "files": dict(self._seen)}
@@ -167,9 +168,9 @@ class Verification:
 
 
 def verify(directory: pathlib.Path | str) -> tuple[int, int]:
-    """Reads the whole corpus now, with progress on the terminal, whatever is remembered. Returns its (files, bytes).
+    """Verifies the whole corpus now, also files verified before, with a progress line. Returns its (files, bytes).
 
-    Raises UserError at the first file that does not hold what was written.
+    Raises UserError at the first damaged file.
     """
     with Verification(directory, again=True) as verification:
         progress = Progress("verifying the corpus:", total=round(verification.bytes / 1e6), unit="MB")
@@ -184,7 +185,7 @@ def _stamp(file: pathlib.Path) -> list[int]:
 
 
 def _memory_of(directory: pathlib.Path) -> pathlib.Path:
-    """Where this machine remembers which files of a corpus it has verified."""
+    """The file in which this machine records the verified files of a corpus."""
     key = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:20]
     return files.cache_directory() / "verified" / f"{key}.json"
 
@@ -192,12 +193,12 @@ def _memory_of(directory: pathlib.Path) -> pathlib.Path:
 def _recall(path: pathlib.Path) -> dict[str, _Seen]:
     try:
         remembered = files.read_object(path).get("files")
-    except UserError:  # not there yet, or damaged: all is verified again
+    except UserError:  # missing or damaged: all files are verified again
         return {}
     return remembered if isinstance(remembered, dict) else {}
 
 
 def _give_way() -> None:
-    """Lowers the priority of this thread, where each has its own (Linux)."""
+    """Lowers the priority of this thread, on systems with priorities per thread (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,6 +1,4 @@
-"""A new vocabulary from the corpus itself, the same for the same text: WordPiece by the Rust `tokenizers`, SentencePiece by its
-own library.
-"""
+"""Trains a vocabulary on the corpus, deterministically: WordPiece with the Rust `tokenizers`, SentencePiece with its library."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0-4
-_ALPHABET = 1000  # characters kept, by frequency; a word with another is unknown
-_SAMPLES = 64  # places of the corpus that the training text is taken from
+_ALPHABET = 1000  # the most frequent characters are kept; words with other characters are unknown
+_SAMPLES = 64  # parts of the corpus from which the training text is sampled
 
 
 def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iterator[list[str]]:
-    """The sentences of documents that are not held out: all, or `limit` characters taken evenly over the corpus."""
+    """Yields the sentences of each document that is not held out: all, or `limit` characters sampled evenly over the corpus."""
     total = sum(item.weight for item in items)
     share = limit if total <= limit else limit // _SAMPLES
     counts: Counter[str] = Counter()
@@ -49,8 +47,9 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
 def train_wordpiece(
     documents: Iterable[list[str]], size: int, lowercase: bool, max_word_characters: int | None = None
 ) -> Tokenizer:
-    """A WordPiece vocabulary of `size` pieces (fewer when the text has no more), as the Rust library's trainer makes it: by
-    byte-pair merges.
+    """A WordPiece tokenizer with `size` pieces (fewer if the text has no more), trained by byte-pair merges in the Rust library.
+
+    Raises UserError without text, or if `size` is less than the number of characters needs.
     """
     from tokenizers import Tokenizer as Rust
     from tokenizers import models, pre_tokenizers, trainers
@@ -69,8 +68,8 @@ def train_wordpiece(
             f"--vocab-size={size:,} is less than the {counted(len(SPECIALS) + len(letters), 'piece')} that the text's "
             f"characters need"
         )
-    # The library numbers letters as it meets them, in the random order of a hash table, and breaks ties by number. Announced as
-    # special tokens they have numbers beforehand, so the same text gives the same vocabulary.
+    # The library numbers characters in the random order of a hash table, and breaks ties by number. Passed as special tokens,
+    # they have fixed numbers, so the same text gives the same vocabulary.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=[*SPECIALS, *letters],
@@ -87,7 +86,7 @@ def train_wordpiece(
 
 
 def _count_words(documents: Iterable[list[str]], lowercase: bool) -> Counter[str]:
-    """How often each word occurs, counted by stretches between white space so that the rules run once for each."""
+    """The frequency of each word. Text is first counted by white space, so that the rules run once per distinct string."""
     stretches: Counter[str] = Counter()
     for sentences in documents:
         for sentence in sentences:
@@ -102,7 +101,7 @@ def _count_words(documents: Iterable[list[str]], lowercase: bool) -> Counter[str
 def train_sentencepiece(
     documents: Iterable[list[str]], size: int, lowercase: bool, max_word_characters: int | None = None
 ) -> Tokenizer:
-    """A unigram SentencePiece model with ALBERT's layout of special pieces. Its own normalisation folds case when `lowercase`."""
+    """A unigram SentencePiece tokenizer with ALBERT's special pieces; its own normalisation lower-cases text if `lowercase`."""
     import sentencepiece
 
     if max_word_characters:
@@ -118,7 +117,7 @@ def train_sentencepiece(
             control_symbols=list(SPECIALS[2:]),  # pieces that text never produces
             normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
             max_sentence_length=1 << 16,
-            num_threads=4,  # fixed: the order of its sums depends on it
+            num_threads=4,  # fixed, because the order of the sums depends on it
             minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:

@@ -1,14 +1,14 @@
-"""WordPiece with the original BERT's text rules (google-research/bert, tokenization.py), exact and fast.
+"""WordPiece with exactly the text rules of the original BERT (google-research/bert, tokenization.py).
 
-The rules, in their order: drop NUL, U+FFFD and the categories Cc and Cf; put spaces around CJK ideographs (unless `split_cjk`
+The rules, in order: drop NUL, U+FFFD and the categories Cc and Cf; put spaces around CJK ideographs (unless `split_cjk`
 is off); split at white space; when lower-casing, lower each token; when stripping accents, which goes with lower-casing unless
 `strip_accents` says otherwise, decompose it (NFD) and drop the combining marks (Mn); split off every punctuation character,
-where all ASCII that is not a letter or digit counts as punctuation; then match the longest piece first, `##` marking a piece
-inside a word, and a word that cannot be spelt, or is longer than `max_word_characters`, becoming the unknown token.
+where all ASCII that is not a letter or digit counts as punctuation; then match the longest piece first, where `##` marks a
+piece inside a word, and a word without a match, or longer than `max_word_characters`, becomes the unknown token.
 
-All of it is local to a stretch between white space, so one dictionary from stretch to ids does nearly all the work: on English
-Wikipedia 3.5-4 million tokens/s on one core once warm, where the Rust `tokenizers` gives 0.55 million. It is also why the rules
-are ours to keep: `BertNormalizer` of the Rust library lower-cases letter by letter (a final sigma stays medial) and drops
+All rules are local to a chunk between white space, so one cache from chunk to ids answers nearly all lookups: on English
+Wikipedia 3.5-4 million tokens/s on one core with a filled cache, against 0.55 million with the Rust `tokenizers`. That library's
+`BertNormalizer` also deviates from the original: it lower-cases letter by letter (a final sigma stays medial) and drops
 private-use characters.
 """
 
@@ -24,9 +24,9 @@ from itertools import chain
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 200  # the original's; transformers uses 100
 _Place = tuple[int, int]  # characters [start, end) of a text
-_CACHED_STRETCHES = 1 << 19  # about 100 MB of a worker's memory at most; then the cache starts again
+_CACHED_CHUNKS = 1 << 19  # at most about 100 MB per worker; a full cache is emptied
 
-# What `str.split` takes for white space although the original drops it as a control character, joining its neighbours.
+# White space for `str.split`, but control characters for the original, which drops them and so joins their neighbours.
 _DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 _ASCII_CONTROLS = re.compile("[\x00-\x1f\x7f]")
 _ASCII_WORDS = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")
@@ -38,7 +38,7 @@ _CJK = (
 
 @functools.cache
 def _cleaned(character: str) -> str:
-    """What cleaning makes of one character: nothing, a space, or itself."""
+    """The character after cleaning: "", a space, or itself."""
     code = ord(character)
     if character in " \t\n\r":
         return " "
@@ -50,7 +50,7 @@ def _cleaned(character: str) -> str:
 
 @functools.cache
 def _spaced(character: str) -> str:
-    """`_cleaned`, an ideograph between spaces."""
+    """`_cleaned`, with an ideograph between spaces."""
     code = ord(character)
     return f" {character} " if any(low <= code <= high for low, high in _CJK) else _cleaned(character)
 
@@ -63,7 +63,8 @@ def _is_punctuation(character: str) -> bool:
 
 
 def _fold(token: str, lowercase: bool, strip: bool) -> str:
-    """Lower case, without accents. `str.lower` sees the whole token, because a capital sigma lowers by its place in the word."""
+    """The token lower-cased and without accents. `str.lower` gets the whole token, because the lower case of a capital sigma
+    depends on its position in the word."""
     token = token.lower() if lowercase else token
     return "".join(c for c in unicodedata.normalize("NFD", token) if unicodedata.category(c) != "Mn") if strip else token
 
@@ -73,7 +74,7 @@ def _split_punctuation(token: str) -> str:
 
 
 def basic_words(text: str, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> list[str]:
-    """The words that WordPiece spells: every rule before the vocabulary is looked at. `strip_accents` None: as `lowercase`."""
+    """The words of `text` after all rules but the vocabulary lookup. `strip_accents` None: as `lowercase`."""
     if text.isascii():
         text = _ASCII_CONTROLS.sub(lambda m: " " if m[0] in "\t\n\r" else "", text)
         return _ASCII_WORDS.findall(text.lower() if lowercase else text)
@@ -85,13 +86,15 @@ def basic_words(text: str, lowercase: bool, strip_accents: bool | None = None, s
 
 
 class WordPiece:
-    """Text to piece ids for one vocabulary. `pieces[i]` is the piece with id i; a repeated piece has its last id, as in the
-    original. `strip_accents` None is as `lowercase`; `split_cjk` off leaves ideographs in their words, as transformers'
-    `tokenize_chinese_chars=False`; `unknown` is the piece of words that cannot be spelt.
+    """Converts text to piece ids with one vocabulary.
+
+    `pieces[i]` is the piece with id i; a repeated piece has its last id, as in the original. `strip_accents` None: as
+    `lowercase`. `split_cjk` False keeps ideographs in their words, like transformers' `tokenize_chinese_chars=False`. `unknown`
+    is the piece for words that the vocabulary cannot represent.
     """
 
     kind = "wordpiece"
-    folds = False  # whether the pieces come with a normalisation of their own, as SentencePiece's do
+    folds = False  # whether the model lower-cases text itself, as SentencePiece may
 
     def __init__(
         self,
@@ -105,23 +108,23 @@ class WordPiece:
     ):
         self.pieces = list(pieces)
         self.lowercase = lowercase
-        self.strip_accents = None if strip_accents == lowercase else strip_accents  # one way to say the same
+        self.strip_accents = None if strip_accents == lowercase else strip_accents  # None: the default
         self.split_cjk = split_cjk
         self.max_word_characters = max_word_characters
         ids = {piece: i for i, piece in enumerate(self.pieces)}
         self._starts = ids
         self._continuations = {piece[2:]: i for piece, i in ids.items() if piece.startswith(CONTINUATION)}
         self._longest = max(map(len, self.pieces), default=0)
-        self._unknown = ids.get(unknown, -1)  # `Tokenizer` refuses a vocabulary without it
-        self._stretches = _Cache(self._encode_stretch)
+        self._unknown = ids.get(unknown, -1)  # `Tokenizer` rejects a vocabulary without it
+        self._chunks = _Cache(self._encode_chunk)
         self._words = _Cache(self.encode_word)
 
     def encode_word(self, word: str) -> tuple[int, ...]:
-        """Greedy longest match first; the unknown token alone when any part of the word has no piece."""
+        """The ids of a word by greedy longest match; only the unknown token if any part of the word has no piece."""
         return tuple(i for i, _ in self._spell(word))
 
     def _spell(self, word: str) -> list[tuple[int, int]]:
-        """[(piece id, end character in the word)]."""
+        """[(piece id, end offset in the word)] by greedy longest match."""
         whole = [(self._unknown, len(word))]
         if len(word) > self.max_word_characters:
             return whole
@@ -138,21 +141,21 @@ class WordPiece:
             table, start = self._continuations, end
         return spelt
 
-    def _encode_stretch(self, stretch: str) -> tuple[int, ...]:
-        words = basic_words(stretch, self.lowercase, self.strip_accents, self.split_cjk)
+    def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
+        words = basic_words(chunk, self.lowercase, self.strip_accents, self.split_cjk)
         return self._words[words[0]] if len(words) == 1 else tuple(chain.from_iterable(map(self._words.__getitem__, words)))
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out`. No special token is ever produced: their brackets are punctuation."""
+        """Appends the ids of `text` to `out`; never special ids but [UNK], because brackets are split off as punctuation."""
         if _DROPPED_SPACES.search(text):
             text = _DROPPED_SPACES.sub("", text)
-        out.extend(chain.from_iterable(map(self._stretches.__getitem__, text.split())))
+        out.extend(chain.from_iterable(map(self._chunks.__getitem__, text.split())))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids as `append` gives them, and for each the characters [start, end) of `text` it stands for."""
+        """The ids of `append`, and for each its characters [start, end) of `text`."""
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
-        for word, places in self._words_with_places(text):
+        for word, places in self._words_with_offsets(text):
             start = 0
             for piece, end in self._spell(word):
                 ids.append(piece)
@@ -161,15 +164,15 @@ class WordPiece:
         return ids, offsets
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters [start, end) of `text` that each of `basic_words` stands for."""
-        return [(places[0][0], places[-1][1]) for _, places in self._words_with_places(text)]
+        """The characters [start, end) of `text` of each word in `basic_words`."""
+        return [(places[0][0], places[-1][1]) for _, places in self._words_with_offsets(text)]
 
-    def _words_with_places(self, text: str) -> list[tuple[str, list[_Place]]]:
-        """`basic_words`, and for every character of a word the span [start, end) of `text` that it came from."""
+    def _words_with_offsets(self, text: str) -> list[tuple[str, list[_Place]]]:
+        """The words of `basic_words`, and for every character of a word its span [start, end) of `text`."""
         strip = self.lowercase if self.strip_accents is None else self.strip_accents
         words: list[tuple[str, list[_Place]]] = []
-        for token, places in _tokens_with_places(text, _spaced if self.split_cjk else _cleaned):
-            folded, spans = _folded_with_places(token, places, self.lowercase, strip)
+        for token, places in _tokens_with_offsets(text, _spaced if self.split_cjk else _cleaned):
+            folded, spans = _folded_with_offsets(token, places, self.lowercase, strip)
             start = 0
             for stop in range(len(folded) + 1):
                 if stop == len(folded) or _is_punctuation(folded[stop]):
@@ -181,30 +184,30 @@ class WordPiece:
         return words
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The words of these ids, one space apart."""
+        """The words of these ids, joined by spaces."""
         return " ".join(self.pieces[i] for i in ids).replace(f" {CONTINUATION}", "")
 
     def is_continuation(self, piece: str) -> bool:
-        """Whether a piece continues a word; these start with ##."""
+        """Whether a piece continues a word, i.e. starts with ##."""
         return piece.startswith(CONTINUATION)
 
 
 class _Cache(dict[str, tuple[int, ...]]):
-    """Remembers `compute(key)`; emptied when it holds `_CACHED_STRETCHES` keys, which bounds memory on text without end."""
+    """Caches `compute(key)`; emptied when it holds `_CACHED_CHUNKS` keys, which bounds memory."""
 
     def __init__(self, compute: Callable[[str], tuple[int, ...]]):
         super().__init__()
         self._compute = compute
 
     def __missing__(self, key: str) -> tuple[int, ...]:
-        if len(self) >= _CACHED_STRETCHES:
+        if len(self) >= _CACHED_CHUNKS:
             self.clear()
         value = self[key] = self._compute(key)
         return value
 
 
-def _tokens_with_places(text: str, clean: Callable[[str], str]) -> list[tuple[str, list[_Place]]]:
-    """The stretches between white space after cleaning, and the place in `text` of each of their characters."""
+def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[str, list[_Place]]]:
+    """The chunks between white space after cleaning, and the span in `text` of each of their characters."""
     tokens: list[tuple[str, list[_Place]]] = []
     token, places = "", list[_Place]()
 
@@ -231,11 +234,11 @@ def _tokens_with_places(text: str, clean: Callable[[str], str]) -> list[tuple[st
     return tokens
 
 
-def _folded_with_places(token: str, places: list[_Place], lowercase: bool, strip: bool) -> tuple[str, list[_Place]]:
-    """`_fold`, with places. A dropped combining mark lengthens the span of the character before it.
+def _folded_with_offsets(token: str, places: list[_Place], lowercase: bool, strip: bool) -> tuple[str, list[_Place]]:
+    """`_fold`, with the span of each character. A dropped combining mark extends the span of the character before it.
 
-    Lowering and decomposing keep the order of what each character becomes, but for the canonical reordering of marks; so the
-    places are gathered character by character and the text is taken from the whole token.
+    Lower-casing and decomposition keep the order of characters except for the canonical reordering of marks. So the spans are
+    collected per character, and the text is folded as a whole.
     """
     spans: list[_Place] = []
     for character, place in zip(token, places, strict=True):

@@ -1,4 +1,4 @@
-"""Jobs over worker processes that report how far they are, stop when asked, and do not outlive the process that started them."""
+"""Runs jobs on worker processes that report progress, stop on request, and end when their parent process is killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def available_cores() -> int:
 
 
 class _Board:
-    """Shared memory: for every job its fraction and tokens, and a flag that asks all to stop."""
+    """Shared memory: the progress (fraction, tokens) of every job, and a flag that tells all workers to stop."""
 
     def __init__(self, jobs: int):
         context = multiprocessing.get_context("spawn")
@@ -39,7 +39,7 @@ class _Board:
 
 
 class _Stopped(Exception):
-    """Raised in a worker whose siblings failed."""
+    """Raised in a worker to stop it after another worker failed."""
 
 
 _board: _Board | None = None
@@ -48,7 +48,7 @@ _board: _Board | None = None
 def _start(board: _Board) -> None:
     global _board
     _board = board
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks us to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and sets `stop`
 
 
 def _run(function: Callable[[Job, Report], Result], number: int, job: Job) -> Result:
@@ -59,7 +59,7 @@ def _run(function: Callable[[Job, Report], Result], number: int, job: Job) -> Re
         board.fractions[number], board.tokens[number] = fraction, tokens
         if board.stop.value:
             raise _Stopped
-        if os.getppid() != board.parent:  # it was killed: a worker left over would race with the next build
+        if os.getppid() != board.parent:  # the parent was killed: this worker would race with the next build
             os._exit(1)
 
     return function(job, report)
@@ -68,8 +68,8 @@ def _run(function: Callable[[Job, Report], Result], number: int, job: Job) -> Re
 def run_jobs(function: Callable[[Job, Report], Result], jobs: Sequence[Job], workers: int, tick: Tick) -> list[Result]:
     """`[function(job, report) for job in jobs]` on `workers` processes; with one worker, or one job, in this process.
 
-    `tick(fractions, tokens, finished)` is called now and then. `function` and `jobs` must pickle: processes are spawned,
-    because a fork would copy locks that other threads hold.
+    `tick(fractions, tokens, finished)` is called about every 0.2 s. `function` and `jobs` must be picklable: processes are
+    spawned, because a fork would copy locks that other threads hold. Raises UserError if a worker process is killed.
     """
     board = _Board(len(jobs))
     if workers == 1 or len(jobs) == 1:
@@ -89,7 +89,7 @@ def run_jobs(function: Callable[[Job, Report], Result], jobs: Sequence[Job], wor
     except BrokenProcessPool as error:
         raise UserError(
             "a worker process was killed, most often because memory ran out; finished shards are intact: "
-            f"run again with fewer --workers than {workers}"
+            f"run again with fewer than --workers={workers}"
         ) from error
     finally:
         board.stop.value = 1

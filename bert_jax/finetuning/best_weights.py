@@ -101,7 +101,7 @@ def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapp
     """Whether the weights of `step` replace the `best` so far."""
     if experiment.selection.select == "last":
         return step > int(best["step"])
-    return float(np.float32(score)) > float(best["score"])  # stored as float32, to which the new score is rounded for the comparison
+    return float(np.float32(score)) > float(best["score"])  # the stored score is float32
 
 
 def best_layout(state: TrainState, mesh: Mesh) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:

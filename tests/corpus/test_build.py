@@ -160,7 +160,7 @@ def test_another_vocabulary_or_changed_text_for_the_same_directory_is_an_error(t
 def test_a_directory_with_other_things_in_it_is_refused(tmp_path, text_file, build):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").touch()
-    with pytest.raises(UserError, match=r"holds other things \(thesis.tex\)"):
+    with pytest.raises(UserError, match=r"holds other files \(thesis.tex\)"):
         build(tmp_path / "home", f"text:{text_file}")
     with pytest.raises(UserError, match=r"a\.txt.* cannot be written|cannot be written: Not a directory|File exists"):
         build(text_file, f"text:{text_file}")
@@ -176,7 +176,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_finished_shards_intact(tmp_path, t
         append(self, values)
 
     monkeypatch.setattr(files.ArrayWriter, "append", full)
-    with pytest.raises(UserError, match=r"no space left for .*corpus; finished shards are intact: make room"):
+    with pytest.raises(UserError, match=r"no space left for .*corpus; finished shards are intact: free space"):
         build(tmp_path / "corpus", f"text:{text_file}")
     done = sorted(path.name for path in (tmp_path / "corpus").glob("shard-*"))
     assert done == ["shard-00000-of-00004", "shard-00001-of-00004"]

@@ -40,7 +40,7 @@ def test_repeated_lines_are_counted_shown_and_warned_of(tmp_path, build):
     assert report["most_repeated_lines"][0]["occurrences"] == 200
     assert report["most_repeated_lines"][0]["text"].startswith("all rights")
     assert report["duplicate_line_rate"] > 0.1
-    assert any("repeat an earlier line" in warning and "stuck at 7-8" in warning for warning in report["warnings"])
+    assert any("repeat an earlier line" in warning and "stayed at 7-8" in warning for warning in report["warnings"])
     assert "200 x all rights" in format_report(report)
 
 
@@ -48,14 +48,14 @@ def test_a_vocabulary_that_does_not_fit_is_warned_of(tmp_path, build):
     (tmp_path / "a.txt").write_text("\n\n".join(["Эта фраза не для этого словаря.\nИ эта тоже, увы.", *english(3)]))
     report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences", heldout_fraction=0.0)
     assert report["splits"]["train"]["unknown_rate"] > 0.01
-    assert any("not made for this text" in warning for warning in report["warnings"])
+    assert any("does not fit the text" in warning for warning in report["warnings"])
     assert any("no document is held out" in warning for warning in report["warnings"])
 
 
 def test_one_document_and_documents_of_one_sentence_are_warned_of(tmp_path, build):
     (tmp_path / "a.txt").write_text(english(1)[0])
     report = build(tmp_path / "one", f"text:{tmp_path}/a.txt", layout="sentences", heldout_fraction=0.0)
-    assert any("one document only" in warning for warning in report["warnings"])
+    assert any("only one document" in warning for warning in report["warnings"])
     (tmp_path / "a.txt").write_text("\n".join(line for text in english(30) for line in text.split("\n")))
     report = build(tmp_path / "lines", f"text:{tmp_path}/a.txt", layout="lines")
     assert any("have a single sentence" in warning for warning in report["warnings"])

@@ -58,7 +58,7 @@ def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text
     verb(*flags)
     flags[2] = "--vocab-size=130"
     with pytest.raises(
-        UserError, match=r"tokenizer holds a vocabulary made otherwise: size was 120, is 130; choose another --output"
+        UserError, match=r"tokenizer has other vocabulary settings: size was 120, is 130; choose another --output"
     ):
         verb(*flags)
 
@@ -89,8 +89,8 @@ def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, tex
         (["--shard=2/2"], "--shard=2/2 must be I/N"),
         (["--shard=0/1000000"], "--shard=0/1000000 must be I/N with N at most 99,999"),
         (["--lowercase", "--cased"], "--lowercase and --cased contradict each other"),
-        (["--vocab-only"], "--vocab-only makes a new vocabulary"),
-        (["--train-vocab=wordpiece"], "say either --vocab=PATH .* or --train-vocab"),
+        (["--vocab-only"], "--vocab-only trains a new vocabulary"),
+        (["--train-vocab=wordpiece"], "give either --vocab=PATH .* or --train-vocab"),
     ],
 )
 def test_wrong_flags_are_told_what_would_be_right(tmp_path, text_file, tiny_vocabulary, verb, flags, message):
@@ -150,7 +150,7 @@ def test_a_bucket_is_no_place_for_a_corpus(text_file, tiny_vocabulary, verb):
 def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, verb, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
-    assert "corpus holds what was written: 8 files, 0.1 MB, and the vocabulary" in verb(f"--verify={tmp_path}/corpus")
+    assert "corpus is intact: 8 files, 0.1 MB, and the vocabulary" in verb(f"--verify={tmp_path}/corpus")
     file = next(tmp_path.glob("corpus/*/train.tokens.npy"))
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):
@@ -160,14 +160,14 @@ def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, ve
 
 
 def test_no_vocabulary_at_all_is_an_error(tmp_path, text_file, verb):
-    with pytest.raises(UserError, match="say either --vocab=PATH"):
+    with pytest.raises(UserError, match="give either --vocab=PATH"):
         verb(f"--source=text:{text_file}", f"--output={tmp_path}/corpus")
 
 
 def test_the_casing_of_an_uncertain_vocabulary_must_be_stated(tmp_path, text_file, verb):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n")
     flags = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab.txt"]
-    with pytest.raises(UserError, match="does not show its casing; say --lowercase or --cased"):
+    with pytest.raises(UserError, match="does not show its casing; give --lowercase or --cased"):
         verb(*flags, f"--output={tmp_path}/corpus")
     assert "WARNING" in verb(*flags, f"--output={tmp_path}/corpus", "--lowercase")
 

@@ -27,7 +27,7 @@ def test_what_cannot_be_read_is_a_value_error_and_nothing_else(text):
 def test_numbers_that_are_none_are_refused_where_only_json_counts():
     assert parse_json("[NaN, -Infinity]")[1] == float("-inf")
     for name in ("NaN", "Infinity", "-Infinity"):
-        with pytest.raises(ValueError, match=f"{name} is no number of JSON"):
+        with pytest.raises(ValueError, match=f"{name} is not a JSON number"):
             parse_json(f'{{"a": {name}}}', strict=True)
 
 

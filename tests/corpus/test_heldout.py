@@ -29,7 +29,7 @@ def test_a_small_corpus_holds_out_enough_to_evaluate_on_and_says_so(tmp_path, bu
     assert report["splits"]["train"]["documents"] >= 2
     assert not [warning for warning in report["warnings"] if "held out" in warning]
     assert (
-        "of the documents are held out: 1.0% would be too few to evaluate on; --h" in (tmp_path / "c" / "report.txt").read_text()
+        "of the documents are held out: 1.0% would be too few to evaluate on; set" in (tmp_path / "c" / "report.txt").read_text()
     )
     assert open_corpus(tmp_path / "c", "heldout").num_documents == report["splits"]["heldout"]["documents"]
 
@@ -39,7 +39,7 @@ def test_too_small_a_fraction_that_is_asked_for_is_kept_with_a_warning_that_name
     source = texts(tmp_path, 60)
     report = build(tmp_path / "c", source, layout="sentences", heldout_fraction=fraction)
     (warning,) = (warning for warning in report["warnings"] if "held out" in warning)
-    assert "too few to evaluate on; give the same command with --heldout-fraction=" in warning
+    assert "too few to evaluate on; run the same command with --heldout-fraction=" in warning
     asked = float(warning.split("--heldout-fraction=")[1].split(":")[0])
     again = build(tmp_path / "c", source, layout="sentences", heldout_fraction=asked)
     assert 6 <= again["splits"]["heldout"]["documents"] <= 12
@@ -105,7 +105,7 @@ def test_a_corpus_of_an_older_version_opens_and_says_that_it_cannot_be_split_ane
     files.write_json(tmp_path / "c" / "manifest.json", manifest)
     assert open_corpus(tmp_path / "c").num_documents > 0
     build(tmp_path / "c", source, layout="sentences")
-    with pytest.raises(UserError, match=r"was built by a version that did not keep what .*; build it in another --output"):
+    with pytest.raises(UserError, match=r"was built by a version that did not save .*; build it in another --output"):
         build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.3)
     (tmp_path / "c" / "manifest.json").unlink()  # a build that an older version began is finished as it would have been
     assert build(tmp_path / "c", source, layout="sentences", enough_heldout=True)["heldout_fractions"]["used"] == 0.1

@@ -121,7 +121,7 @@ def test_a_truncated_record_file_is_named(tf_records, tmp_path):
     path = tmp_path / "copy" / "stories" / "1.0.0" / "stories-test.tfrecord-00001-of-00002"
     content = path.read_bytes()
     path.write_bytes(content[:-20])
-    with pytest.raises(UserError, match=r"stories-test.tfrecord-00001-of-00002 breaks off in record 2; fetch it again"):
+    with pytest.raises(UserError, match=r"stories-test.tfrecord-00001-of-00002 ends within record 2; fetch it again"):
         texts("stories:test@story", str(tmp_path / "copy"))
     path.write_bytes(content[: len(content) // 3 * 2])
     with pytest.raises(UserError, match=r"tfrecord-00001-of-00002 ends after 2 records instead of 3"):

@@ -176,7 +176,7 @@ def test_text_never_yields_a_special_token_but_unknown(named, hostile_strings):
 def test_a_full_cache_changes_nothing(monkeypatch, tiny_vocabulary, hostile_strings):
     pieces = tiny_vocabulary.read_text("utf-8").split("\n")[:-1]
     expected = [Tokenizer(WordPiece(pieces, lowercase=True)).encode(text) for text in hostile_strings]
-    monkeypatch.setattr(wordpiece, "_CACHED_STRETCHES", 3)
+    monkeypatch.setattr(wordpiece, "_CACHED_CHUNKS", 3)
     small = Tokenizer(WordPiece(pieces, lowercase=True))
     assert [small.encode(text) for text in hostile_strings] == expected
 

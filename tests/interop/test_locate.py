@@ -214,7 +214,7 @@ def said(name: str, endpoint: str, home: pathlib.Path, **arguments: Any) -> str:
 
 def test_a_model_that_the_hub_does_not_have_is_said_to_be_unknown_there(hub, tmp_path):
     sentence = said("lab/bertt", hub.address, tmp_path / "home")
-    assert re.search(r"no directory lab/bertt \(looked.*\), and the hub has no such model.*check the name", sentence)
+    assert re.search(r"no directory lab/bertt \(looked.*\), and the hub shows no such model.*check the name", sentence)
 
 
 def test_a_hub_model_without_weights_says_so(hub, tmp_path):
@@ -233,14 +233,14 @@ def test_a_hub_model_without_weights_says_so(hub, tmp_path):
 def test_without_a_network_the_sentence_comes_soon(environment, reason, hub, tmp_path):
     environment = {name: value.replace("PROXY", hub.address) for name, value in environment.items()}
     sentence = said("lab/whole", closed_port(), tmp_path / "home", **environment)
-    assert re.search(rf"no directory lab/whole \(looked.*\), and the hub did not give .*{reason}.*; check the network", sentence)
+    assert re.search(rf"no directory lab/whole \(looked.*\), and no model .*{reason}.*; check the network", sentence)
 
 
 def test_a_hub_that_says_nothing_is_given_up_and_its_cache_is_read(hub, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         sentence = said("lab/whole", address, tmp_path / "home", patience=0.3)
-        assert re.search(r"no directory lab/whole \(looked.*\), and the hub did not .*timed out.*; check the network", sentence)
+        assert re.search(r"no directory lab/whole \(looked.*\), and no model .*timed out.*; check the network", sentence)
         directory = found(ask("lab/whole", hub.address, tmp_path / "home")[1])
         assert found(ask("lab/whole", address, tmp_path / "home", patience=0.3)[1]) == directory
 
@@ -248,7 +248,7 @@ def test_a_hub_that_says_nothing_is_given_up_and_its_cache_is_read(hub, tmp_path
 def test_a_file_that_the_hub_will_not_give_is_a_sentence(hub, tmp_path):
     hub.broken.add("model.safetensors")
     sentence = said("lab/whole", hub.address, tmp_path / "home")
-    assert re.search(r"no directory lab/whole \(looked.*\), and the hub did not give .*403", sentence)
+    assert re.search(r"no directory lab/whole \(looked.*\), and no model of that name could be fetched .*403", sentence)
     hub.broken.clear()
     assert ask("lab/whole", hub.address, tmp_path / "home")[0] == 0
 

@@ -157,8 +157,8 @@ def test_absent_and_null_optional_fields_are_none(tmp_path):
     [
         (TEXT, '{"text": "a"', "not JSON (Expecting ',' delimiter"),
         (TEXT, "plain text", "not JSON (Expecting value"),
-        (TEXT, '{"text": "a", "x": NaN}', "not JSON (NaN is no number of JSON)"),
-        (TEXT, '{"text": "a", "x": -1e999}', "not JSON (-1e999 is beyond what a number can be)"),
+        (TEXT, '{"text": "a", "x": NaN}', "not JSON (NaN is not a JSON number)"),
+        (TEXT, '{"text": "a", "x": -1e999}', "not JSON (-1e999 is too large for a float)"),
         (TEXT, "[" * 200_000, "not JSON ("),
         (TEXT, '["a"]', "a JSON list, not an object with 'text'"),
         (TEXT, "{}", "no field 'text'"),

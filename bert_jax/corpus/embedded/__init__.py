@@ -1,5 +1,5 @@
-"""The embedded corpus: English prose that every Python installation holds. tfds takes a data set's name from the folder of its
-builder, so the builder has a folder of its own.
+"""The embedded corpus: English prose from the documentation in every Python installation. A folder of its own, because tfds names
+a data set after the folder of its builder.
 
 In: reference texts and docstrings. Out: the tfds data set `embedded`, one document a module or topic.
 

@@ -1,6 +1,6 @@
 """tfds builder of the embedded corpus: the Python reference (`pydoc_data.topics`) and the docstrings of the standard library
-and of packages that the project requires anyway. One document a module or topic. No download, no TensorFlow; about five
-seconds, once for an installation."""
+and of packages that the project requires anyway. One document a module or topic. It needs no download and no TensorFlow;
+building takes about five seconds, once per installation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import tensorflow_datasets as tfds
 from bert_jax.corpus.embedded import prose
 from bert_jax.interface.progress import Progress
 
-# import name -> distribution. All are in requirements.txt or required by what is.
+# import name -> distribution. All are in requirements.txt or dependencies of it.
 PACKAGES = {
     "numpy": "numpy",
     "scipy": "scipy",
@@ -51,7 +51,7 @@ _PASSED_OVER = frozenset(
     {"test", "tests", "testing", "site-packages", "_vendor", "vendored", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
 )
 _MIN_CHARACTERS = 300  # of a document
-_REVISION = 1  # of the extraction: raise it when the same sources give other text
+_REVISION = 1  # of the extraction: increase it when the same sources give different text
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
@@ -73,7 +73,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self) -> Iterator[tuple[str, dict[str, str]]]:
         seen: set[str] = set()
         for name, found in _documents():
-            fresh = [paragraph for paragraph in dict.fromkeys(found) if paragraph not in seen]  # wrappers repeat what they wrap
+            fresh = [paragraph for paragraph in dict.fromkeys(found) if paragraph not in seen]  # wrappers repeat docstrings
             seen.update(fresh)
             text = "\n".join(fresh)
             if len(text) >= _MIN_CHARACTERS:
@@ -81,26 +81,26 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def prepared(directory: pathlib.Path) -> Builder:
-    """The builder with its data in `directory`, made on the first call for this installation."""
+    """The builder with its data in `directory`, which the first call of this installation prepares."""
     directory = directory / f"embedded-{_fingerprint()}"
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once, or tests in parallel
         builder = Builder(data_dir=directory, file_format="array_record")
-        with contextlib.redirect_stdout(io.StringIO()):  # it would announce a download that there is not
+        with contextlib.redirect_stdout(io.StringIO()):  # tfds would announce a download, although there is none
             builder.download_and_prepare()
     return builder
 
 
 def _fingerprint() -> str:
-    """Changes with whatever the text depends on: Python, the packages and their versions, the extraction."""
+    """A hash of everything the text depends on: the versions of Python, the packages and the extraction."""
     parts = [f"revision {_REVISION}", f"python {sys.version.split()[0]}"]
     parts += [f"{name} {importlib.metadata.version(PACKAGES[name])}" for name in _installed()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 def _installed() -> dict[str, pathlib.Path]:
-    """The folder of every package of `PACKAGES` that is there, found without importing it."""
+    """package -> folder for every installed package of `PACKAGES`, found without importing it."""
     found = {}
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)

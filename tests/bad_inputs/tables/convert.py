@@ -190,7 +190,7 @@ CASES = [
     Case(
         "a vocabulary that does not show its casing",
         "--replace-vocab=vocab.txt",
-        "vocab.txt: 0 of its 1 piece have capitals, which does not show its casing; say --lowercase or --cased",
+        "vocab.txt: 0 of its 1 piece have capitals, which does not show its casing; give --lowercase or --cased",
         files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\n"},
     ),
     Case(

@@ -68,16 +68,16 @@ CASES = [
     Case(
         "a vocabulary alone that is there already",
         "--vocab-only",
-        "--vocab-only makes a new vocabulary: give --train-vocab instead of --vocab",
+        "--vocab-only trains a new vocabulary: give --train-vocab instead of --vocab",
     ),
     Case(
         "a vocabulary and a new one",
         "--train-vocab=wordpiece",
-        "say either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one",
+        "give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one",
     ),
     Case(
         "no vocabulary",
-        says="say either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one",
+        says="give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one",
         without=NO_VOCAB,
     ),
     Case(
@@ -131,7 +131,7 @@ CASES = [
     Case(
         "no file of a pattern",
         "--source='text:nowhere/*.txt'",
-        "--source=text:nowhere/*.txt: no file matches nowhere/*.txt (in $here); quote the pattern, ** matches",
+        "--source=text:nowhere/*.txt: no file matches nowhere/*.txt (in $here); quote the pattern; ** matches",
     ),
     Case(
         "a directory for a pattern",
@@ -162,7 +162,7 @@ CASES = [
     Case(
         "text in UTF-16",
         "--source=text:a.txt",
-        "a.txt is not UTF-8 at byte 0 (0xff): it begins as UTF-16 does ... convert it (iconv -f UTF-16 -t UTF-8), or pass",
+        "a.txt is not UTF-8 at byte 0 (0xff): it begins like UTF-16 ... convert it (iconv -f UTF-16 -t UTF-8), or pass",
         files={"a.txt": "A sentence of words.\n".encode("utf-16")},
         leaves=("corpus*",),
     ),
@@ -183,28 +183,28 @@ CASES = [
     Case(
         "a line that is no JSON",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 24 is bad: not JSON (Expecting value: line 1 ... mend it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 24 is bad: not JSON (Expecting value: line 1 ... correct it, or pass --on-bad-records=skip",
         files={"a.jsonl": '{"text": "A sentence."}\nA sentence.\n'},
         leaves=("corpus*",),
     ),
     Case(
         "a line of JSON that is no object",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 0 is bad: a JSON list, not an object; mend it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 0 is bad: a JSON list, not an object; correct it, or pass --on-bad-records=skip",
         files={"a.jsonl": "[1, 2]\n"},
         leaves=("corpus*",),
     ),
     Case(
         "a record without a text",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 0 is bad: no field 'text' ... mend it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 0 is bad: no field 'text' ... correct it, or pass --on-bad-records=skip",
         files={"a.jsonl": '{"body": "A sentence."}\n'},
         leaves=("corpus*",),
     ),
     Case(
         "a record with a number for a text",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 0 is bad: its field 'text' is 7, not text; mend it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 0 is bad: its field 'text' is 7, not text; correct it, or pass --on-bad-records=skip",
         files={"a.jsonl": '{"text": 7}\n'},
         leaves=("corpus*",),
     ),
@@ -239,7 +239,7 @@ CASES = [
     Case(
         "a vocabulary that does not show its casing",
         "--vocab=vocab.txt",
-        "vocab.txt: 0 of its 3 pieces have capitals, which does not show its casing; say --lowercase or --cased",
+        "vocab.txt: 0 of its 3 pieces have capitals, which does not show its casing; give --lowercase or --cased",
         files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n"},
         without=("--lowercase",),
     ),
@@ -254,7 +254,7 @@ CASES = [
     Case(
         "a directory of other things",
         "--output=.",
-        ". holds other things (thesis.txt) and is not a corpus; choose an empty --output",
+        ". holds other files (thesis.txt) and is not a corpus; choose an empty --output",
         files={"thesis.txt": "years of work"},
     ),
     Case(
@@ -306,7 +306,7 @@ CASES = [
     Case(
         "JSON that nests without end",
         "--source=jsonl:a.jsonl",
-        "a.jsonl: the record at byte 0 is bad: not JSON (brackets are nested too ... mend it, or pass --on-bad-records=skip",
+        "a.jsonl: the record at byte 0 is bad: not JSON (brackets are nested too ... correct it, or pass --on-bad-records=skip",
         files={"a.jsonl": "[" * 100_000 + "\n"},
         leaves=("corpus*",),
     ),

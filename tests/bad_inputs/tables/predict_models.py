@@ -32,7 +32,7 @@ CASES = [
     Case(
         "a model of the hub that cannot be had",
         "fill-mask --model=no/such-model [MASK]",
-        "there is no directory no/such-model (looked for in ... and the hub did not give ... check the network, or name",
+        "there is no directory no/such-model (looked for in ... and no model of that name ... check the network, or name",
         environment={"HF_HUB_OFFLINE": "1"},
     ),
     Case(

@@ -238,7 +238,7 @@ CASES = [
     Case(
         "a corpus whose manifest is a list",
         CORPUS,
-        "corpus/manifest.json holds no JSON object, but [] ... remove it and run the command that built the corpus: it goes on",
+        "corpus/manifest.json holds no JSON object, but [] ... remove it and run the command that built the corpus: it continues",
         copies={"corpus": "corpus"},
         files={"corpus/manifest.json": "[]"},
     ),
