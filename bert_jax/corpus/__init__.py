@@ -3,8 +3,8 @@
 In: text, JSON lines, tfds data sets. Out: a corpus directory, memory-mapped by `open_corpus`.
 
     sources.py               sources of text, and their division into shards
-    catalogue.py             finds or fetches tfds data sets by name
-    records.py               a tfds data set as a source of text, without TensorFlow
+    tfds_catalogue.py        finds or fetches tfds data sets by name
+    tfds_text.py             reads text from tfds data sets, without TensorFlow
     embedded/                the embedded corpus: a tfds builder over the docstrings of the installed packages
     layouts.py               which line breaks end a sentence, a paragraph or a document
     reading.py               bytes to documents
@@ -12,7 +12,7 @@ In: text, JSON lines, tfds data sets. Out: a corpus directory, memory-mapped by 
     sentences.py             running text to sentences
     tokenizer.py             Tokenizer, and the identity of its vocabulary
     wordpiece.py             WordPiece with the original's text rules
-    unigram.py               SentencePiece
+    sentencepiece_model.py   SentencePiece
     rust_tokenizer.py        converts a tokenizer to the `tokenizers` library
     tokenizer_files.py       vocab.txt, tokenizer.json and the other files of a tokenizer
     hub.py                   resolves the name of a vocabulary: a file, a workdir, a corpus, a model on the hub

@@ -12,7 +12,7 @@ from annotated_types import Interval
 
 from bert_jax.corpus import files, sources
 from bert_jax.corpus import vocabulary_training as training
-from bert_jax.corpus.build import BuildConfig, build_corpus, settle_tokenizer
+from bert_jax.corpus.build import BuildConfig, build_corpus, write_or_check_tokenizer
 from bert_jax.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.corpus.hub import find_vocabulary
 from bert_jax.corpus.layouts import LAYOUTS
@@ -37,7 +37,7 @@ _SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
 _PIECES, _MEGABYTES = Interval(ge=1, le=10_000_000), Interval(ge=1, le=100_000_000)
 _CHARACTERS = Interval(ge=1, le=MAX_COUNT)
 _FRACTION = Interval(ge=0, lt=1)
-_USUAL_FRACTION = 0.01
+_DEFAULT_FRACTION = 0.01
 
 _EXAMPLES = """examples:
   python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --output=corpora/embedded
@@ -209,7 +209,7 @@ def main() -> None:
                 flags.text_field, flags.layout, flags.on_bad_bytes, flags.on_bad_records, flags.tfds_directory
             ),
             cleaning=CleaningConfig(frozenset(flags.keep), flags.max_sentence_characters, flags.min_document_characters),
-            heldout_fraction=_USUAL_FRACTION if flags.heldout_fraction is None else flags.heldout_fraction,
+            heldout_fraction=_DEFAULT_FRACTION if flags.heldout_fraction is None else flags.heldout_fraction,
         ),
         shards=flags.shards,
         enough_heldout=flags.heldout_fraction is None,
@@ -269,7 +269,7 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
         flags.output.mkdir(parents=True, exist_ok=True)
         files.write_json(path, recipe)
         documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
-        settle_tokenizer(
+        write_or_check_tokenizer(
             _TRAINERS[flags.train_vocab](documents, flags.vocab_size, recipe["lowercase"], flags.max_word_characters), directory
         )
     return load_tokenizer(directory)

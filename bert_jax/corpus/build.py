@@ -57,10 +57,11 @@ def build_corpus(
         items = sources.find_items(config.sources, config.text.options)
         if not items:
             raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
-        shards = sources.usual_shards(items, config.shards)
+        shards = sources.default_shards(items, config.shards)
         directory.mkdir(parents=True, exist_ok=True)
-        settle_settings(directory, _settings(config, items, shards, tokenizer), command, resplit=not config.enough_heldout)
-        settle_tokenizer(tokenizer, directory / store.TOKENIZER)
+        settings = _settings(config, items, shards, tokenizer)
+        write_or_check_settings(directory, settings, command, resplit=not config.enough_heldout)
+        write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER)
         with _lock(directory / f".build-{host[0]}-of-{host[1]}.lock", wait=False):
             spans = sources.cut(items, shards)
             mine = range(host[0], shards, host[1])
@@ -85,7 +86,7 @@ def build_corpus(
         return files.read_json(directory / REPORT)
 
 
-def settle_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
+def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
     """Writes the tokenizer's files atomically. Raises UserError if `directory` already holds another vocabulary (from another
     host or an earlier run).
     """
@@ -134,7 +135,7 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
     return config.enough_heldout or fraction == config.text.heldout_fraction
 
 
-def settle_settings(directory: pathlib.Path, settings: JsonObject, command: str, resplit: bool = False) -> None:
+def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, resplit: bool = False) -> None:
     """Writes the settings of a new corpus. For an existing one, raises UserError if they differ; with `resplit`, the held-out
     fraction of a finished corpus may differ."""
     path = directory / store.SETTINGS
@@ -271,7 +272,7 @@ def _split_one(work: _SplitWork, report: Report) -> None:
         content = files.read_json(path / "shard.json")
         hashes = files.map_array(path / DOCUMENT_HASHES)
         arrays: Any = {split: tuple(files.map_array(path / f"{split}.{name}.npy") for name in ARRAYS) for split in SPLITS}
-        arrays = heldout.split_anew(arrays, hashes, content["heldout_fraction"], work.fraction)
+        arrays = heldout.resplit_shard(arrays, hashes, content["heldout_fraction"], work.fraction)
         content["heldout_fraction"] = work.fraction
         survey.rewrite_shard(work.directory, work.index, work.shards, arrays, hashes, content, work.vocabulary_size)
 

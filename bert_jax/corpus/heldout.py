@@ -19,7 +19,7 @@ def heldout_limit(fraction: float) -> np.uint64:
     return np.uint64(math.ceil(fraction * 2.0**64))
 
 
-def wanted_documents(documents: int) -> int:
+def min_heldout_documents(documents: int) -> int:
     """The minimum number of held-out documents for a corpus of `documents`: ten, or a tenth below a hundred, but at least two
     (next sentence prediction takes its random segments from another document); below four documents one or none, so that one is
     left for training."""
@@ -28,7 +28,7 @@ def wanted_documents(documents: int) -> int:
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
     """`fraction`, or the smallest fraction that holds out enough of the documents with these `hashes` (uint64 [D])."""
-    wanted = wanted_documents(len(hashes))
+    wanted = min_heldout_documents(len(hashes))
     if np.count_nonzero(hashes < heldout_limit(fraction)) >= wanted:
         return fraction
     exact = (int(np.partition(hashes, wanted - 1)[wanted - 1]) + 4096) / 2.0**64
@@ -39,7 +39,7 @@ def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
     return short if taken <= 2 * wanted and len(hashes) - taken >= wanted else exact
 
 
-def split_anew(
+def resplit_shard(
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], hashes: np.ndarray, before: float, now: float
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The arrays of a shard, split -> (tokens, sentences, documents), after a change of the held-out fraction from `before` to

@@ -26,7 +26,7 @@ def find_vocabulary(name: str) -> pathlib.Path:
     if not name:
         raise UserError(f"the name of the vocabulary is empty; give a {VOCAB_FILE}, a model, a workdir or a corpus")
     if is_hub_name(name):
-        with on_the_hub(name) as fetch:
+        with hub_fetcher(name) as fetch:
             return fetch(*HUB_FILES)
     if path.is_dir() and not vocabulary_files(path):
         inside = next((path / part for part in ("model", "tokenizer") if vocabulary_files(path / part)), path)
@@ -42,7 +42,7 @@ def is_hub_name(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def on_the_hub(name: str) -> Iterator[Callable[..., pathlib.Path]]:
+def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
     """Yields a function that fetches the files of the model that match its patterns and returns their directory.
 
     Raises UserError if there is no such model or no network.

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from bert_jax.corpus import files, records
+from bert_jax.corpus import files, tfds_text
 from bert_jax.corpus.layouts import is_wrapped, unwrap
 from bert_jax.corpus.sources import Item, ReadOptions, Span
 from bert_jax.errors import UserError, nearest
@@ -41,7 +41,7 @@ def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterato
 
 
 def _read_records(span: Span, options: ReadOptions) -> Iterator[Document]:
-    text_set = records.open_text_set(span.item.path, options.tfds_directory)
+    text_set = tfds_text.open_text_set(span.item.path, options.tfds_directory)
     for number, text in enumerate(text_set.texts(span.start, span.stop), start=1):
         yield Document(_paragraphs(text.decode("utf-8", "replace")), False, number / (span.stop - span.start))
 

@@ -6,14 +6,14 @@ import numpy as np
 
 from bert_jax.corpus.cleaning import ALWAYS, RULES
 from bert_jax.corpus.files import JsonObject
-from bert_jax.corpus.heldout import wanted_documents
+from bert_jax.corpus.heldout import min_heldout_documents
 from bert_jax.corpus.survey import ShardSurvey, duplicate_lines
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.interface.words import counted
 
 DUPLICATE_LINES_LIMIT = 0.10
 UNKNOWN_LIMIT = 0.01
-_PASSED_OVER = {
+_SKIPPED = {
     "replaced-bytes": "bytes that are not UTF-8, read as U+FFFD",
     "bad-records": "records without a text, skipped",
 }
@@ -81,7 +81,7 @@ def _warnings(report: JsonObject) -> list[str]:
             f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, which gives no "
             "next segment; train without NSP, or check --layout."
         )
-    if heldout["documents"] < wanted_documents(documents):
+    if heldout["documents"] < min_heldout_documents(documents):
         count = heldout["documents"]
         held = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}" if count else "no document is"
         least = report["heldout_fractions"]["least"]
@@ -116,7 +116,7 @@ def format_report(report: JsonObject) -> str:
     lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}")
     lines += [f"             {line['occurrences']:,} x {line['text']}" for line in report["most_repeated_lines"]]
     dropped = {name: count for name, count in report["dropped"].items() if count}
-    explained = RULES | ALWAYS | _PASSED_OVER
+    explained = RULES | ALWAYS | _SKIPPED
     shown = [f"{count:>9,} {name}: {explained[name]}" for name, count in sorted(dropped.items())] or ["nothing"]
     lines += [f"{title:<13}{line}" for title, line in zip(["dropped", *[""] * len(shown)], shown, strict=False)]
     for title, bins in (("sentences", report["sentence_length_histogram"]), ("documents", report["document_length_histogram"])):

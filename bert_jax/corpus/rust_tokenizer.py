@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bert_jax.corpus.unigram import SentencePiece
+from bert_jax.corpus.sentencepiece_model import SentencePiece
 from bert_jax.corpus.wordpiece import WordPiece
 
 if TYPE_CHECKING:

@@ -21,14 +21,14 @@ import pathlib
 import zlib
 from collections.abc import Sequence
 
-from bert_jax.corpus import records
+from bert_jax.corpus import tfds_text
 from bert_jax.corpus.layouts import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
 
 KINDS = ("embedded", "text", "jsonl", "tfds")
 _GZIP_RATIO = 3.0  # of English text; only for the weight of a .gz file relative to others
 _GZIP_PART_BYTES, _GZIP_MAX_PARTS = 16 << 20, 16  # with finer parts, decompression would take longer than tokenisation
-_MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _USUAL_SHARDS = 1 << 20, 64 << 20, 64
+_MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def parse_source(text: str) -> Source:
             f"--source={text}: " + ("embedded takes no name" if name else f"write {kind}:{'NAME' if kind == 'tfds' else 'GLOB'}")
         )
     if kind == "tfds":
-        records.parse_name(name)
+        tfds_text.parse_name(name)
     return Source(kind, name)
 
 
@@ -103,8 +103,8 @@ def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
     items: list[Item] = []
     for source in sources:
         if source.kind in ("embedded", "tfds"):
-            name = source.name or records.EMBEDDED
-            text_set = records.open_text_set(name, options.tfds_directory)
+            name = source.name or tfds_text.EMBEDDED
+            text_set = tfds_text.open_text_set(name, options.tfds_directory)
             if len(text_set):
                 items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes))
             continue
@@ -154,12 +154,12 @@ def _head(path: str) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def usual_shards(items: Sequence[Item], stated: int | None) -> int:
+def default_shards(items: Sequence[Item], stated: int | None) -> int:
     """The number of shards: `stated`, or 64, changed so that each has 1 to 64 MiB of text. Independent of the machine's cores."""
     if stated:
         return stated
     total = sum(item.weight for item in items)
-    size = min(max(total / _USUAL_SHARDS, _MIN_SHARD_BYTES), _MAX_SHARD_BYTES)
+    size = min(max(total / _DEFAULT_SHARDS, _MIN_SHARD_BYTES), _MAX_SHARD_BYTES)
     return min(math.ceil(total / size), sum(item.length for item in items))
 
 

@@ -16,19 +16,19 @@ import numpy as np
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.rust_tokenizer import rust_tokenizer
+from bert_jax.corpus.sentencepiece_model import SentencePiece
 from bert_jax.corpus.tokenizer_files import (
-    ANOTHER,
     CONFIG_FILE,
     JSON_FILE,
     MAP_FILE,
     MODEL_FILES,
     SPECIAL_NAMES,
     VOCAB_FILE,
-    Description,
+    VOCABULARY_REMEDY,
+    TokenizerDescription,
     check_sentencepiece_json,
     read_description,
 )
-from bert_jax.corpus.unigram import SentencePiece
 from bert_jax.corpus.wordpiece import MAX_WORD_CHARACTERS, WordPiece
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -96,7 +96,7 @@ class Tokenizer:
             if not present:
                 raise UserError(
                     f"the vocabulary of {counted(len(ids), 'piece')} has no {names[0]}; BERT needs "
-                    f"{_names_of_specials()}: {ANOTHER}"
+                    f"{_names_of_specials()}: {VOCABULARY_REMEDY}"
                 )
             special[f"{role}_id"] = ids[present[0]]
         self.vocabulary = VocabularyInfo(
@@ -269,7 +269,7 @@ def load_tokenizer(
                 raise RuntimeError("the file is empty")
             model = SentencePiece(content, strip_accents=described.strip_accents)
         except RuntimeError as error:
-            raise UserError(f"{described.path} is not a SentencePiece model ({error}); {ANOTHER}") from error
+            raise UserError(f"{described.path} is not a SentencePiece model ({error}); {VOCABULARY_REMEDY}") from error
         model.lowercase = _casing(described, model.pieces, model.folds, lowercase)
         if pathlib.Path(path).is_dir():
             check_sentencepiece_json(described.path, model.pieces)
@@ -285,7 +285,7 @@ def load_tokenizer(
     return Tokenizer(model, specials=described.specials, added=described.added, max_length=described.max_length)
 
 
-def _casing(described: Description, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
+def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
     """Whether text is lower-cased: by the files beside the vocabulary, by `stated`, or by the vocabulary itself."""
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)

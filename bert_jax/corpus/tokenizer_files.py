@@ -1,8 +1,8 @@
 """Reads the tokenizer files of transformers: `vocab.txt` or `spiece.model`, `tokenizer.json`, `tokenizer_config.json`,
 `special_tokens_map.json`, `added_tokens.json`.
 
-Their content becomes one `Description`. Features that our tokenizers lack raise a UserError that names them. Two files with the
-same property must agree, because transformers reads one and other programs the other. `Tokenizer.save` writes the files.
+Their content becomes one `TokenizerDescription`. Features that our tokenizers lack raise a UserError that names them. Two files
+with the same property must agree, because transformers reads one and other programs the other. `Tokenizer.save` writes the files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 #: role -> default names of the special token
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
-ANOTHER = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
+VOCABULARY_REMEDY = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
 """The remedy for an unusable vocabulary, for error messages."""
 _NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
 _BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Description:
+class TokenizerDescription:
     """The content of the files of one tokenizer; None for properties that no file states."""
 
     path: pathlib.Path  # of the vocabulary
@@ -59,7 +59,7 @@ class _Json:
     split_cjk: bool
 
 
-def read_description(path: pathlib.Path) -> Description:
+def read_description(path: pathlib.Path) -> TokenizerDescription:
     """Reads a vocab.txt, a spiece.model or a tokenizer.json alone, or a directory with any of them and the files beside it.
 
     Raises UserError for files that are missing, damaged or contradictory, and for features that `WordPiece` and `SentencePiece`
@@ -78,20 +78,20 @@ def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
     return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE) if (directory / name).is_file()]
 
 
-def _read_files(path: pathlib.Path) -> Description:
+def _read_files(path: pathlib.Path) -> TokenizerDescription:
     if not path.is_dir():
         if not path.is_file():
             raise UserError(
                 f"vocabulary {path} does not exist; give a {VOCAB_FILE}, a {MODEL_FILES[0]}, or a directory with one of them"
             )
         if path.suffix == ".model":
-            return Description(path=path)
+            return TokenizerDescription(path=path)
         if path.suffix == ".json":
             return _described(path, None, _read_json(path), {}, {}, {})
-        return Description(path=path, pieces=tuple(_read_vocabulary(path)))
+        return TokenizerDescription(path=path, pieces=tuple(_read_vocabulary(path)))
     found = vocabulary_files(path)
     if not found:
-        raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]} nor {JSON_FILE}; {ANOTHER}")
+        raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]} nor {JSON_FILE}; {VOCABULARY_REMEDY}")
     config, names, later = (
         _object(path / name) if (path / name).is_file() else {} for name in (CONFIG_FILE, MAP_FILE, ADDED_FILE)
     )
@@ -110,8 +110,8 @@ def _described(
     config: JsonObject,
     names: JsonObject,
     later: dict[str, int],
-) -> Description:
-    """The Description of a WordPiece tokenizer.
+) -> TokenizerDescription:
+    """The TokenizerDescription of a WordPiece tokenizer.
 
     lines: of vocab.txt, and json: tokenizer.json, one of which may be None; config, names, later: the contents of
     tokenizer_config.json, special_tokens_map.json and added_tokens.json.
@@ -133,7 +133,7 @@ def _described(
     specials = _special_names(config, names)
     if json is not None:
         specials.setdefault("unk", json.unknown)
-    return Description(
+    return TokenizerDescription(
         path=path,
         pieces=tuple(pieces),
         lowercase=lowercase,
@@ -147,9 +147,9 @@ def _described(
     )
 
 
-def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: JsonObject) -> Description:
+def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: JsonObject) -> TokenizerDescription:
     keep = config.get("keep_accents")
-    return Description(
+    return TokenizerDescription(
         path=path,
         lowercase=config.get("do_lower_case"),
         lowercase_source=f"{CONFIG_FILE} beside it says do_lower_case={config.get('do_lower_case')}",
@@ -207,7 +207,7 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     if not any(map(str.strip, lines)):
-        raise UserError(f"vocabulary {path} is empty; {ANOTHER}")
+        raise UserError(f"vocabulary {path} is empty; {VOCABULARY_REMEDY}")
     return [line.strip() for line in lines]
 
 

@@ -58,8 +58,8 @@ class Verification:
         for shard in read_manifest(self._directory)["shards"]:
             check_sizes(self._directory / shard["name"], shard["files"])
             self._expected |= {f"{shard['name']}/{name}": facts for name, facts in shard["files"].items()}
-        self._memory = _memory_of(self._directory)
-        self._seen = {} if again else _recall(self._memory)
+        self._memory = _record_file(self._directory)
+        self._seen = {} if again else _read_record(self._memory)
         self._pending = [name for name in self._expected if not self._is_seen(name)]
         self.bytes = sum(self._expected[name]["bytes"] for name in self._pending)
         self.done = 0  # of these bytes
@@ -109,7 +109,7 @@ class Verification:
         largest_first = sorted(self._pending, key=bytes_each.__getitem__, reverse=True)
         threads = max(1, min(_MOST_THREADS, available_cores() // _CORES_A_THREAD, len(largest_first)))
         try:
-            with concurrent.futures.ThreadPoolExecutor(threads, "verification", initializer=_give_way) as pool:
+            with concurrent.futures.ThreadPoolExecutor(threads, "verification", initializer=_lower_priority) as pool:
                 list(pool.map(self._verify, largest_first))
         except Exception as error:  # a bug of bert_jax; without `_fault` the run would wait forever
             self._fault = self._fault or UserError(f"the corpus {self._directory} could not be verified: {error!r}")
@@ -184,13 +184,13 @@ def _stamp(file: pathlib.Path) -> list[int]:
     return [facts.st_size, facts.st_mtime_ns]
 
 
-def _memory_of(directory: pathlib.Path) -> pathlib.Path:
+def _record_file(directory: pathlib.Path) -> pathlib.Path:
     """The file in which this machine records the verified files of a corpus."""
     key = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:20]
     return files.cache_directory() / "verified" / f"{key}.json"
 
 
-def _recall(path: pathlib.Path) -> dict[str, _Seen]:
+def _read_record(path: pathlib.Path) -> dict[str, _Seen]:
     try:
         remembered = files.read_object(path).get("files")
     except UserError:  # missing or damaged: all files are verified again
@@ -198,7 +198,7 @@ def _recall(path: pathlib.Path) -> dict[str, _Seen]:
     return remembered if isinstance(remembered, dict) else {}
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Lowers the priority of this thread, on systems with priorities per thread (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax.corpus.cleaning import clean_document
 from bert_jax.corpus.reading import read_span
+from bert_jax.corpus.sentencepiece_model import SentencePiece
 from bert_jax.corpus.shard import TextConfig, is_heldout
 from bert_jax.corpus.sources import Item, cut
 from bert_jax.corpus.tokenizer import Tokenizer
-from bert_jax.corpus.unigram import SentencePiece
 from bert_jax.corpus.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress

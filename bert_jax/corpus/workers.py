@@ -27,7 +27,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Board:
+class _SharedProgress:
     """Shared memory: the progress (fraction, tokens) of every job, and a flag that tells all workers to stop."""
 
     def __init__(self, jobs: int):
@@ -42,10 +42,10 @@ class _Stopped(Exception):
     """Raised in a worker to stop it after another worker failed."""
 
 
-_board: _Board | None = None
+_board: _SharedProgress | None = None
 
 
-def _start(board: _Board) -> None:
+def _start(board: _SharedProgress) -> None:
     global _board
     _board = board
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and sets `stop`
@@ -71,7 +71,7 @@ def run_jobs(function: Callable[[Job, Report], Result], jobs: Sequence[Job], wor
     `tick(fractions, tokens, finished)` is called about every 0.2 s. `function` and `jobs` must be picklable: processes are
     spawned, because a fork would copy locks that other threads hold. Raises UserError if a worker process is killed.
     """
-    board = _Board(len(jobs))
+    board = _SharedProgress(len(jobs))
     if workers == 1 or len(jobs) == 1:
         return _run_here(function, jobs, board, tick)
     pool = concurrent.futures.ProcessPoolExecutor(
@@ -89,14 +89,14 @@ def run_jobs(function: Callable[[Job, Report], Result], jobs: Sequence[Job], wor
     except BrokenProcessPool as error:
         raise UserError(
             "a worker process was killed, most often because memory ran out; finished shards are intact: "
-            f"run again with fewer than --workers={workers}"
+            f"run again with --workers below {workers}"
         ) from error
     finally:
         board.stop.value = 1
         pool.shutdown(cancel_futures=True)
 
 
-def _run_here(function: Callable[[Job, Report], Result], jobs: Sequence[Job], board: _Board, tick: Tick) -> list[Result]:
+def _run_here(function: Callable[[Job, Report], Result], jobs: Sequence[Job], board: _SharedProgress, tick: Tick) -> list[Result]:
     results: list[Result] = []
     shown = time.monotonic()
 

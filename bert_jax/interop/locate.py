@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from bert_jax.corpus.hub import HUB_FILES, is_hub_name, on_the_hub
+from bert_jax.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name
 from bert_jax.errors import UserError, missing_path
 from bert_jax.interop.directory import aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
@@ -48,7 +48,7 @@ def from_hub(name: str) -> pathlib.Path:
 
     Raises UserError where there is no such directory, no such model, or no network.
     """
-    with on_the_hub(name) as fetch:
+    with hub_fetcher(name) as fetch:
         directory = fetch(*HUB_FILES, WEIGHTS, "model-*.safetensors")
         if weights_file(directory) not in (directory / WEIGHTS, directory / SAFETENSORS_INDEX):
             directory = fetch(*HUB_FILES, PYTORCH, "pytorch_model-*.bin")

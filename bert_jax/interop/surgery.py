@@ -16,9 +16,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
+from bert_jax.corpus.sentencepiece_model import WORD_START
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.corpus.tokenizer_files import SPECIAL_NAMES
-from bert_jax.corpus.unigram import WORD_START
 from bert_jax.corpus.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted

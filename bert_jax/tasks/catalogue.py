@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.corpus import catalogue
-from bert_jax.corpus.records import TextSet, catalogue_builder, quietly
+from bert_jax.corpus import tfds_catalogue
+from bert_jax.corpus.tfds_text import TextSet, catalogue_builder, without_tfds_warnings
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import PronounExample, QuestionExample, TextExample, WordsExample
@@ -65,8 +65,8 @@ def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say
     if data_set is None:
         raise UserError(f"{task} is not in the catalogue of tfds; {remedy}")
     try:
-        with quietly():
-            builder = catalogue_builder(data_set.name, catalogue.tfds_directory(None))
+        with without_tfds_warnings():
+            builder = catalogue_builder(data_set.name, tfds_catalogue.tfds_directory(None))
             names = {name.replace("validation", "dev"): name for name in builder.info.splits}
             return _examples(data_set, builder, names[split], say) if split in names else []
     except UserError as error:

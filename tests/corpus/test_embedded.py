@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bert_jax.corpus import records
+from bert_jax.corpus import tfds_text
 from bert_jax.corpus.embedded import embedded_dataset_builder, prose
 
 
@@ -125,8 +125,8 @@ add_newdoc("numpy", "x",
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory) -> records.TextSet:
-    return records.open_text_set(records.EMBEDDED, str(tmp_path_factory.mktemp("cache")))
+def embedded(tmp_path_factory) -> tfds_text.TextSet:
+    return tfds_text.open_text_set(tfds_text.EMBEDDED, str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_no_paragraph_occurs_twice(documents):
 def test_it_is_the_same_when_made_again(monkeypatch, tmp_path):
     some = embedded_dataset_builder._source_files()[:400]
     monkeypatch.setattr(embedded_dataset_builder, "_source_files", lambda: some)
-    first, second = (records.open_text_set(records.EMBEDDED, str(tmp_path / name)) for name in ("a", "b"))
+    first, second = (tfds_text.open_text_set(tfds_text.EMBEDDED, str(tmp_path / name)) for name in ("a", "b"))
     assert len(first) > 50
     assert list(first.texts(0, len(first))) == list(second.texts(0, len(second)))
 

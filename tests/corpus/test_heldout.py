@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.corpus import build as build_module
 from bert_jax.corpus import files
-from bert_jax.corpus.heldout import usable_fraction, wanted_documents
+from bert_jax.corpus.heldout import min_heldout_documents, usable_fraction
 from bert_jax.corpus.store import open_corpus
 from bert_jax.errors import UserError
 from tests.corpus.conftest import english
@@ -24,7 +24,7 @@ def texts(tmp_path, documents: int) -> str:
 @pytest.mark.parametrize("documents", [4, 12, 60, 100, 300])
 def test_a_small_corpus_holds_out_enough_to_evaluate_on_and_says_so(tmp_path, build, documents):
     report = build(tmp_path / "c", texts(tmp_path, documents), layout="sentences", heldout_fraction=0.01, enough_heldout=True)
-    wanted = wanted_documents(documents)
+    wanted = min_heldout_documents(documents)
     assert wanted <= report["splits"]["heldout"]["documents"] <= 2 * wanted
     assert report["splits"]["train"]["documents"] >= 2
     assert not [warning for warning in report["warnings"] if "held out" in warning]
@@ -116,6 +116,6 @@ def test_the_least_usable_fraction_takes_as_many_as_are_wanted_and_leaves_some_t
     for documents in (0, 1, 2, 3, 4, 5, 11, 60, 99, 1000, 5000):
         hashes = draw.integers(0, 2**64, documents, dtype=np.uint64)
         taken = int(np.sum(hashes < usable_fraction(hashes, 0.0) * 2.0**64))
-        assert wanted_documents(documents) <= taken <= max(2 * wanted_documents(documents), 0)
+        assert min_heldout_documents(documents) <= taken <= max(2 * min_heldout_documents(documents), 0)
         assert documents - taken >= min(documents, 1) if documents < 4 else documents - taken >= 2
     assert usable_fraction(hashes, 0.25) == 0.25

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from bert_jax.corpus.sources import Item, ReadOptions, Source, cut, find_items, parse_source, usual_shards
+from bert_jax.corpus.sources import Item, ReadOptions, Source, cut, default_shards, find_items, parse_source
 from bert_jax.errors import UserError
 
 
@@ -90,12 +90,12 @@ def test_shards_cover_every_item_once_in_order_and_evenly(shards):
 @pytest.mark.parametrize(("megabytes", "shards"), [(0.01, 1), (5, 5), (500, 64), (8_000, 120)])
 def test_the_number_of_shards_follows_the_amount_of_text(megabytes, shards):
     size = int(megabytes * (1 << 20))
-    assert usual_shards([Item("text", "a", "bytes", size, size)], None) == pytest.approx(shards, abs=5)
-    assert usual_shards([Item("text", "a", "bytes", size, size)], 7) == 7
+    assert default_shards([Item("text", "a", "bytes", size, size)], None) == pytest.approx(shards, abs=5)
+    assert default_shards([Item("text", "a", "bytes", size, size)], 7) == 7
 
 
 def test_there_are_no_more_shards_than_parts_to_read():
-    assert usual_shards([Item("jsonl", "a.gz", "parts", 3, 1e9)], None) == 3
+    assert default_shards([Item("jsonl", "a.gz", "parts", 3, 1e9)], None) == 3
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):

@@ -27,5 +27,5 @@ def test_an_error_in_one_job_stops_the_others_and_is_raised_here(tmp_path):
 
 
 def test_a_killed_worker_is_an_error_that_says_what_to_do():
-    with pytest.raises(UserError, match=r"a worker process was killed, .* fewer --workers than 2"):
+    with pytest.raises(UserError, match=r"a worker process was killed, .* --workers below 2"):
         run_jobs(jobs.vanish, range(2), 2, lambda *_: None)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bert_jax.corpus import catalogue as prepared_sets
-from bert_jax.corpus import records
+from bert_jax.corpus import tfds_catalogue as prepared_sets
+from bert_jax.corpus import tfds_text
 from bert_jax.errors import UserError
 from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import WordsExample
@@ -22,7 +22,7 @@ from bert_jax.tasks.squad import read_squad
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.text_task import load
 
-tfds = records._tfds()
+tfds = tfds_text._tfds()
 
 # builders that tfds knows once their modules are imported, which needs no TensorFlow
 BUILDERS = {
@@ -86,14 +86,14 @@ def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
 def prepare(name: str, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, fetched: Any) -> pathlib.Path:
     """Has the builder of tfds prepare what it takes for downloaded."""
     base, _, config = name.partition("/")
-    with records.quietly():
+    with tfds_text.without_tfds_warnings():
         module, class_name = BUILDERS[base]
         builder = getattr(importlib.import_module(module), class_name)(
             **({"config": config} if config else {}), data_dir=root, file_format="array_record"
         )
     for method in ("download", "download_and_extract"):
         monkeypatch.setattr(tfds.download.DownloadManager, method, lambda self, urls: fetched)
-    with records.quietly():
+    with tfds_text.without_tfds_warnings():
         builder.download_and_prepare()
     return pathlib.Path(builder.data_dir)
 

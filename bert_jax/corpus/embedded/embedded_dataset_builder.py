@@ -47,7 +47,7 @@ PACKAGES = {
     "hypothesis": "hypothesis",
     "_pytest": "pytest",
 }
-_PASSED_OVER = frozenset(
+_SKIPPED = frozenset(
     {"test", "tests", "testing", "site-packages", "_vendor", "vendored", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
 )
 _MIN_CHARACTERS = 300  # of a document
@@ -116,7 +116,7 @@ def _source_files() -> list[tuple[str, pathlib.Path]]:
     for name, root in roots.items():
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root).parts
-            if not _PASSED_OVER.intersection(parts) and not parts[-1].startswith(("test_", "conftest")):
+            if not _SKIPPED.intersection(parts) and not parts[-1].startswith(("test_", "conftest")):
                 files.append((".".join((name, *parts)).removesuffix(".py"), path))
     return files
 

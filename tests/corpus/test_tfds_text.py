@@ -15,11 +15,11 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from bert_jax.corpus import catalogue, records
+from bert_jax.corpus import tfds_catalogue, tfds_text
 from bert_jax.corpus.sources import ReadOptions
 from bert_jax.errors import UserError
 
-tfds = records._tfds()
+tfds = tfds_text._tfds()
 
 
 class Stories(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -76,11 +76,11 @@ def prepared(request) -> str:
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
-    monkeypatch.setattr(catalogue, "HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr(tfds_catalogue, "HOST", "http://127.0.0.1:9")
 
 
 def texts(name: str, directory: str) -> list[str]:
-    text_set = records.open_text_set(name, directory)
+    text_set = tfds_text.open_text_set(name, directory)
     return [text.decode() for text in text_set.texts(0, len(text_set))]
 
 
@@ -94,7 +94,7 @@ def test_a_prepared_data_set_is_read_by_name_split_and_feature_without_tensorflo
 @pytest.mark.parametrize("split", ["train", "train[:25%]", "train[30%:70%]"])
 def test_any_run_of_records_is_read_without_the_others(prepared, split):
     everything = texts(f"stories:{split}@title", prepared)
-    text_set = records.open_text_set(f"stories:{split}@title", prepared)
+    text_set = tfds_text.open_text_set(f"stories:{split}@title", prepared)
     for start in range(len(everything)):
         for stop in range(start, len(everything) + 1):
             assert [text.decode() for text in text_set.texts(start, stop)] == everything[start:stop]
@@ -139,14 +139,14 @@ def test_a_truncated_record_file_is_named(tf_records, tmp_path):
 )
 def test_a_wrong_split_or_feature_is_an_error_that_says_what_there_is(prepared, name, message):
     with pytest.raises(UserError, match=message):
-        records.open_text_set(name, prepared)
+        tfds_text.open_text_set(name, prepared)
 
 
 def test_without_a_network_a_data_set_that_is_not_prepared_says_so_at_once(tmp_path):
     with pytest.raises(UserError, match=r"lm1b is not prepared in .*, and cannot be fetched .*--tfds-directory"):
-        records.open_text_set("lm1b", str(tmp_path))
+        tfds_text.open_text_set("lm1b", str(tmp_path))
     with pytest.raises(UserError, match=r"cannot be fetched .*; did you mean 'lm1b'"):
-        records.open_text_set("lm1bb", str(tmp_path))
+        tfds_text.open_text_set("lm1bb", str(tmp_path))
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def bucket(tf_records, monkeypatch):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        monkeypatch.setattr(catalogue, "HOST", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(tfds_catalogue, "HOST", f"http://127.0.0.1:{server.server_port}")
         yield asked, content
         server.shutdown()
 
@@ -206,8 +206,8 @@ def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_missing(bucket, 
     with pytest.raises(
         UserError, match=r"cannot fetch stories-train.tfrecord-00001-of-00002 of stories .*404.*run the same command again"
     ):
-        records.open_text_set("stories@story", str(tmp_path))
-    assert catalogue.find_prepared("stories", tmp_path) is None
+        tfds_text.open_text_set("stories@story", str(tmp_path))
+    assert tfds_catalogue.find_prepared("stories", tmp_path) is None
     content[name] = kept
     asked.clear()
     assert len(texts("stories@story", str(tmp_path))) == 20
@@ -216,7 +216,7 @@ def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_missing(bucket, 
 
 def test_a_name_that_is_nowhere_is_refused_with_what_was_meant(bucket, tmp_path):
     with pytest.raises(UserError, match="tfds:lm1bb is not in the catalogue; did you mean 'lm1b'"):
-        records.open_text_set("lm1bb", str(tmp_path))
+        tfds_text.open_text_set("lm1bb", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -228,4 +228,4 @@ def test_a_name_that_is_nowhere_is_refused_with_what_was_meant(bucket, tmp_path)
     ],
 )
 def test_names_carry_split_and_feature(text, parts):
-    assert records.parse_name(text) == parts
+    assert tfds_text.parse_name(text) == parts

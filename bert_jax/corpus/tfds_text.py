@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bert_jax.corpus import catalogue, files
+from bert_jax.corpus import files, tfds_catalogue
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 
@@ -96,11 +96,11 @@ def open_text_set(name: str, directory: str | None) -> TextSet:
 
     Raises UserError for an unknown data set, split or feature, and if it can neither be fetched nor prepared.
     """
-    with quietly():
+    with without_tfds_warnings():
         if name == EMBEDDED:
             return TextSet(_embedded_builder(directory), "train", "text")
         name, split, feature = parse_name(name)
-        builder = catalogue_builder(name, catalogue.tfds_directory(directory))
+        builder = catalogue_builder(name, tfds_catalogue.tfds_directory(directory))
         splits = builder.info.splits
         if split.split("[")[0] not in splits:
             raise UserError(f"tfds:{name} has no split {split!r}; {nearest(split, splits)}")
@@ -108,7 +108,7 @@ def open_text_set(name: str, directory: str | None) -> TextSet:
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
+def without_tfds_warnings() -> Iterator[None]:
     """Suppresses the warnings of tfds inside the `with` block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of tfds and its imports do not concern the user
@@ -118,7 +118,7 @@ def quietly() -> Iterator[None]:
 @functools.cache
 def _tfds() -> ModuleType:
     os.environ.setdefault("NO_GCE_CHECK", "true")  # otherwise it waits for the metadata server of Google Cloud
-    with quietly():
+    with without_tfds_warnings():
         import tensorflow_datasets as tfds  # imported here, because it takes 0.3-2 s
     tfds.disable_progress_bar()
     return tfds
@@ -137,13 +137,13 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
     Raises UserError if none of these is possible.
     """
     tfds = _tfds()
-    path = catalogue.find_prepared(name, root)
+    path = tfds_catalogue.find_prepared(name, root)
     if path is None:
         try:
-            path = catalogue.fetch(name, root)
+            path = tfds_catalogue.fetch(name, root)
         except OSError as error:
             raise UserError(
-                f"tfds:{name} is not prepared in {root}, and cannot be fetched ({error}){_perhaps(name)}; prepare it on a "
+                f"tfds:{name} is not prepared in {root}, and cannot be fetched ({error}){_name_hint(name)}; prepare it on a "
                 "machine with a network, and give its directory with --tfds-directory; or use --source=embedded, text: or jsonl:"
             ) from error
     if path is not None:
@@ -155,7 +155,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
         builder = tfds.builder(name, data_dir=root, file_format="array_record")
         builder.download_and_prepare()
     except tfds.core.DatasetNotFoundError as error:
-        raise UserError(f"tfds:{name} is not in the catalogue{_perhaps(name)}") from error
+        raise UserError(f"tfds:{name} is not in the catalogue{_name_hint(name)}") from error
     except ModuleNotFoundError as error:
         raise UserError(
             f"tfds:{name} needs {error.name} to be prepared, which is not installed here; prepare it on a machine "
@@ -166,7 +166,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
     return builder
 
 
-def _perhaps(name: str) -> str:
+def _name_hint(name: str) -> str:
     """The hint for a misspelt data set, or ""."""
     known = _tfds().list_builders(with_community_datasets=False)
     hint = "" if name.split("/")[0] in known else nearest(name.split("/")[0], known)
