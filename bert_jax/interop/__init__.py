@@ -1,17 +1,17 @@
-"""Our parameters and those of others: Hugging Face directories, TensorFlow 1 checkpoints, StableHLO, and model surgery.
+"""Reads and writes models in other formats (Hugging Face directories, TensorFlow 1 checkpoints, StableHLO), and changes models.
 
-In: a model directory, a checkpoint, a hub name. Out: a Model in memory, and the same formats written.
+In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a model directory in one of these formats.
 
-    locate.py               what MODEL means: a directory, a workdir, a name on the hub
+    locate.py               finds the model directory of MODEL: a directory, a workdir, a name on the hub
     huggingface_config.py   config.json <-> ModelConfig and TaskHead
     names.py                parameter tree <-> tensor names of Hugging Face's BERT
-    weights.py              the tensors of a directory: safetensors or PyTorch's format
-    directory.py            a model directory appears whole or not at all
+    weights.py              reads the tensors of a directory: safetensors or PyTorch's format
+    directory.py            writes a model directory atomically
     huggingface.py          Model; import_model and export_model
-    sorted_table.py         LevelDB's table, which holds the index of a TensorFlow checkpoint
+    sorted_table.py         LevelDB's table format, in which a TensorFlow checkpoint has its index
     tensor_bundle.py        TensorFlow's checkpoint format
-    tensorflow.py           the original's checkpoints
-    stablehlo.py            a forward pass with its weights in one file
-    surgery.py              more positions, fewer layers, other vocabularies, averages
-    conversion.py           the steps of `convert`: read, change, write, each with lines that describe it
+    tensorflow.py           checkpoints of the original BERT
+    stablehlo.py            exports a forward pass with its weights as one file
+    surgery.py              changes positions, layers or vocabulary; averages models
+    conversion.py           the steps of `convert`: read, change, write, with lines of output that describe each
 """

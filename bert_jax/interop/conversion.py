@@ -1,4 +1,4 @@
-"""Reads a model in any format, changes it as the flags of `convert` ask, writes it in another format, and describes each step."""
+"""The steps of `convert`: reads a model in any format, applies the changes of the flags, writes it, and describes each step."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "st
 
 
 def read(path: str, flags: argparse.Namespace) -> Model:
-    """The model at `path`, with the parts that the flags drop and start anew."""
+    """The model at `path`, without the parts of --drop and with the new parts of --new."""
     head = _new_head(flags)
     lowercase = None if flags.replace_vocab else flags.lowercase
     if not _is_tf1(pathlib.Path(path)):
         if flags.activation:
-            raise UserError(f"--activation={flags.activation} is for checkpoints of the original; {path} says it itself")
+            raise UserError(f"--activation={flags.activation} is for checkpoints of the original; leave it out for {path}")
         model = import_model(
             path, new=flags.new, drop=flags.drop, head=head, vocabulary=flags.vocab, lowercase=lowercase, seed=flags.seed
         )
@@ -56,7 +56,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
         return dataclasses.replace(model, notes=model.notes + notes)
     if flags.vocab:
         raise UserError(f"--vocab={flags.vocab}: the original's checkpoints have their vocabulary beside them; copy it there")
-    check_parts(flags.new, ())  # what it drops may also be tensors, by their names
+    check_parts(flags.new, ())  # --drop may also name tensors of the checkpoint
     dropped = {*flags.drop, *flags.new}
     params, config, tokenizer, found = import_tf1(path, drop=dropped, activation=flags.activation, lowercase=lowercase)
     own = found.head if found.head and found.head.part in params else None
@@ -73,7 +73,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
 
 
 def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
-    """What was read as `model`, in lines for a person; it has its `new` parts already, which are not counted."""
+    """The lines of output that describe the `model` that was read. It already has the `new` parts, which are not counted."""
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"
@@ -88,7 +88,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
 
 
 def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
-    """The names of some parts, and a line for the labelled head if it is among them."""
+    """The lines of output for some parts: their names, and a description of the task head if it is one of them."""
     if not parts:
         return []
     head = model.head
@@ -103,7 +103,7 @@ def _count_of(params: Any) -> int:
 
 
 def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
-    """(`model` after the changes that the flags ask for, what they were)."""
+    """(`model` after the changes of the flags, lines of output that describe the changes)."""
     notes, old = [], model.config
     keep = flags.keep_layers
     if flags.layers:
@@ -137,7 +137,8 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
 
 
 def written(model: Model, flags: argparse.Namespace) -> list[str]:
-    """Writes `model` and returns what was written, in lines for a person. Raises UserError for what the format would lose."""
+    """Writes `model` and returns lines of output that describe the files. Raises UserError for parts that the format cannot
+    hold."""
     target = pathlib.Path(flags.to)
     notes: list[str] = []
     if flags.format == "huggingface":
@@ -153,7 +154,7 @@ def written(model: Model, flags: argparse.Namespace) -> list[str]:
         lost = sorted(set(model.parts) - set(parts_used(model, function)))
         if lost and not flags.function:
             raise UserError(
-                f"the function {function} leaves out {', '.join(lost)}; declare that by --function={function}, or "
+                f"the function {function} leaves out {', '.join(lost)}; confirm that with --function={function}, or "
                 f"--drop={','.join(lost)}"
             )
         model = without_parts(model, lost)
@@ -178,8 +179,8 @@ def _shape(array: JsonObject) -> str:
 
 
 def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model]:
-    """The models of `sources`, read one at a time, as an average of many needs no more memory than that. Raises UserError where
-    one of them is the directory to write."""
+    """Yields the models of `sources`, one in memory at a time, so that an average of many models needs little memory. Raises
+    UserError where one of them is the directory to write."""
     target = pathlib.Path(flags.to).resolve()
     for path in sources:
         model = read(path, flags)
@@ -189,12 +190,12 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
         lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
         if lacking:
             remedy = f"--drop={','.join(lacking)} or --new=pooler"
-            raise UserError(f"{' and '.join(lacking)} would read the pooler, which is not there; {remedy}")
+            raise UserError(f"{' and '.join(lacking)} would need the pooler, which the model lacks; {remedy}")
         yield model
 
 
 def _is_tf1(path: pathlib.Path) -> bool:
-    """Whether `path` means a checkpoint of the original: no other weights beside it, and its files or its configuration there."""
+    """Whether `path` is a checkpoint of the original: it has its files or configuration, and no weights in another format."""
     if path.name and not path.exists() and aside(path).is_dir():  # an export was killed while swapping directories
         path = aside(path)
     if path.is_dir():
@@ -228,7 +229,7 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 
 
 def _new_head(flags: argparse.Namespace) -> TaskHead | None:
-    """The head that --new asks for; None also where it has no labels, as the one that the model has may lend its own."""
+    """The new task head of --new; None without one, and without --labels, since the model's head may provide its labels."""
     kinds = [HEADS[part.removesuffix("_head")] for part in flags.new if part in HEAD_PARTS]
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None
@@ -236,7 +237,7 @@ def _new_head(flags: argparse.Namespace) -> TaskHead | None:
 
 
 def check_flags(flags: argparse.Namespace) -> None:
-    """Refuses flags that name nothing there is, or that do not go together."""
+    """Raises UserError for flags with unknown values, and for flags that contradict each other."""
     for name, known in (
         ("format", FORMATS), ("dtype", tuple(DTYPES)), ("activation", ACTIVATIONS), ("problem", PROBLEMS),
         ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS),
@@ -256,7 +257,7 @@ def check_flags(flags: argparse.Namespace) -> None:
 
 
 def _check_tf1(model: Model) -> None:
-    """Refuses what `export_tf1` does not know of."""
+    """Raises UserError for properties of `model` that `export_tf1` cannot represent."""
     if model.untrained:
         parts = ",".join(sorted(model.untrained))
         raise UserError(f"a checkpoint of the original cannot say that {parts} was never trained; --drop={parts}")
@@ -265,7 +266,7 @@ def _check_tf1(model: Model) -> None:
 
 
 def _check_range(model: Model, dtype: str) -> None:
-    """float16 ends at 65,504: a larger weight would become infinite."""
+    """Raises UserError for weights above 65,504 with `dtype` float16, in which they would become infinite."""
     largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(model.params))
     if dtype == "float16" and largest > float(np.finfo(np.float16).max):
         raise UserError(f"a weight of {largest:,.0f} is beyond float16's 65,504; choose --dtype=bfloat16")

@@ -1,4 +1,4 @@
-"""A model directory appears complete or not at all, and replaces an older one only then."""
+"""Writes a model directory atomically: it appears, and replaces an older one, only when it is complete."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from bert_jax.errors import UserError
 
 
 class Unwritable(UserError):
-    """A directory does not take a model: it is another's, its disk is full, or it may not be written to."""
+    """A model cannot be written to a directory: the directory has other files, its disk is full, or it is not writable."""
 
 
 @contextlib.contextmanager
 def replaced_when_complete(
     directory: pathlib.Path, *, is_ours: Callable[[pathlib.Path], bool], format_files: Collection[str]
 ) -> Iterator[pathlib.Path]:
-    """Yields a temporary directory beside `directory` to write into; on leaving without an exception it takes the name.
+    """Yields a temporary directory beside `directory` to write into; when the context ends without an exception, it is renamed to
+    `directory`.
 
-    An older directory of that name is moved aside until the new one is in place, and what is not one of the `format_files` (a
-    README someone wrote) is carried over. It must have been written by us (`is_ours`) or be empty: nothing else is ever deleted.
-    Raises Unwritable where that is not so, where another process is writing to `directory`, and where the disk takes no more;
-    what was there is then there still.
+    An older directory of that name is moved aside until the new one is in place. Its files that are not `format_files`, such as a
+    README, are copied to the new one. It must be empty or an export of this package (`is_ours`): no other directory is deleted.
+    Raises Unwritable where it is neither, where another process is writing to `directory`, and where the disk is full; the older
+    directory is then unchanged.
 
-    A process killed between the two renames leaves the old one as `.NAME.replaced`, from where `recover` takes it back.
+    A process that is killed between the two renames leaves the old directory as `.NAME.replaced`, and `recover` restores it.
     """
     directory = directory.absolute()
     with _as_unwritable(directory), _alone(directory.parent / f".{directory.name}.incomplete", directory) as temporary:
@@ -55,9 +56,9 @@ def replaced_when_complete(
 
 @contextlib.contextmanager
 def _alone(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Makes `temporary`, empty, and locks it until the end; removes it on an exception.
+    """Creates `temporary`, empty, and locks it in the context; removes it after an exception.
 
-    Raises Unwritable where another process has it, which writes to `directory`. A killed process leaves it without a lock.
+    Raises Unwritable where another process holds the lock, because it writes to `directory`. The lock ends with its process.
     """
     descriptor = -1
     while descriptor < 0:
@@ -68,9 +69,9 @@ def _alone(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[pathlib
         except BlockingIOError as error:
             os.close(descriptor)
             raise Unwritable(f"another process is writing a model to {directory}; wait for its end, or name another") from error
-        except OSError:  # some network disks know no locks
+        except OSError:  # some network file systems do not support locks
             pass
-        if not _is_still(temporary, descriptor):  # its process before has ended since it was opened
+        if not _is_still(temporary, descriptor):  # another process has removed it since it was opened
             os.close(descriptor)
             descriptor = -1
     try:
@@ -86,7 +87,7 @@ def _alone(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[pathlib
 
 
 def _is_still(path: pathlib.Path, descriptor: int) -> bool:
-    """Whether `path` is what was opened as `descriptor`."""
+    """Whether the file at `path` is still the one opened as `descriptor`."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -95,7 +96,7 @@ def _is_still(path: pathlib.Path, descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def _as_unwritable(directory: pathlib.Path) -> Iterator[None]:
-    """Errors of the disk are Unwritable."""
+    """Turns an OSError in the context into Unwritable."""
     try:
         yield
     except OSError as error:
@@ -108,23 +109,23 @@ def _unwritable(directory: pathlib.Path, error: OSError) -> Unwritable:
 
 
 def recover(directory: pathlib.Path) -> None:
-    """Puts back the older directory that an interrupted replacement had moved aside."""
+    """Restores the older directory that an interrupted replacement has moved aside."""
     old = aside(directory)
     if old.is_dir():
-        if directory.exists():  # the new one was in place already: only the tidying was missed
+        if directory.exists():  # the new one was already in place: only the removal of the old one was missed
             shutil.rmtree(old, ignore_errors=True)
         else:
             old.rename(directory)
 
 
 def aside(directory: pathlib.Path) -> pathlib.Path:
-    """Where the older directory waits while the new one takes its name."""
+    """The path to which the older directory is moved while the new one is renamed."""
     directory = directory.absolute()  # "." has no name of its own
     return directory.parent / f".{directory.name}.replaced"
 
 
 def _flush(directory: pathlib.Path) -> None:
-    """Contents on disk before the rename is: otherwise a power cut could leave the new name on empty files."""
+    """Flushes the files of the directory to disk before the rename, since a power failure could otherwise leave empty files."""
     for path in [*directory.iterdir(), directory]:
         descriptor = os.open(path, os.O_RDONLY)
         try:

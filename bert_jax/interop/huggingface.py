@@ -1,6 +1,6 @@
-"""Hugging Face model directories: what transformers' `from_pretrained` reads, written and read without PyTorch.
+"""Reads and writes Hugging Face model directories, as transformers' `from_pretrained` reads them, without PyTorch.
 
-- `config.json`: the model's shape, its labels, and under "bert_jax" the vocabulary's hash and what the exporter adds;
+- `config.json`: the model configuration, the labels, and under "bert_jax" the vocabulary's hash and the exporter's own fields;
 - `model.safetensors`: the tensors under transformers' names;
 - `vocab.txt` (or `spiece.model`), `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json`.
 """
@@ -55,48 +55,48 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import initial_parameters
 
 FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILES[0], TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
-METADATA = {"format": "pt"}  # transformers 4 refuses a file that does not say which framework laid it out
+METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
 PARTS = ("pooler", "mlm_head", "nsp_head", *HEAD_PARTS)
-"""What a model may have or lack, and an import may drop or start anew."""
+"""The optional parts of a model, which an import may drop or add with random weights."""
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model as it stands between two formats."""
+    """A model in memory, independent of the format that it was read from or is written to."""
 
     params: dict[str, PyTree[np.ndarray]]
-    """Our tree, unboxed, float32 numpy arrays, with the parts that the model has."""
+    """The unboxed parameter tree as float32 numpy arrays, with the parts that the model has."""
     config: ModelConfig
     tokenizer: Tokenizer
     head: TaskHead | None = None
-    """The labelled task's head, if there is one in `params`."""
+    """The task head in `params`, if any."""
     of_pairs: bool | None = None
-    """Whether a sequence head was trained on pairs of texts; None where that is not known, or it was on both."""
+    """Whether a sequence head was trained on pairs of texts; None where unknown, or trained on both single texts and pairs."""
     untrained: frozenset[str] = frozenset()
-    """Parts that hold their initial values and have never been trained; nothing is predicted with them."""
+    """Parts that still have their random initial weights; they are not used for predictions."""
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
-    """Fields of config.json that have no meaning here and are carried along."""
+    """Fields of config.json that this package does not use and writes unchanged to an export."""
     source: str = ""
-    """Where it came from, for messages."""
+    """The path or name that the model was read from, for messages."""
     notes: tuple[str, ...] = ()
-    """What its reader assumed, renamed or left out, a clause each, for a person."""
+    """Clauses for messages about assumed, renamed or ignored content of the source."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts beside embeddings and encoder, in the order of PARTS."""
+        """The parts besides embeddings and encoder, in the order of PARTS."""
         return tuple(part for part in PARTS if part in self.params)
 
 
 def export_model(
     directory: str | os.PathLike[str], model: Model, extra: Mapping[str, Json] | None = None, dtype: str = "float32"
 ) -> None:
-    """Writes a model directory; one that exists already is replaced once the new one is complete.
+    """Writes a model directory; an existing one is replaced when the new one is complete.
 
-    Every array of `model.params` has to be whole on this process. `extra` is any JSON to keep under config.json's "bert_jax", the
-    step for example. The transformers class it is saved for follows from the heads it has; a labelled head that no class has lies
-    beside them under names of ours, which transformers does not read. Raises UserError for values that are not finite, Unwritable
-    where the directory takes no model.
+    Every array of `model.params` must be whole on this process (not sharded). `extra` is JSON for config.json's "bert_jax", for
+    example the step. The transformers class in config.json follows from the model's heads; a task head without a transformers
+    class is written under names of this package, which transformers ignores. Raises UserError for values that are not finite, and
+    Unwritable where the directory cannot be written.
     """
     directory = pathlib.Path(directory)
     if dtype not in DTYPES:
@@ -135,7 +135,7 @@ def export_model(
 
 
 def _save(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
-    """Writes a safetensors file. Raises OSError where the disk does not take it; safetensors' own error hides which one."""
+    """Writes a safetensors file. Raises the OSError of a failed write, which safetensors hides in an exception of its own."""
     try:
         safetensors.numpy.save_file(dict(tensors), path, metadata=METADATA)
     except safetensors.SafetensorError as error:
@@ -158,10 +158,10 @@ def import_model(
 ) -> Model:
     """Reads a BERT from a Hugging Face directory, the workdir of a run, or the hub.
 
-    Parts that the file should have and does not, or has and should not, are errors unless declared: those in `new` get fresh
-    weights (from `seed`), those in `drop` are left out. A new labelled head is described by `head`. The vocabulary's table is
-    padded to `vocab_multiple`. A directory without a tokenizer of its own needs a `vocabulary`, one that does not show its casing
-    `lowercase`. Raises UserError listing every array that is missing, without a place or of another shape.
+    Missing or unexpected parts are errors unless they are declared: parts in `new` get random weights (from `seed`), parts in
+    `drop` are left out. `head` describes a new task head. The word embeddings are padded to `vocab_multiple` rows. A directory
+    without a tokenizer needs a `vocabulary`, and one whose files do not state the casing needs `lowercase`. Raises UserError
+    listing every tensor that is missing, unexpected or of another shape.
     """
     check_parts(new, drop)
     directory = find_model_directory(path)
@@ -198,7 +198,7 @@ def import_model(
 
 
 def with_new_parts(model: Model, new: Collection[str], head: TaskHead | None, seed: int = 0) -> Model:
-    """`model` with fresh weights for the parts in `new`, drawn as at the start of training; they count as untrained."""
+    """`model` with random weights for the parts in `new`, drawn as at the start of training and marked as untrained."""
     labelled = [part for part in new if part in HEAD_PARTS]
     if labelled:
         if head is None or head.part != labelled[0]:
@@ -223,7 +223,7 @@ def with_new_parts(model: Model, new: Collection[str], head: TaskHead | None, se
 def _drawing(
     config: ModelConfig, head: TaskHead | None, parts: tuple[str, ...]
 ) -> Callable[[jax.Array], dict[str, PyTree[jax.Array]]]:
-    """A function from a key to fresh `parts`, compiled: those nobody asked for are never drawn."""
+    """A jitted function from a key to random weights of `parts`; jit removes the initialisation of all other parts."""
 
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = initial_parameters(config, key)
@@ -242,7 +242,7 @@ def without_parts(model: Model, drop: Collection[str]) -> Model:
 
 
 def check_parts(new: Collection[str], drop: Collection[str]) -> None:
-    """Refuses parts that there are not, and more than one new labelled head."""
+    """Raises UserError for unknown parts, and for more than one new task head."""
     for part in (*new, *drop):
         if part not in PARTS:
             raise UserError(f"a model has no part {part!r}: {nearest(part, PARTS)}; parts are {', '.join(PARTS)}")
@@ -252,12 +252,12 @@ def check_parts(new: Collection[str], drop: Collection[str]) -> None:
 
 
 def read_model_config(directory: pathlib.Path) -> JsonObject:
-    """The fields of the directory's `config.json`. Raises UserError where there is none, or it is not one JSON object."""
+    """The fields of the directory's `config.json`. Raises UserError where it is missing, or is not a JSON object."""
     return read_object(directory / CONFIG, "copy the model again")
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> None:
-    """Raises UserError where the vocabulary's size is not the model's."""
+    """Raises UserError where the vocabulary has another size than the model's word embeddings."""
     if tokenizer.size != config.vocab_size:
         raise UserError(
             f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')} but the model's vocab_size is "
@@ -267,7 +267,8 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
 
 
 def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) -> None:
-    """Raises UserError where `ours`, what our export recorded, has the hash of another vocabulary: its ids mean other words."""
+    """Raises UserError where `ours`, the fields of an export of this package, has the hash of another vocabulary, with which the
+    ids would stand for other words."""
     found = tokenizer.vocabulary.sha256
     written = ours.get("vocabulary_sha256", found)
     if written != found:
@@ -287,14 +288,14 @@ def _check_recorded(fields: JsonObject, tokenizer: Tokenizer, where: str) -> Non
 
 
 def _files_left(directory: pathlib.Path) -> tuple[str, ...]:
-    """A clause about the directory's JSON files and folders that are not read, such as sentence-transformers' pooling."""
+    """A clause about JSON files and folders of the directory that are not read, such as sentence-transformers' pooling."""
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in FILES]
     names = sorted(name for name in left if not name.startswith(".") and not name.endswith(".index.json"))
     return (f"the files {', '.join(names)} are not read, and not copied",) if names else ()
 
 
 def _read_by(head: TaskHead | None) -> tuple[str, ...]:
-    """The parts that a labelled head cannot do without."""
+    """The parts whose output a task head needs."""
     if head is None:
         return ()
     return ("pooler", head.part) if head.reads_pooler else (head.part,)

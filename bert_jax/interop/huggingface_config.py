@@ -1,4 +1,4 @@
-"""`ModelConfig` and the `config.json` of a Hugging Face BERT: what each says about the same model."""
+"""Translates between `ModelConfig` and the `config.json` of a Hugging Face BERT."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ FIELDS = {
     "layer_norm_epsilon": "layer_norm_eps",
     "initializer_range": "initializer_range",
 }
-"""Ours -> theirs, for the fields that mean the same in both. Those `config.json` may leave out have the same default in both."""
+"""From fields of `ModelConfig` to equivalent fields of `config.json`. Fields that `config.json` may omit have equal defaults."""
 
 SHAPE_FIELDS = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position")
-"""Without these a `config.json` describes no model: guessing a default would only fail later, and less clearly."""
+"""Fields that `config.json` must have: with an assumed default, the import would fail later with a less clear error."""
 
 ACTIVATIONS = {
     "gelu": "gelu",  # erf in transformers as in ours; the tanh approximation that TensorFlow BERT moved to is `gelu_new`
@@ -38,7 +38,7 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
 }
-"""Their `hidden_act` -> our `activation`; the first name of each is the one we write."""
+"""From transformers' `hidden_act` to `ModelConfig.activation`; exports use the first name for each activation."""
 
 FIXED: JsonObject = {
     "model_type": "bert",
@@ -49,19 +49,19 @@ FIXED: JsonObject = {
     "pruned_heads": {},
     "quantization_config": None,
 }
-"""What this BERT always is: a `config.json` may say so or say nothing, and anything else is a model we cannot represent."""
+"""Fields with the only value that this BERT supports: a `config.json` may have that value or omit the field."""
 
 
 WRITTEN = (
     *FIELDS.values(), "model_type", "hidden_act", "architectures", "pad_token_id", "tie_word_embeddings", "num_labels",
     "torch_dtype", "dtype", "transformers_version", "use_return_dict",
 )  # fmt: skip
-"""Fields that we give a meaning, or that say only how the file was written; every other field is carried along as it is."""
+"""Fields that this package interprets, or that describe the writer of the file; all other fields are copied unchanged."""
 
 MOST_LABELS = 1_000_000
 
 HEAD_FIELDS = ("id2label", "label2id", "problem_type", "classifier_dropout")
-"""Fields that describe a labelled head; carried along like the others where no head reads them."""
+"""Fields that describe a task head; copied unchanged where no head uses them."""
 
 ARCHITECTURES: dict[str, tuple[str, ...]] = {
     "BertModel": (),
@@ -74,23 +74,23 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {
         if head.architecture
     },
 }
-"""transformers' classes -> the parts their files must hold beside embeddings and encoder."""
+"""From transformers' classes to the parts that their files must have besides embeddings and encoder."""
 
 OURS = "bert_jax"
-"""The key of config.json that holds what only we write; transformers keeps and ignores it."""
+"""The key of config.json with the fields of this package; transformers keeps and ignores it."""
 
 OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
-"""What it says under "head" of a labelled head that transformers has no class for; the rest stands where transformers has it."""
+"""The fields under "head" of a task head without a transformers class; its other fields are where transformers has them."""
 
 PROBLEM_TYPES = {
     OUTPUTS[problem].problem_type: problem for problem in ("classification", "multi_label", "regression")
 }
-"""Their `problem_type` -> our `TaskHead.problem`."""
+"""From transformers' `problem_type` to `TaskHead.problem`."""
 
 
 def architecture_of(parts: Collection[str], head: TaskHead | None = None) -> str:
-    """The class that has these parts and none that it does not know; a labelled head counts before those of pretraining, and not
-    at all where it is one that no class has."""
+    """The transformers class with these parts and no others. A task head takes precedence over the pretraining heads, and is
+    ignored where transformers has no class for it."""
     if head is not None and not head.is_plain:
         parts = set(parts) - {head.part}
     for name, needed in ARCHITECTURES.items():
@@ -110,7 +110,7 @@ def config_to_json(
     head: TaskHead | None = None,
     other_fields: Mapping[str, Json] | None = None,
 ) -> JsonObject:
-    """The `config.json` of a model saved as `architecture` (a transformers class name); `other_fields` are carried along."""
+    """The `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged."""
     carried: JsonObject = dict(other_fields or {})
     hidden_act = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation)
     if ACTIVATIONS.get(carried.get("hidden_act", "")) == config.activation:
@@ -129,12 +129,12 @@ def config_to_json(
 
 
 def own_fields(head: TaskHead) -> JsonObject:
-    """What `config.json` says under "bert_jax" of a labelled head that transformers has no class for."""
+    """The fields under "bert_jax" in `config.json` for a task head without a transformers class."""
     return {} if head.is_plain else {"head": {name: getattr(head, name) for name in OWN_FIELDS}}
 
 
 def head_to_json(head: TaskHead) -> JsonObject:
-    """The fields of a `config.json` that describe a labelled head in transformers' words."""
+    """The standard fields of a `config.json` that describe a task head."""
     fields: JsonObject = {"classifier_dropout": head.dropout}
     if head.labels:
         fields["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
@@ -145,7 +145,7 @@ def head_to_json(head: TaskHead) -> JsonObject:
 
 
 def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
-    """The model that a `config.json` describes; how it is compiled (dtype, vocabulary padding, ...) stays at our defaults.
+    """The `ModelConfig` of a `config.json`; fields about compilation (dtype, vocabulary padding, ...) have their defaults.
 
     Raises UserError naming `source` and the field, for a field that is missing, of the wrong type or not representable.
     """
@@ -176,9 +176,9 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
 
 
 def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], source: str) -> str:
-    """The class that `config.json` names; where it names none, the one that the tensors leave no doubt about.
+    """The class in `config.json`'s "architectures"; without that field, the class that follows from the tensors.
 
-    Raises UserError for a class that is no BERT, and for a classifier that a file without "architectures" does not explain.
+    Raises UserError for a class that is no BERT, and where several classes fit the tensors.
     """
     named = fields.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
@@ -203,8 +203,8 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
 
 
 def head_from_json(fields: JsonObject, architecture: str, source: str) -> TaskHead | None:
-    """The labelled head of a `config.json`: of its class, or one of ours; None without either. Labels default to transformers':
-    LABEL_0 and LABEL_1.
+    """The task head of a `config.json`: that of its class, or one under "bert_jax"; None without either. The default labels are
+    those of transformers, LABEL_0 and LABEL_1.
 
     Raises UserError where the labels contradict each other or the problem is unknown.
     """
@@ -235,7 +235,7 @@ def head_from_json(fields: JsonObject, architecture: str, source: str) -> TaskHe
 
 
 def _heads_by_module() -> dict[str, list[type[TaskHead]]]:
-    """The kinds of heads by the module that is their layer in transformers; several share one."""
+    """The kinds of heads by the name of their layer in transformers, which several kinds may share."""
     found: dict[str, list[type[TaskHead]]] = {}
     for head in HEADS.values():
         if head.architecture:
@@ -244,13 +244,13 @@ def _heads_by_module() -> dict[str, list[type[TaskHead]]]:
 
 
 def recorded(fields: JsonObject) -> JsonObject:
-    """What a `config.json` says under "bert_jax"; nothing where others wrote it."""
+    """The fields under "bert_jax" in a `config.json`; empty in files of other writers."""
     ours = fields.get(OURS, {})
     return ours if isinstance(ours, dict) else {}
 
 
 def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
-    """The parts that a `config.json` says were never trained. Raises UserError where it says that of no list of names."""
+    """The "untrained" parts under "bert_jax" in a `config.json`. Raises UserError where that is not a list of names."""
     names = recorded(fields).get("untrained", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f'{source}: "untrained" under "{OURS}" is {names!r}, not a list of parts; export the model again')
@@ -258,7 +258,7 @@ def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
 
 
 def _own_head(fields: JsonObject, source: str) -> JsonObject:
-    """The fields of OWN_FIELDS, {} where there is no such head."""
+    """The fields of OWN_FIELDS under "head"; {} without such a head."""
     own = recorded(fields).get("head") or {}
     if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS):
         raise UserError(

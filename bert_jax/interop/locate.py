@@ -1,4 +1,4 @@
-"""What a user means by MODEL: a Hugging Face directory, the workdir of a run, or a name on the Hugging Face hub."""
+"""Finds the model directory of a MODEL: a Hugging Face directory, the workdir of a run, or a name on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CONFIG = "config.json"
 
 
 def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The model directory that `path` means: itself, WORKDIR/model, or one fetched from the hub.
+    """The model directory of `path`: `path` itself, WORKDIR/model, or a directory downloaded from the hub.
 
-    Raises UserError saying what `path` is instead.
+    Raises UserError describing a `path` that is none of these.
     """
     name, path = os.fspath(path), pathlib.Path(path)
     for candidate in (path, path / "model"):
@@ -44,9 +44,9 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def from_hub(name: str) -> pathlib.Path:
-    """The directory of a hub model, fetched once and then read from the cache that huggingface_hub keeps.
+    """The directory of a hub model in huggingface_hub's cache, downloaded at the first use.
 
-    Raises UserError where there is no such directory, no such model, or no network.
+    Raises UserError where the name is neither a directory nor a model on the hub, or where the network fails.
     """
     with hub_fetcher(name) as fetch:
         directory = fetch(*HUB_FILES, WEIGHTS, "model-*.safetensors")

@@ -1,11 +1,11 @@
-"""One table between our parameter tree and the tensor names of Hugging Face's BERT, used in both directions.
+"""The table that maps our parameter tree to the tensor names of Hugging Face's BERT, in both directions.
 
-Ours is stacked over layers and keeps heads as an axis of their own; theirs is one matrix per layer, PyTorch's [out, in] way
-round. Each row of the table gives both names and both layouts, so shapes, transposes and head splitting follow from it and
-nothing else in the project knows a foreign name.
+Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
+[out, in]. Each row of the table has both names and both layouts, from which shapes, transposes and the splitting of heads follow;
+no other module has names of transformers.
 
-The tensor names are those of transformers' `BertForPreTraining` and its siblings with other heads (`modeling_bert.py`); a bare
-`BertModel` has no `bert.` prefix. A head that transformers has no class for keeps our names, with dots, and our layout.
+The tensor names are those of transformers' `BertForPreTraining` and its variants with other heads (`modeling_bert.py`); a plain
+`BertModel` has no prefix `bert.`. A head without a transformers class has our names, with dots, and our layout.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from bert_jax.model.config import ModelConfig
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One kind of parameter. Layouts are axis letters; letters in brackets are flattened into one axis of the foreign tensor.
+    """One kind of parameter. Layouts are axis letters; letters in brackets are flattened into one axis of the other format's
+    tensor.
 
-    A `{}` in `theirs` is the layer number: such a parameter has an axis N in front on our side.
+    A `{}` in `theirs` is the layer number; our array then has a leading axis N.
     """
 
     ours: str
@@ -40,12 +41,12 @@ class Row:
 
     @property
     def stacked(self) -> bool:
-        """Whether all layers share the parameter, along an axis N."""
+        """Whether our array is stacked over layers along an axis N."""
         return "{}" in self.theirs
 
     @property
     def part(self) -> str:
-        """The branch of our tree this row lives in: embeddings, encoder, pooler or a head."""
+        """The top-level part of our tree that the parameter belongs to: embeddings, encoder, pooler or a head."""
         return self.ours.split("/")[0]
 
 
@@ -88,11 +89,11 @@ TABLE = (
 REQUIRED_PARTS = ("embeddings", "encoder")
 
 DECODER = Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D")
-"""Only where the decoder is not the word-embedding table (`ModelConfig.tied_decoder`)."""
+"""The decoder of a model in which it is not tied to the word embeddings (`ModelConfig.tied_decoder`)."""
 
 
 def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
-    """The table of one model: `TABLE`, the decoder where it is not tied, and the labelled head."""
+    """The rows for a model: `TABLE`, the decoder where it is not tied, and the task head."""
     result = TABLE if config.tied_decoder else (*TABLE, DECODER)
     if head is None:
         return result
@@ -132,7 +133,7 @@ OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNo
 
 
 def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
-    """The size of every axis letter in the foreign layout; ours differs in V only, which may be padded."""
+    """The size of every axis letter in the other format; our sizes differ in V only, which may be padded."""
     sizes = {
         "V": config.vocab_size,
         "S": config.max_position,
@@ -167,7 +168,7 @@ def our_shapes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, t
 
 
 def their_shape(row: Row, config: ModelConfig, head: TaskHead | None = None) -> tuple[int, ...]:
-    """The shape that `row`'s foreign tensor has in a model of this `config` and `head`."""
+    """The shape of `row`'s tensor in the other format, for a model with this `config` and `head`."""
     sizes = axis_sizes(config, head)
     return tuple(int(np.prod([sizes[a] for a in group])) for group in _groups(row.their_axes))
 
@@ -175,10 +176,11 @@ def their_shape(row: Row, config: ModelConfig, head: TaskHead | None = None) -> 
 def tensors_from_params(
     params: Mapping[str, PyTree[np.ndarray]], config: ModelConfig, head: TaskHead | None = None
 ) -> dict[str, np.ndarray]:
-    """Our parameter tree -> foreign name -> float32 tensor, without the padding rows of the vocabulary.
+    """Converts our parameter tree (or a tree of gradients) to float32 tensors by name in the other format, without the padding
+    rows of the vocabulary.
 
-    `params` may lack whole parts (a model without the NSP head), never single parameters; also right for a tree of gradients.
-    Raises ValueError listing what is missing, unknown or of another shape: such a tree is a bug, not a user's mistake.
+    `params` may lack whole parts (as a model without the NSP head), but not single parameters. Raises ValueError listing missing
+    and unknown parameters and those of another shape, which are a bug and not a user's mistake.
     """
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)
@@ -211,11 +213,12 @@ def params_from_tensors(
     required: Collection[str] = (),
     drop: Collection[str] = (),
 ) -> dict[str, PyTree[np.ndarray]]:
-    """Foreign name -> tensor, to our parameter tree in float32 with zeros in the vocabulary's padding rows.
+    """Converts tensors by name in the other format to our float32 parameter tree, with zeros in the padding rows of the
+    vocabulary.
 
-    The pooler and the heads may be absent as a whole, unless they are among the `required` parts; parts to `drop` are left out,
-    whether they are there or not. Anything else that is missing, left over or of a shape that `config` does not give is a
-    UserError listing it and naming `source`; so are whole numbers, and values that are not finite.
+    The pooler and the heads may be missing as a whole, unless they are `required`; parts to `drop` are left out, if present.
+    Raises UserError, with `source`, listing all other tensors that are missing, unexpected or of another shape, tensors of
+    integers, and values that are not finite.
     """
     tensors = canonical(tensors, source, tied=config.tied_decoder)
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
@@ -247,7 +250,7 @@ def params_from_tensors(
 
 
 def part_of(name: str, expected: Mapping[str, Row]) -> str:
-    """The part of our tree that a foreign tensor belongs to, "" where it has none; a head's by its module's name alone."""
+    """The part of our tree that a tensor of the other format belongs to, "" for none; for heads by the module's name alone."""
     if name in expected:
         return expected[name].part
     module = name.split(".")[0]
@@ -257,10 +260,11 @@ def part_of(name: str, expected: Mapping[str, Row]) -> str:
 
 
 def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool = True) -> dict[str, np.ndarray]:
-    """The same tensors under `BertForPreTraining`'s names: old endings renamed, a bare encoder prefixed, tied copies dropped.
+    """Renames tensors to the names of `BertForPreTraining`: replaces old suffixes, adds the prefix to a plain encoder, drops
+    copies of tied tensors.
 
-    A tied copy that differs, or a position index that does not count up, means another model: UserError. With `tied` off the
-    decoder's weight is a tensor of its own.
+    Raises UserError for a copy that differs from its tied tensor, and for position ids that are not 0, 1, 2, ... Without `tied`,
+    the decoder's weight is a separate tensor.
     """
     bare = not any(name.startswith("bert.") for name in tensors)
     modules = {*(head.module for head in HEADS.values() if head.module), *HEAD_PARTS}
@@ -294,7 +298,7 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool = Tr
 def reading_notes(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, head: TaskHead | None, drop: Collection[str]
 ) -> tuple[str, ...]:
-    """What `params_from_tensors` made of those tensors beside taking them as they are, a clause each, for a person."""
+    """Clauses for messages about tensors that `params_from_tensors` has renamed, converted or ignored."""
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
     parts = {part_of(name, expected) for name in canonical(tensors, "", tied=config.tied_decoder)}
     old = [name for name in tensors if name.endswith(tuple(OLD_ENDINGS))]
@@ -309,7 +313,7 @@ def reading_notes(
 
 
 def their_names(row: Row, config: ModelConfig) -> list[str]:
-    """The foreign tensors that a row stands for, in the order of the layers."""
+    """The names of a row's tensors in the other format, in the order of the layers."""
     return [row.theirs.format(n) for n in range(config.num_layers)] if row.stacked else [row.theirs]
 
 
@@ -334,7 +338,7 @@ def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead |
     sizes = axis_sizes(config, head)
     theirs = [axis for group in _groups(row.their_axes) for axis in group]
     order = [theirs.index(axis) for axis in row.our_axes.split()]
-    with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which is refused
+    with np.errstate(over="ignore"):  # a float64 value beyond float32's range becomes infinite, which is an error later
         value = np.asarray(tensor, np.float32)
     value = value.reshape([sizes[a] for a in theirs]).transpose(order)
     if row.our_axes.startswith("V"):

@@ -1,4 +1,4 @@
-"""LevelDB's sorted table, in which TensorFlow keeps the index of a checkpoint: an immutable map of bytes to bytes in one file.
+"""Reads and writes LevelDB's sorted table, the format of a TensorFlow checkpoint's index: an immutable map of bytes to bytes.
 
 Blocks of entries in ascending order, where a key leaves out what it shares with the one before; an index of the blocks; a footer.
 Every block is followed by its type of compression and a checksum.
@@ -18,12 +18,12 @@ FOOTER_BYTES, TRAILER_BYTES = 48, 5
 RESTART_INTERVAL = 16
 UNCOMPRESSED, SNAPPY = 0, 1
 LONGEST = 1 << 24
-"""Bytes of a table, and of all its keys written out; BERT-large with its optimizer has 100 kB. Bounds what a file that only
-pretends to be a table can make us do."""
+"""The maximum bytes of a table, and of all its keys written out; BERT-large with its optimizer has 100 kB. The limit bounds the
+work for a file that is no table."""
 
 
 class Damaged(Exception):
-    """Why bytes are not what their format demands; becomes a UserError where the file's name is known."""
+    """Bytes do not follow their format; callers that know the file's name raise a UserError from it."""
 
 
 def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -73,7 +73,7 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
         kind = "snappy" if stored[size] == SNAPPY else f"type {stored[size]}"
         raise Damaged(f"it is compressed ({kind}), which checkpoints never are")
     block = stored[:size]
-    end = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]  # the offsets where a key is whole; only searching needs them
+    end = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]  # the restart offsets, which only a search needs
     key, at = b"", 0
     while at < end:
         shared, at = read_varint(block, at)
@@ -89,7 +89,7 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
 
 
 def encode_table(entries: Mapping[bytes, bytes]) -> bytes:
-    """`entries` in ascending order, as one block; TensorFlow begins another after 256 kB, but reads any size."""
+    """Encodes `entries` in ascending order as one block; TensorFlow starts a new block after 256 kB, but reads any size."""
     table = b""
 
     def append(block: bytes) -> bytes:
@@ -102,7 +102,7 @@ def encode_table(entries: Mapping[bytes, bytes]) -> bytes:
     data = append(_encode_block(entries))
     metadata = append(_encode_block({}))
     last = max(entries)
-    # any key that is not below the last will do for the index; TensorFlow writes the first byte plus one
+    # the index may have any key that is not below the last one; TensorFlow writes the first byte plus one
     index = append(_encode_block({bytes([last[0] + 1]) if last else b"": data}))
     return table + (metadata + index).ljust(FOOTER_BYTES - 8, b"\0") + struct.pack("<Q", MAGIC)
 
@@ -122,13 +122,13 @@ def _encode_block(entries: Mapping[bytes, bytes]) -> bytes:
 
 
 def checksum(data: bytes) -> int:
-    """crc32c, masked as LevelDB does so that checksums of data with checksums in it stay good."""
+    """The masked crc32c of LevelDB; the mask keeps checksums reliable for data that contains checksums."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """(the number that begins at `at`, where it ends): seven bits a byte, the lowest first."""
+    """(the varint at position `at`, the position after it): seven bits per byte, the lowest first."""
     value = 0
     for n, byte in enumerate(data[at : at + 10]):
         value |= (byte & 0x7F) << 7 * n
@@ -138,7 +138,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_varint(value: int) -> bytes:
-    """The bytes of which `read_varint` makes `value`."""
+    """The varint encoding of `value`."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -1,11 +1,11 @@
-"""A model as one file that runs without this package: its forward pass in StableHLO, parameters inside, through `jax.export`.
+"""Exports a model's forward pass with its parameters as one StableHLO file, which runs without this package (`jax.export`).
 
 - `forward.stablehlo`: the bytes of `jax.export`; `jax.export.deserialize(bytes).call(input_ids, attention_mask, token_type_ids)`
   takes int32 arrays [batch, length] and returns a dict of float32 arrays;
-- `signature.json`: the inputs and outputs, the platforms, the labels, and how it is called;
+- `signature.json`: the inputs and outputs, the platforms, the labels, and an example of a call;
 - the tokenizer's files.
 
-An id outside its table gives NaN.
+An id outside of its embedding table gives NaN.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ outputs = forward.call(input_ids, attention_mask, token_type_ids)  # int32 numpy
 
 
 def natural_function(model: Model) -> str:
-    """What a model is asked if nobody says: its labelled head, else its pretraining heads, else its vectors."""
+    """The default function of a model: "labels" with a task head, else "pretraining" with its heads, else "encode"."""
     if model.head is not None:
         return "labels"
     return "pretraining" if {"mlm_head", "nsp_head"} & set(model.parts) else "encode"
 
 
 def parts_used(model: Model, function: str) -> tuple[str, ...]:
-    """The parts beside embeddings and encoder that `function` reads. Raises UserError where the model has not what it needs."""
+    """The parts besides embeddings and encoder that `function` uses. Raises UserError where the model lacks one that it needs."""
     if function not in FUNCTIONS:
         raise UserError(f"a model has no function {function!r}: {nearest(function, FUNCTIONS)}")
     if function == "labels":
@@ -88,7 +88,8 @@ def export_stablehlo(
     length: int | None = None,
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
 ) -> JsonObject:
-    """Writes `model`'s forward pass and returns what `signature.json` says; an older export is replaced once this is complete.
+    """Writes `model`'s forward pass and returns the content of `signature.json`; replaces an older export when this one is
+    complete.
 
     `function` is one of FUNCTIONS, by default `natural_function`. It can be called with any batch size, and with any length up to
     the position table's, or only with `length`. Computes in float32. Raises UserError for parts that were never trained, unknown
@@ -117,7 +118,7 @@ def export_stablehlo(
 def _exported(
     forward: Callable[..., dict[str, Array]], limit: int, length: int | None, platforms: Sequence[str]
 ) -> export.Exported:
-    """Lowered for any batch size, and any length where none is given."""
+    """Exports the function for any batch size, and for any length if `length` is None."""
     if length is None:
         shape = export.symbolic_shape("batch, length", constraints=[f"length <= {limit}"])
     else:
@@ -127,7 +128,8 @@ def _exported(
 
 
 def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Array, Array, Array], dict[str, Array]]:
-    """int32 [B, L] each of INPUTS -> named outputs, without the vocabulary's padding; the parameters are its constants."""
+    """The forward pass from int32 [B, L] arrays, one for each of INPUTS, to named outputs, without the vocabulary's padding; the
+    parameters are constants."""
     config = dataclasses.replace(model.config, vocab_multiple=1, dtype="float32", scan_unroll=1)
     shapes = our_shapes(config, model.head)
 
@@ -145,7 +147,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
 
     def answers(bert: Any, input_ids: Array, attention_mask: Array, token_type_ids: Array) -> dict[str, Array]:
         positions = jax.lax.broadcasted_iota(jnp.int32, input_ids.shape, 1)
-        first = jnp.zeros_like(input_ids[:, :1])  # where [CLS] stands
+        first = jnp.zeros_like(input_ids[:, :1])  # the position of [CLS]
         if function == "labels":
             batch = dict(zip(ROW, (input_ids, token_type_ids, positions, attention_mask), strict=True))
             logits = bert(batch | {"cls_positions": first})["logits"]

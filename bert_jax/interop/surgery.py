@@ -1,6 +1,7 @@
-"""A model made longer, shorter, or given other words: pure functions from `Model` to `Model`.
+"""Changes the positions, token types, layers or vocabulary of a model, and averages models: pure functions from `Model` to
+`Model`.
 
-Rows that stay keep their values to the bit, so on texts that use only those the model computes what it computed before.
+Rows that are kept have bitwise the same values, so the outputs are the same for texts that use only these rows.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ _BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
 
 def with_positions(model: Model, positions: int, new: str = "copied", seed: int = 0) -> Model:
-    """`model` with a position table of that many rows; fewer are cut off.
+    """`model` with a position table of `positions` rows; a smaller table keeps the first rows.
 
-    More are either the learned table over and over, which keeps every neighbourhood but those at the seams (Longformer, arXiv
-    2004.05150, section 5), or `random`, drawn as at the start of training. Raises UserError for another way or less than one.
+    The rows of a larger table are either copied, which repeats the learned table and keeps neighbouring positions neighbours
+    except at the seams (Longformer, arXiv 2004.05150, section 5), or `random`, drawn as at the start of training. Raises
+    UserError for another `new` and for less than one position.
     """
     if new not in NEW_POSITIONS:
         raise UserError(f"new positions cannot be {new!r}: {nearest(new, NEW_POSITIONS)}")
@@ -57,14 +59,16 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
 
 def with_token_types(model: Model, types: int) -> Model:
-    """`model` with that many token types; new ones start as type 0, those of the end are cut off."""
+    """`model` with a token type table of `types` rows; new rows are copies of type 0, and a smaller table keeps the first
+    rows."""
     config = dataclasses.replace(model.config, type_vocab_size=types)
     chosen = [i if i < model.config.type_vocab_size else 0 for i in range(types)]
     return dataclasses.replace(model, params=_changed(model, lambda row: _leads(row, "T"), lambda x: x[chosen]), config=config)
 
 
 def with_layers(model: Model, keep: Sequence[int]) -> Model:
-    """`model` with the layers `keep`, counted from 0 at the embeddings, in ascending order. Raises UserError for any other."""
+    """`model` with the layers `keep`, in ascending order; layer 0 is the one after the embeddings. Raises UserError for other
+    lists."""
     layers = model.config.num_layers
     unknown = [i for i in keep if not 0 <= i < layers]
     if unknown:
@@ -84,24 +88,25 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """Where the rows of another vocabulary come from."""
+    """The old rows from which each row of another vocabulary is computed."""
 
     of: tuple[tuple[int, ...], ...]
-    """For each new id, the old ids whose rows' mean it starts as; one id where the piece is the old one."""
+    """For each new id, the old ids of whose rows its row is the mean; a single id for a piece of both vocabularies."""
     kept: int
-    """Pieces that are in both vocabularies, the special ones by their role included."""
+    """The number of pieces in both vocabularies, including special tokens of the same role."""
     spelt: int
-    """New pieces that the old tokenizer spells with pieces of its own."""
+    """The number of new pieces that the old tokenizer splits into known pieces."""
     unknown: int
-    """New pieces whose old spelling is, or contains, the unknown token."""
+    """The number of new pieces that the old tokenizer encodes with the unknown token."""
     given_up: int
-    """Old pieces that are not in the new vocabulary."""
+    """The number of old pieces that are not in the new vocabulary."""
 
 
 def sources_of(old: Tokenizer, new: Tokenizer) -> Sources:
-    """For each piece of `new`, what it is in `old`: a special token by its role, the same piece, or the old spelling.
+    """For each piece of `new`, the corresponding ids of `old`: the special token of the same role, the same piece, or the old
+    tokenizer's encoding of the piece.
 
-    Pieces are compared as what they write and whether they continue a word, so WordPiece's "##ing" is SentencePiece's "ing".
+    Pieces are compared by their text and whether they continue a word, so WordPiece's "##ing" equals SentencePiece's "ing".
     """
     places = {written: i for i, written in enumerate(_written(old)) if i not in old.special_ids}
     roles = {getattr(new, f"{role}_id"): getattr(old, f"{role}_id") for role in SPECIAL_NAMES}
@@ -124,8 +129,8 @@ def sources_of(old: Tokenizer, new: Tokenizer) -> Sources:
 
 
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
-    """`model` reading and guessing the pieces of `tokenizer`: rows of the word table, of the MLM head's bias and of its decoder,
-    if it has one of its own, are the means that `sources` (`sources_of`) says."""
+    """`model` with the vocabulary of `tokenizer`: the rows of the word embeddings, of the MLM head's bias and of an untied
+    decoder are means of old rows, as `sources` (of `sources_of`) lists them."""
     config = dataclasses.replace(model.config, vocab_size=tokenizer.size)
     padding = config.padded_vocab_size - config.vocab_size
 
@@ -138,11 +143,11 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Mod
 
 
 def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """`tokenizer` with whole words at its end; one in brackets, such as "[E1]", is a special token: it counts where
-    `encode_with_specials` reads it.
+    """`tokenizer` with added whole words; a word in brackets, such as "[E1]", is a special token, which only
+    `encode_with_specials` recognises.
 
-    A word that starts with an added one is spelt with it from now on. Raises UserError for a token that no text could ever give:
-    one that the text rules change or split, or that is there already.
+    A word that starts with an added one is then encoded with it. Raises UserError for a token that is in the vocabulary already,
+    or that no text can produce, since the text rules change or split it.
     """
     info, limit = tokenizer.vocabulary, tokenizer.max_word_characters or 0
     if info.kind != "wordpiece":
@@ -167,7 +172,8 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
 
 
 def read_tokens(path: pathlib.Path) -> list[str]:
-    """The tokens of a file, one a line, each once and in order. Raises UserError for a file that cannot be read or has none."""
+    """The tokens of a file with one token per line, in order, without repetitions. Raises UserError for a file that cannot be
+    read or is empty."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -179,10 +185,10 @@ def read_tokens(path: pathlib.Path) -> list[str]:
 
 
 def average(models: Iterable[Model]) -> Model:
-    """The arithmetic mean of the weights of `models`, which are taken one at a time and must differ in nothing else.
+    """The arithmetic mean of the weights of `models`, which are read one at a time and must be equal apart from their weights.
 
-    Summed in float64, so the order matters no more than float64's rounding. A part untrained in one is untrained in the mean.
-    Raises UserError naming what differs.
+    The sum is in float64, so the order of the models changes only its rounding. A part that is untrained in one model is marked
+    as untrained in the mean. Raises UserError naming the differences of the models.
     """
     taken = iter(models)
     first = next(taken)
@@ -216,21 +222,21 @@ def _leads(row: Row, axis: str) -> bool:
 def _changed(
     model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, PyTree[np.ndarray]]:
-    """The parameter tree with `change` applied to the arrays whose rows of the table `which` chooses."""
+    """The parameter tree with `change` applied to the arrays of the rows of `names.TABLE` that `which` selects."""
     chosen = {row.ours for row in rows(model.config, model.head) if which(row)}
     flat = flatten_dict(model.params, sep="/")
     return unflatten_dict({path: change(x) if path in chosen else x for path, x in flat.items()}, sep="/")
 
 
 def _written(tokenizer: Tokenizer) -> list[tuple[str, bool]]:
-    """Each piece as (what it writes, whether it continues a word)."""
+    """Each piece as (its text, whether it continues a word)."""
     mark = CONTINUATION if tokenizer.vocabulary.kind == "wordpiece" else WORD_START
     continues = tokenizer.continuation_table.tolist()
     return [(piece.removeprefix(mark), inside) for piece, inside in zip(tokenizer.pieces, continues, strict=True)]
 
 
 def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """How `tokenizer` spells text inside a word: by the same rules, but with pieces that continue a word alone."""
+    """A function that encodes text inside a word: by the rules of `tokenizer`, but only with pieces that continue a word."""
     info = tokenizer.vocabulary
     if info.kind != "wordpiece":
         return tokenizer.encode
@@ -243,7 +249,7 @@ def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
 
 
 def _wordpiece(like: Tokenizer, pieces: Sequence[str]) -> WordPiece:
-    """Other pieces under the text rules of `like`."""
+    """A WordPiece tokenizer with other pieces and the text rules of `like`."""
     info = like.vocabulary
     return WordPiece(
         pieces,

@@ -137,9 +137,10 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
-    """The bundle whose files begin with `prefix`; the index is verified whole, and every shard is there and long enough.
+    """Reads the bundle whose files have the common `prefix`. Verifies the whole index, and that every shard exists and is long
+    enough.
 
-    Raises UserError naming the file and the remedy where that is not so.
+    Raises UserError naming the file and the remedy otherwise.
     """
     prefix = pathlib.Path(prefix)
     path = index_path(prefix)
@@ -170,8 +171,8 @@ def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
 def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -> None:
     """Writes `tensors` (of the types of `DTYPES`) as one shard, byte for byte as TensorFlow would.
 
-    The index, without which nothing is a bundle, takes its name last, when everything is on disk; an older bundle of that prefix
-    is replaced. Raises ValueError for another type or an empty name.
+    The index, without which the files are no bundle, is renamed to its final name last, when all data is on disk; an older bundle
+    with that prefix is replaced. Raises ValueError for another type or an empty name.
     """
     prefix = pathlib.Path(prefix)
     numbers = {dtype: number for number, dtype in DTYPES.items()}
@@ -193,7 +194,7 @@ def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarra
         with incomplete[1].open("wb") as file:
             file.write(encode_table(entries))
             _flush(file)
-        index.unlink(missing_ok=True)  # the older one must never be read with the new numbers
+        index.unlink(missing_ok=True)  # so that the older index cannot be read with the new data
         incomplete[0].replace(data)
         incomplete[1].replace(index)
     finally:
@@ -218,7 +219,7 @@ def _parse_index(content: bytes) -> tuple[int, dict[str, Entry]]:
         raise Damaged(f"it needs a reader of version {_number(_message(_bytes(header, 3)), 2)}, and this is {VERSION}")
     entries = {}
     for key, value in table.items():
-        if key.startswith(b"\0"):  # a slice of a partitioned variable, which has an entry of its own
+        if key.startswith(b"\0"):  # a slice of a partitioned variable; the variable has a separate entry
             continue
         try:
             entries[key.decode()] = _decode_entry(value, shards)
@@ -269,7 +270,7 @@ def _encode_entry(entry: Entry) -> bytes:
 
 
 def _message(data: bytes) -> dict[int, list[int | bytes]]:
-    """Field number -> its values, whatever the message means."""
+    """Decodes a protocol buffer message of any type: from field numbers to their values."""
     fields: dict[int, list[int | bytes]] = {}
     at = 0
     while at < len(data):
@@ -306,7 +307,7 @@ def _bytes(fields: Mapping[int, list[int | bytes]], number: int) -> bytes:
 
 
 def _varint_field(number: int, value: int) -> bytes:
-    """A number; zero is what an absent one means."""
+    """Encodes a number; nothing for zero, which is the value of a missing field."""
     return encode_varint(number << 3) + encode_varint(value) if value else b""
 
 

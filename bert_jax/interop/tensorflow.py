@@ -1,16 +1,16 @@
-"""The original's checkpoints (google-research/bert, TensorFlow 1), read and written without TensorFlow.
+"""Reads and writes checkpoints of the original BERT (google-research/bert, TensorFlow 1) without TensorFlow.
 
-- `bert_config.json`: the model's shape, and under "bert_jax" what the format has no word for;
+- `bert_config.json`: the model configuration, and under "bert_jax" the settings that the format cannot express;
 - `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001`: float32 tensors under the names of `modeling.py`;
 - `vocab.txt`.
 
-The names follow from the table in `names` by `RULES`. The original's heads are those of `run_pretraining.py`, `run_classifier.py`
-(our "sequence_head") and `run_squad.py` ("span_head"); its decoder is always the word-embedding table, its LayerNorm's epsilon
-always 1e-12.
+The tensor names follow from the table in `names` by `RULES`. The original has the heads of `run_pretraining.py`,
+`run_classifier.py` (our "sequence_head") and `run_squad.py` ("span_head"); its decoder is always tied to the word embeddings, and
+its LayerNorm epsilon is always 1e-12.
 
-`hidden_act` "gelu" is ambiguous there: erf in the first release, the tanh approximation in the code since February 2019. It is
-read as erf, as transformers' converter reads it, unless `activation` says otherwise; the two differ by less than 0.0005 at any
-one place. Either is written as "gelu", and our own key keeps them apart.
+`hidden_act` "gelu" is ambiguous: it was erf in the first release, and is the tanh approximation in the code since February 2019.
+It is read as erf, as by transformers' converter, unless `activation` is given; the two differ by less than 0.0005 at any
+argument. Both are written as "gelu", and a field under "bert_jax" distinguishes them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CHECKPOINT = "bert_model.ckpt"
 FILES = (CONFIG, VOCAB_FILE, f"{CHECKPOINT}.index", f"{CHECKPOINT}.data-00000-of-00001")
 SPECIALS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EPSILON = 1e-12
-TYPES_BY_DEFAULT = 16  # what the original takes where bert_config.json has no type_vocab_size; ours is 2
+TYPES_BY_DEFAULT = 16  # the original's default of type_vocab_size; ours is 2
 
 RULES = (
     (r"^classifier\.", "output_"),  # run_classifier.py
@@ -68,12 +68,12 @@ RULES = (
     (r"\.weight$", "/kernel"),  # [in, out]
     (r"\.", "/"),
 )
-"""transformers' names -> the original's, applied in this order; only what is then called a kernel has the other layout."""
+"""Replacements from transformers' names to the original's, in this order; only tensors then named kernel have another layout."""
 
 FIRST_MOMENTS = ("adam_m", "Adam", "lamb_m")
 SECOND_MOMENTS = ("adam_v", "Adam_1", "lamb_v")
-"""What a variable's slots are called: by the original's optimizer, by TensorFlow's Adam, by LAMB's usual implementation."""
-MOST_LABELS = 1 << 20  # more are a mistake, told as a wrong shape
+"""The names of a variable's second moments: in the original's optimizer, in TensorFlow's Adam, in LAMB's usual implementation."""
+MOST_LABELS = 1 << 20  # a head with more outputs is reported as a wrong shape
 STEP = "global_step"
 COUNTERS = (STEP, "beta1_power", "beta2_power")
 OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every checkpoint of TensorFlow 2's kind
@@ -81,14 +81,14 @@ OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every checkpoint of TensorFlow 2'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Notes:
-    """What an import found beside the weights."""
+    """The content of a checkpoint besides parameters, configuration and tokenizer."""
 
     messages: tuple[str, ...]
-    """One sentence each on what was assumed, left out or carried along, for a person."""
+    """Sentences for the user about assumed values, ignored tensors and copied fields."""
     head: TaskHead | None
-    """The labelled head in the parameters; its labels are LABEL_0, ... unless we wrote the file."""
+    """The task head in the parameters; its labels are LABEL_0, ... except in checkpoints that this package has written."""
     other_fields: JsonObject
-    """Fields of bert_config.json that have no meaning here."""
+    """Fields of bert_config.json that this package does not use."""
     step: int | None
     """The checkpoint's global_step."""
     first_moments: dict[str, PyTree[np.ndarray]] | None = None
@@ -98,7 +98,7 @@ class Notes:
 
 
 class _Place(NamedTuple):
-    """Where a tensor of the original's goes."""
+    """The tensor of transformers that corresponds to a tensor of the original."""
 
     theirs: str  # transformers' name
     part: str
@@ -106,7 +106,7 @@ class _Place(NamedTuple):
 
 
 def original_row(row: Row) -> Row:
-    """`row` with the original's name and layout in the place of transformers'."""
+    """`row` with the original's name and layout instead of transformers'."""
     name = row.theirs
     for pattern, replacement in RULES:
         name = re.sub(pattern, replacement, name)
@@ -127,13 +127,13 @@ def import_tf1(
 ) -> tuple[dict[str, PyTree[np.ndarray]], ModelConfig, Tokenizer, Notes]:
     """Reads a checkpoint of the original as (parameters, configuration, tokenizer, notes).
 
-    `path` is the checkpoint's directory or the common beginning of its files. Parameters are float32 numpy arrays, the vocabulary
-    padded to `vocab_multiple`. The pooler and the heads are there if the file has them. `drop` names what is left out: parts of
-    our tree, or tensors (`*` stands for anything). `activation` settles what "gelu" means, and `lowercase` the casing where the
-    vocabulary does not show it. An optimizer's slots are listed, and read with `read_slots`.
+    `path` is the checkpoint's directory or the common prefix of its files. Parameters are float32 numpy arrays, with the
+    vocabulary padded to `vocab_multiple`. The pooler and the heads are included if the checkpoint has them. `drop` lists parts of
+    our tree, or tensors (`*` as a wildcard), to leave out. `activation` is the variant of "gelu", and `lowercase` the casing
+    where the vocabulary does not show it. The optimizer's slots are reported, and read with `read_slots`.
 
-    Raises UserError for files that are missing or damaged, and one listing every other tensor that is missing, without a place or
-    of another shape.
+    Raises UserError for missing or damaged files, and one that lists every tensor that is missing, unexpected or of another
+    shape.
     """
     prefix = find_bundle(path)
     config_path = prefix.with_name(CONFIG)
@@ -191,11 +191,10 @@ def export_tf1(
     head: TaskHead | None = None,
     other_fields: JsonObject | None = None,
 ) -> None:
-    """Writes a directory that the original's programs read; one that exists already is replaced once the new one is complete.
+    """Writes a directory that the original's programs can read; an existing one is replaced when the new one is complete.
 
-    `params` is our unboxed tree, every array whole on this process, and `head` its labelled head, if it has one. `other_fields`
-    are carried into bert_config.json. Raises UserError for what the original cannot represent, and for values that are not
-    finite.
+    `params` is our unboxed tree, every array whole on this process, and `head` its task head, if any. `other_fields` are copied
+    into bert_config.json. Raises UserError for a model that the original cannot represent, and for values that are not finite.
     """
     directory = pathlib.Path(directory)
     _check_representable(config, tokenizer, head, str(directory))
@@ -220,7 +219,7 @@ def export_tf1(
 
 
 def _places(config: ModelConfig, head: TaskHead | None) -> dict[str, _Place]:
-    """The original's name of every tensor that a model can have -> its place."""
+    """From the original's name of every tensor of the model to the corresponding tensor of transformers."""
     places = {}
     for row in rows(config, head):
         original = original_row(row)
@@ -231,7 +230,7 @@ def _places(config: ModelConfig, head: TaskHead | None) -> dict[str, _Place]:
 
 
 def _layout(name: str, tensor: np.ndarray) -> np.ndarray:
-    """From the original's layout to transformers' and back."""
+    """Converts a tensor from the original's layout to transformers', or back."""
     return tensor.T if name.endswith("/kernel") else tensor
 
 
@@ -250,7 +249,7 @@ def _config(fields: JsonObject, source: str, activation: str | None, vocab_multi
 
 
 def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
-    """The labelled head that the names show: as we recorded it, or with as many labels as it has outputs."""
+    """The task head that follows from the tensor names, with the labels under "bert_jax", or default ones for its outputs."""
     kind = next((kind for kind in HEADS.values() if kind.original_variable and kind.original_variable in bundle), None)
     if kind is None:
         return None
@@ -268,13 +267,13 @@ def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
 
 
 def _slots(bundle: Bundle) -> tuple[str, ...]:
-    """The names of the optimizer's slots: those below another variable."""
+    """The names of the optimizer's slots: tensors whose name extends that of a variable."""
     split = {name: name.rpartition("/") for name in bundle}
     return tuple(n for n, (owner, _, slot) in split.items() if slot in (*FIRST_MOMENTS, *SECOND_MOMENTS) and owner in bundle)
 
 
 def _dropped(bundle: Bundle, places: Mapping[str, _Place], drop: Collection[str]) -> tuple[str, ...]:
-    """The tensors of the parts in `drop`, which may have none, and those that its patterns match, which must match some."""
+    """The tensors of the parts in `drop`, and those that match its patterns. Raises UserError for a pattern without a match."""
     dropped = []
     for what in drop:
         in_part = [name for name in bundle if name in places and places[name].part == what]
@@ -309,9 +308,9 @@ def _tensors(bundle: Bundle, names: Collection[str], places: Mapping[str, _Place
 def _slot_tensors(
     bundle: Bundle, names: Collection[str], places: Mapping[str, _Place], kinds: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """One of the optimizer's slots in the place of every variable.
+    """One kind of the optimizer's slots, under the names of the variables.
 
-    A part that is whole without them was never trained (the pooler in run_squad.py), which leaves an optimizer's moments at 0.
+    A part without any slots was never trained (the pooler in run_squad.py), so its moments are 0.
     """
     found = [kind for kind in kinds if any(f"{name}/{kind}" in bundle for name in names)]
     if len(found) != 1:
@@ -353,7 +352,7 @@ def _listed(names: Collection[str], most: int = 12) -> str:
 
 
 def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHead | None, where: str) -> None:
-    """Refuses what would be another model under the original's code."""
+    """Raises UserError for a model that the original's code would compute differently."""
     if not config.tied_decoder:
         raise UserError(f"{where}: the original has no decoder but the word-embedding table; choose another format")
     if config.layer_norm_epsilon != EPSILON:

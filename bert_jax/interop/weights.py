@@ -1,4 +1,4 @@
-"""The tensors of a Hugging Face directory, however they lie there: one safetensors file, several, or PyTorch's own format."""
+"""Reads the tensors of a Hugging Face directory: from one safetensors file, several, or PyTorch's format."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SAFETENSORS_INDEX = f"{WEIGHTS}.index.json"
 PYTORCH = "pytorch_model.bin"
 PYTORCH_INDEX = f"{PYTORCH}.index.json"
 READ = (WEIGHTS, SAFETENSORS_INDEX, PYTORCH, PYTORCH_INDEX)
-"""In the order of preference: a directory that holds several forms of one model is read from the first."""
+"""Names of weight files in the order of preference, for a directory with several formats of one model."""
 NOT_READ = ("tf_model.h5", "flax_model.msgpack")
 
 
 def weights_file(directory: pathlib.Path) -> pathlib.Path | None:
-    """The file of `directory` that its tensors, or the list of their files, are read from; None where there is none."""
+    """The file of `directory` with its tensors, or the index of their files; None without one."""
     return next((directory / name for name in READ if (directory / name).is_file()), None)
 
 
 def read_weights(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Every tensor of a weights file, or of all the files that an index names, in its stored type.
+    """Reads all tensors of a weights file, or of the files in an index, in their stored types.
 
     Raises UserError naming the file that is damaged, incomplete, missing, or needs a package that is not installed.
     """
@@ -39,10 +39,10 @@ def read_weights(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def check_finite(tensors: Mapping[str, np.ndarray], refusal: str) -> None:
-    """Raises UserError, `refusal` with what was found, where a float tensor holds NaN or infinity."""
+    """Raises a UserError with the text `refusal`, whose {found} names the tensor, where a float tensor has NaN or infinity."""
 
     def is_finite(x: np.ndarray) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):  # a finite sum has finite terms, and is six times as fast to find
+        with np.errstate(over="ignore", invalid="ignore"):  # a finite sum has finite terms, and a sum is six times as fast
             return bool(np.isfinite(x.sum())) or bool(np.isfinite(x).all())
 
     broken = [name for name, x in tensors.items() if not is_finite(x)]
@@ -93,9 +93,9 @@ def _read_pytorch(path: pathlib.Path) -> dict[str, np.ndarray]:
             "(save_pretrained of transformers does)"
         ) from error
     try:
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)  # tensors only: no code of the file's runs
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)  # weights_only: runs no code of the file
         return {name: _to_numpy(torch, tensor) for name, tensor in loaded.items()}
-    except Exception as error:  # whatever a damaged archive makes of an unpickler
+    except Exception as error:  # unpickling a damaged archive can raise any exception
         size = counted(path.stat().st_size, "byte")
         raise UserError(
             f"{path} ({size}) is damaged or holds more than tensors ({type(error).__name__}); copy the model again"
@@ -103,5 +103,5 @@ def _read_pytorch(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _to_numpy(torch: Any, tensor: Any) -> np.ndarray:
-    """numpy has no bfloat16: those widen to float32, which loses nothing."""
+    """Converts a tensor to numpy; bfloat16, which numpy lacks, becomes float32, which is exact."""
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()

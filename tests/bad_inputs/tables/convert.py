@@ -53,7 +53,7 @@ CASES = [
     Case(
         "a pooler that is still read",
         "--drop=pooler",
-        "nsp_head would read the pooler, which is not there; --drop=nsp_head or --new=pooler",
+        "nsp_head would need the pooler, which the model lacks; --drop=nsp_head or --new=pooler",
     ),
     Case("no positions", "--max-position=0", "--max-position=0 must be at least 1 and at most 1,048,576"),
     Case("negative positions", "--max-position=-3", "--max-position=-3 must be at least 1"),
@@ -242,7 +242,7 @@ CASES = [
     Case(
         "an activation for a model that says it itself",
         "--activation=gelu",
-        "--activation=gelu is for checkpoints of the original; $model says it itself",
+        "--activation=gelu is for checkpoints of the original; leave it out for $model",
     ),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case(
