@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -61,12 +62,17 @@ def _feature(kind: str, number: int, rng: np.random.Generator, shortest: int, lo
     return Feature(number, tuple(ids), tuple(types), target, read_positions)
 
 
+@functools.cache
+def shapes_of(head: TaskHead, config: ModelConfig) -> Any:
+    """The shape and type of every parameter; to trace the model for them takes longer than to draw the parameters."""
+    return nn.unbox(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
+
+
 def random_label_parameters(head: TaskHead, config: ModelConfig = TINY, seed: int = 0) -> Any:
     """Parameters whose every array is random, far from where training begins."""
-    shapes = nn.unbox(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
     rng = np.random.default_rng(seed)
 
     def draw(path: Any, x: Any) -> np.ndarray:
         return (0.3 * rng.standard_normal(x.shape) + (path[-1].key == "scale")).astype(np.float32)
 
-    return jax.tree_util.tree_map_with_path(draw, shapes)
+    return jax.tree_util.tree_map_with_path(draw, shapes_of(head, config))

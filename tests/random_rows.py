@@ -56,6 +56,12 @@ def initial_parameters_of(config: ModelConfig, seed: int = 0) -> Any:
     return nn.unbox(jax.jit(initial_parameters, static_argnums=0)(config, jax.random.key(seed)))
 
 
+@functools.cache
+def shapes_of(config: ModelConfig) -> Any:
+    """The shape and type of every parameter; to trace the model for them takes longer than to draw the parameters."""
+    return nn.unbox(abstract_parameters(config))
+
+
 def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 5.0) -> Any:
     """Parameters whose every array is random, biases and LayerNorms too, so that no term of a gradient hides behind a zero.
 
@@ -73,7 +79,7 @@ def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 
             initial = np.clip(rng.standard_normal(x.shape), -2, 2) * config.initializer_range
         return jnp.asarray(scale * initial + noise, jnp.float32)
 
-    return jax.tree_util.tree_map_with_path(draw, nn.unbox(abstract_parameters(config)))
+    return jax.tree_util.tree_map_with_path(draw, shapes_of(config))
 
 
 def largest_difference(a: Any, b: Any) -> float:

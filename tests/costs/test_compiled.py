@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.programs.compilation import compiled
 from bert_jax.programs.lowered import pretraining_step
 from bert_jax.programs.saved import load_program, save_program
-from tests.end_to_end.runs import LAST_STEP, Run, build_corpus, results, write_experiment
+from tests.end_to_end.runs import LAST_STEP, as_a_person, build_corpus, results, write_experiment
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ["--config.model.num_layers=2", "--config.model.hidden_size=128", "--config.model.num_heads=2",
@@ -87,12 +87,13 @@ def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configu
     devices = jax.devices()[:1]
     step = pretraining_step(experiment, 0, devices)
     save_program(tmp_path / "saved", step.lowered, step.lowered.compile(), devices)
-    status, said = Run(file, tmp_path / "run", f"--compiled={tmp_path / 'saved'}").end()
+    flags = (f"--config={file}", f"--compiled={tmp_path / 'saved'}")
+    status, said = as_a_person("pretrain", *flags, f"--workdir={tmp_path / 'run'}")
     assert status == 0, said
     assert (said.count("loaded the training step"), said.count("compiled the training step")) == (1, 1)
     assert said.count("the training step is compiled again: --compiled=") == 1
     assert results(tmp_path / "run")["steps"] == LAST_STEP
-    status, said = Run(file, tmp_path / "other", f"--compiled={tmp_path / 'saved'}", "--config.phases.0.learning_rate=1e-2").end()
+    status, said = as_a_person("pretrain", *flags, f"--workdir={tmp_path / 'other'}", "--config.phases.0.learning_rate=1e-2")
     assert status == 2
     assert "error: --compiled=" in said
     assert "of another step (configuration or code differ)" in said

@@ -3,12 +3,16 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import signal
-from collections.abc import Callable
 
 import pytest
 
-from tests.end_to_end.runs import Run, build_corpus, checkpoints, last_step, write_experiment
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Signal
+from tests.end_to_end.runs import as_a_person, build_corpus, write_experiment
 from tests.end_to_end.toy_tasks import own_texts, write_model
+
+ASKED = "bert_jax.runtime.interruptions:Preemption.requested"
+"""Called after every step, with its number."""
 
 
 @pytest.fixture(scope="session")
@@ -37,32 +41,33 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return directory
 
 
+def command(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> tuple[str, ...]:
+    """A pretraining run."""
+    return ("pretrain", f"--config={experiment}", f"--workdir={workdir}", *flags)
+
+
 @pytest.fixture(scope="session")
 def uninterrupted(experiment: pathlib.Path) -> Ended:
     """The run as it should be, from beginning to end on one device."""
     workdir = experiment.parent / "uninterrupted"
-    return Ended(workdir, *Run(experiment, workdir).end())
+    return Ended(workdir, *as_a_person(*command(experiment, workdir)))
 
 
 @pytest.fixture(scope="session")
 def killed(experiment: pathlib.Path, uninterrupted: Ended) -> Ended:
     """The same run, killed with SIGKILL before its first checkpoint and again after it, both in its first phase."""
     workdir = experiment.parent / "killed"
-
-    def kill_once(reached: Callable[[], bool]) -> Ended:
-        run = Run(experiment, workdir)
-        run.wait_until(reached)
-        run.process.kill()
-        return Ended(workdir, *run.end())
-
-    kill_once(lambda: last_step(workdir) >= 1)
-    return kill_once(lambda: last_step(workdir) >= 6 and len(checkpoints(workdir)) > 0)
+    for death in (
+        Signal(ASKED, argument=2),
+        Signal(ASKED, argument=7, once_there=(f"{workdir}/checkpoints/4",)),
+    ):
+        (done,) = forked.run(experiment.parent, command(experiment, workdir), at=death)
+    return Ended(workdir, done.status, done.output)
 
 
 @pytest.fixture(scope="session")
 def terminated(experiment: pathlib.Path, killed: Ended) -> Ended:
     """The killed run started again and stopped with SIGTERM somewhat later."""
-    run = Run(experiment, killed.workdir)
-    run.wait_until(lambda: last_step(run.workdir) >= 10)
-    run.process.send_signal(signal.SIGTERM)
-    return Ended(run.workdir, *run.end())
+    stop = Signal(ASKED, argument=10, number=signal.SIGTERM)
+    (done,) = forked.run(experiment.parent, command(experiment, killed.workdir), at=stop)
+    return Ended(killed.workdir, done.status, done.output)

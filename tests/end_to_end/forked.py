@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 
-from tests.end_to_end.runs import xla_flags
+from tests.end_to_end.runs import CACHE, xla_flags
 
 SERVER = multiprocessing.get_context("forkserver")
 VERBS = {"corpus": "corpus.__main__"} | {
@@ -116,6 +116,64 @@ class Done:
     output: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """A process under way, and what its command lines say."""
+
+    process: multiprocessing.process.BaseProcess
+    outputs: Sequence[pathlib.Path]
+
+    def end(self, timeout: float = 600) -> list[Done]:
+        """Waits for it. How each command line ended."""
+        self.process.join(timeout)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+            raise AssertionError(f"not done after {timeout} s: {self.said()}")
+        done = []
+        for path in self.outputs:
+            status = path.with_suffix(".status")
+            ended = int(status.read_text()) if status.exists() else self.process.exitcode
+            done.append(Done(ended, path.read_text() if path.exists() else ""))
+        return done
+
+    def wait_until(self, reached: Callable[[], bool], timeout: float = 300) -> None:
+        """Until `reached()`; that the process ends before is a failure."""
+        deadline = time.monotonic() + timeout
+        while not reached():
+            if not self.process.is_alive() or time.monotonic() > deadline:
+                self.process.kill()
+                raise AssertionError(f"ended or timed out too early: {self.said()}")
+            time.sleep(0.005)
+
+    def said(self) -> list[str]:
+        return [path.read_text() for path in self.outputs if path.exists()]
+
+
+def start(
+    directory: pathlib.Path,
+    *commands: Sequence[str],
+    devices: int = 1,
+    at: Signal | None = None,
+    prepare: Callable[[], None] | None = None,
+    slow: str = "",
+    around: Surroundings = Surroundings(),
+) -> Started:
+    """Begins to do `commands` in one process on so many devices; what they say goes to files in `directory`.
+
+    prepare: a function of a module, called in the process first.
+    slow: a file or directory comes to a name with this in it a second late, as on a slow disk.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    outputs = [directory / f"output-{time.monotonic_ns()}-{i}.txt" for i in range(len(commands))]
+    names = [str(path) for path in outputs]
+    environment = {"XLA_FLAGS": xla_flags(devices), CACHE: os.environ[CACHE]}
+    arguments = ([list(command) for command in commands], names, environment, at, prepare, slow, around)
+    child = SERVER.Process(target=_child, args=arguments)
+    child.start()
+    return Started(child, outputs)
+
+
 def run(
     directory: pathlib.Path,
     *commands: Sequence[str],
@@ -126,44 +184,23 @@ def run(
     around: Surroundings = Surroundings(),
     timeout: float = 600,
 ) -> list[Done]:
-    """Does `commands` in one process on so many devices; what they compile is kept in `directory` for the runs that follow.
-
-    prepare: a function of a module, called in the process first.
-    slow: a file or directory comes to a name with this in it a second late, as on a slow disk.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    outputs = [directory / f"output-{time.monotonic_ns()}-{i}.txt" for i in range(len(commands))]
-    names = [str(path) for path in outputs]
-    arguments = (str(directory), [list(command) for command in commands], names, xla_flags(devices), at, prepare, slow, around)
-    child = SERVER.Process(target=_child, args=arguments)
-    child.start()
-    child.join(timeout)
-    if child.is_alive():
-        child.kill()
-        child.join()
-        raise AssertionError(f"not done after {timeout} s: {[path.read_text() for path in outputs if path.exists()]}")
-    done = []
-    for path in outputs:
-        status = path.with_suffix(".status")
-        ended = int(status.read_text()) if status.exists() else child.exitcode
-        done.append(Done(ended, path.read_text() if path.exists() else ""))
-    return done
+    """Does `commands`, as `start` begins to."""
+    started = start(directory, *commands, devices=devices, at=at, prepare=prepare, slow=slow, around=around)
+    return started.end(timeout)
 
 
 def _child(
-    directory: str,
     commands: list[list[str]],
     outputs: list[str],
-    flags: str,
+    environment: Mapping[str, str],
     at: Signal | None,
     prepare: Callable[[], None] | None,
     slow: str,
     around: Surroundings,
 ) -> None:
     """In the new process: the verbs, with everything they say in `outputs` and their statuses beside."""
-    os.environ["XLA_FLAGS"] = flags
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(pathlib.Path(directory) / "compiled")
-    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    os.environ.update(environment)
+    jax.config.update("jax_compilation_cache_dir", environment[CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
     multiprocessing.set_start_method("fork", force=True)  # whose queues leave nothing behind when their process is killed

@@ -1,5 +1,4 @@
-"""Runs of `python -m bert_jax.pretrain`, or of another verb that trains, as a person starts them: a process each, on data and a
-model that take seconds."""
+"""Runs of `bert_jax.pretrain`, or of another verb that trains, on data and a model that take seconds, and what they leave."""
 
 from __future__ import annotations
 
@@ -10,8 +9,6 @@ import random
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,7 @@ from safetensors.numpy import load_file
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 VOCABULARY = REPOSITORY / "tests" / "corpus" / "tiny_vocab.txt"
 LAST_STEP = 24
+CACHE = "JAX_COMPILATION_CACHE_DIR"
 WORDS = "the river of paris is a capital and france has many small towns where people read old books in quiet rooms"
 
 EXPERIMENT = '''
@@ -57,10 +55,9 @@ def build_corpus(directory: pathlib.Path, **text: int) -> pathlib.Path:
     """A corpus made by the corpus verb."""
     source = directory.with_suffix(".txt")
     write_text(source, **text)
-    command = [sys.executable, "-m", "bert_jax.corpus", f"--source=text:{source}", f"--vocab={VOCABULARY}", "--lowercase"]
-    command += [f"--output={directory}", "--heldout-fraction=0.2", "--shards=2", "--workers=1"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
+    flags = [f"--source=text:{source}", f"--vocab={VOCABULARY}", "--lowercase", f"--output={directory}"]
+    status, output = as_a_person("corpus", *flags, "--heldout-fraction=0.2", "--shards=2", "--workers=1")
+    assert status == 0, output
     return directory
 
 
@@ -76,47 +73,28 @@ def xla_flags(devices: int) -> str:
     return " ".join([*kept, f"--xla_force_host_platform_device_count={devices}"])
 
 
-class Run:
-    """One process. Compiled programs are shared by all runs of a session, which halves their time."""
-
-    def __init__(
-        self,
-        experiment: pathlib.Path,
-        workdir: pathlib.Path,
-        *arguments: str,
-        verb: str = "pretrain",
-        devices: int = 1,
-        prepare: Callable[[], None] | None = None,
-        compiled: pathlib.Path | None = None,
-    ):
-        self.workdir = workdir
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
-        environment |= {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": xla_flags(devices),
-            "JAX_COMPILATION_CACHE_DIR": str(compiled or experiment.parent / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than running here
-            "PYTHONPATH": str(REPOSITORY),
-        }
-        command = [sys.executable, "-m", f"bert_jax.{verb}", f"--config={experiment}", f"--workdir={workdir}", *arguments]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=prepare
-        )
-
-    def end(self, timeout: float = 300) -> tuple[int, str]:
-        """(exit status, everything it said)."""
-        output, _ = self.process.communicate(timeout=timeout)
-        return self.process.returncode, output
-
-    def wait_until(self, reached: Callable[[], bool], timeout: float = 300) -> None:
-        """Until `reached()`, or the process has ended (which is a failure)."""
-        deadline = time.monotonic() + timeout
-        while not reached():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.process.kill()
-                raise AssertionError(f"ended or timed out too early: {self.end()}")
-            time.sleep(0.005)
+def as_a_person(verb: str, *arguments: str, directory: pathlib.Path = REPOSITORY) -> tuple[int, str]:
+    """(exit status, everything it said) of `python -m bert_jax.VERB` in a process of its own, with one device."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
+    environment |= {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": xla_flags(1),
+        CACHE: os.environ[CACHE],
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than running here
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", f"bert_jax.{verb}", *arguments],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return done.returncode, done.stdout
 
 
 def records(workdir: pathlib.Path) -> list[dict[str, Any]]:

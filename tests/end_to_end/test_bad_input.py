@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from bert_jax import pretrain
 from bert_jax.errors import UserError
 from tests.end_to_end import forked
-from tests.end_to_end.conftest import Ended
-from tests.end_to_end.runs import REPOSITORY, VOCABULARY, Run, build_corpus, checkpoints, learned, write_experiment, write_text
+from tests.end_to_end.conftest import Ended, command
+from tests.end_to_end.runs import VOCABULARY, as_a_person, build_corpus, checkpoints, learned, write_experiment, write_text
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> str:
@@ -77,10 +76,10 @@ def test_a_flipped_byte_ends_the_run_before_anything_is_saved_and_before_it_begi
     victim.write_bytes(content)
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     damaged = write_experiment(tmp_path / "experiment.py", corpus)
-    status, output = Run(damaged, tmp_path / "run", compiled=experiment.parent / "compiled").end()
-    assert status == 2
-    assert f"error: corrupted corpus: {victim} has changed since it was written" in output
-    assert "Traceback" not in output
+    (end,) = forked.run(experiment.parent, command(damaged, tmp_path / "run"))
+    assert end.status == 2
+    assert f"error: corrupted corpus: {victim} has changed since it was written" in end.output
+    assert "Traceback" not in end.output
     assert checkpoints(tmp_path / "run") == []
     assert not (tmp_path / "run" / "model").exists()
     assert f"{victim} has changed since it was written" in refused(monkeypatch, damaged, tmp_path / "other", "--verify")
@@ -89,19 +88,18 @@ def test_a_flipped_byte_ends_the_run_before_anything_is_saved_and_before_it_begi
 
 def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(experiment, tmp_path):
     flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=3")
-    status, output = Run(experiment, tmp_path / "run", *flags).end()
-    assert status == 2
-    assert "error: the loss or the gradient was not finite in 3 steps in a row" in output
-    assert "Traceback" not in output
+    (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "run", *flags))
+    assert end.status == 2
+    assert "error: the loss or the gradient was not finite in 3 steps in a row" in end.output
+    assert "Traceback" not in end.output
     assert len(list((tmp_path / "run").glob("nonfinite-step-*.npz"))) == 1
     assert not (tmp_path / "run" / "results.json").exists()
 
 
 def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(experiment, tmp_path):
     """However many it takes to end a run at once."""
-    flags = [f"--config={experiment}", f"--workdir={tmp_path / 'run'}", "--config.phases.0.learning_rate=1e30"]
-    flags += ["--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=100"]
-    (end,) = forked.run(experiment.parent, ["pretrain", *flags])
+    flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=100")
+    (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "run", *flags))
     assert end.status == 2, end.output
     said = "error: only 1 of 24 steps changed the weights: the loss or gradient of the others was not finite. No model"
     assert said in end.output
@@ -109,7 +107,7 @@ def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(exper
 
 
 def test_a_refusal_is_one_line_and_status_two(experiment, tmp_path):
-    status, output = Run(experiment, tmp_path / "run", "--config.corpus.directory=nowhere").end()
+    status, output = as_a_person(*command(experiment, tmp_path / "run", "--config.corpus.directory=nowhere"))
     assert status == 2
     assert output.startswith("error: corpus nowhere (looked for in ")
     assert "Traceback" not in output
@@ -119,9 +117,9 @@ def test_a_corpus_that_holds_nothing_out_is_refused_before_the_workdir_is_made(m
     """By default one document in a hundred is held out: of a few dozen, perhaps none."""
     text = tmp_path / "few.txt"
     write_text(text, documents=5)
-    command = [sys.executable, "-m", "bert_jax.corpus", f"--source=text:{text}", f"--vocab={VOCABULARY}", "--lowercase"]
-    built = subprocess.run([*command, f"--output={tmp_path / 'few'}", "--heldout-fraction=0.000001"], cwd=REPOSITORY, check=False)
-    assert built.returncode == 0
+    flags = [f"--source=text:{text}", f"--vocab={VOCABULARY}", "--lowercase", f"--output={tmp_path / 'few'}"]
+    (built,) = forked.run(experiment.parent, ["corpus", *flags, "--heldout-fraction=0.000001"])
+    assert built.status == 0, built.output
     says = refused(monkeypatch, experiment, tmp_path / "run", f"--config.corpus.directory={tmp_path / 'few'}")
     assert "heldout split of the corpus is empty" in says
     assert "larger --heldout-fraction" in says

@@ -6,20 +6,18 @@ import dataclasses
 import json
 import pathlib
 import re
-import resource
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from bert_jax.finetuning import best_weights
 from tests.end_to_end import forked
-from tests.end_to_end.forked import Done, Signal
+from tests.end_to_end.forked import Done, Signal, Started, Surroundings
 from tests.end_to_end.runs import (
     REPOSITORY,
-    Run,
     assert_same_weights,
     checkpoints,
     contents,
@@ -67,21 +65,10 @@ def command(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[str]
     return ["finetune", f"--config={EXPERIMENT}", *replacing([*places, *tables, *SMALL, THAWING], *flags)]
 
 
-def started(data: pathlib.Path, workdir: pathlib.Path, *flags: str, prepare: Callable[[], None] | None = None) -> Run:
-    """The same as a process of its own, as a person starts it."""
-    _, _, _, *rest = command(data, workdir, *flags)
-    return Run(EXPERIMENT, workdir, *rest, verb="finetune", prepare=prepare, compiled=data / "compiled")
-
-
 def given_improvements() -> None:
     """In the process of a run: which of its evaluations are better ones does not hang on the last digits of their scores, which
     another CPU rounds otherwise, so that everything happens at steps known beforehand."""
     best_weights.better = lambda experiment, step, score, best: step in IMPROVING
-
-
-def only_small_files() -> None:
-    """A state does not fit, all else does."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_FILES, resource.RLIM_INFINITY))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +114,7 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     ends, best = {}, {}
     for name, death in deaths.items():
         data = moved if early.exists() else toys
-        (ends[name],) = forked.run(
-            toys, command(data, workdir, *CAREFUL), at=death, prepare=given_improvements, slow="/best/24"
-        )
+        (ends[name],) = forked.run(toys, command(data, workdir, *CAREFUL), at=death, prepare=given_improvements, slow="/best/24")
         best[name] = [int(path.name) for path in (workdir / "best").iterdir() if path.name.isdigit()]
         if name == "stopped":
             shutil.copytree(workdir, early)
@@ -188,7 +173,8 @@ def test_a_state_is_never_on_disk_before_the_best_weights_it_counts_on(runs: Run
 def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path, runs: Runs, tmp_path: pathlib.Path):
     workdir = shutil.copytree(runs.early, tmp_path / "full")
     saved = contents(workdir / "checkpoints/9")
-    status, output = started(toys, workdir, *CAREFUL, prepare=only_small_files).end()
+    (end,) = forked.run(toys, command(toys, workdir, *CAREFUL), around=Surroundings(file_size=SMALL_FILES))
+    status, output = dataclasses.astuple(end)
     assert status == 2, output
     assert "continuing from step 9" in output
     # Of the many writes that fail, another than the first may be reported: one that misses what the first did not write.
@@ -303,18 +289,19 @@ def test_a_finished_sweep_is_bound_to_its_configuration_and_says_that_it_is_done
 
 
 # ------------------------------------------------------------------------------------------------------------- several processes
-def pair(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[Run]:
+def pair(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[Started]:
     """Two processes of one sweep."""
     flags += (f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120")
-    return [started(data, workdir, *replacing(SWEEP, *flags), f"--process={i}") for i in range(2)]
+    return [forked.start(data, command(data, workdir, *replacing(SWEEP, *flags), f"--process={i}")) for i in range(2)]
 
 
 def test_two_processes_share_the_runs_of_a_sweep_and_leave_what_one_leaves(
     toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path
 ):
     workdir = tmp_path / "apart"
-    (first, output), (second, other) = (run.end() for run in pair(toys, workdir))
-    assert (first, second) == (0, 0), output + other
+    ends = [run.end()[0] for run in pair(toys, workdir)]
+    assert [end.status for end in ends] == [0, 0], ends
+    output = ends[0].output
     assert "2 processes for 2 runs; this one has 1" in output
     assert [f"{one.name}  {STEPS} steps" in output for one in runs_of(workdir)] == [True, False]
     assert results(workdir) | {"runs": []} == results(sweeps.together) | {"runs": []}
@@ -329,10 +316,10 @@ def test_when_one_of_two_processes_is_asked_to_stop_both_save_and_stop(toys: pat
     first, second = pair(toys, workdir, "--config.training.epochs=2000")
     directories = [workdir / "runs" / f"batch-16_rate-0.004_epochs-2000_seed-{seed}" for seed in (0, 1)]
     first.wait_until(lambda: all(last_step(directory) >= 5 for directory in directories))
-    second.process.send_signal(signal.SIGTERM)
-    ends = [run.end() for run in (first, second)]
-    assert [status for status, _ in ends] == [128 + signal.SIGTERM] * 2, ends
-    assert "saved; the same command continues" in ends[0][1]
+    second.process.terminate()  # SIGTERM
+    ends = [run.end()[0] for run in (first, second)]
+    assert [end.status for end in ends] == [128 + signal.SIGTERM] * 2, ends
+    assert "saved; the same command continues" in ends[0].output
     for directory in directories:
         assert checkpoints(directory)[-1] == last_step(directory)
 
@@ -341,8 +328,9 @@ def test_two_processes_together_give_what_one_gives(toys: pathlib.Path, sweeps: 
     """The same sweep, each of whose runs is trained by both."""
     workdir = tmp_path / "two"
     together = pair(toys, workdir, "--config.sweep.devices_per_run=0")
-    (first, output), (second, other) = (run.end() for run in together)
-    assert (first, second) == (0, 0), output + other
+    ends = [run.end()[0] for run in together]
+    assert [end.status for end in ends] == [0, 0], ends
+    output, other = (end.output for end in ends)
     assert "devices: 2 x cpu" in output
     assert "step " not in other, "only the first process talks"
     for one, whole in zip(runs_of(workdir), runs_of(sweeps.together), strict=True):

@@ -4,12 +4,9 @@ stands there."""
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -19,7 +16,7 @@ from bert_jax.heads.sequence import SequenceHead
 from bert_jax.interop.huggingface import import_model
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
-from tests.end_to_end.runs import REPOSITORY, results, xla_flags
+from tests.end_to_end.runs import REPOSITORY, as_a_person, results
 from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
 from tests.end_to_end.toy_tasks import entities, sentiment, write_model
 from tests.flags import replacing
@@ -137,21 +134,9 @@ def test_the_readmes_example_learns_from_ones_own_table(toys: pathlib.Path, tmp_
     for name in ("train.csv", "dev.csv"):
         (tmp_path / name).write_text((toys / name).read_text())
     flags = [flag.replace("runs/quickstart", str(toys / "model")) for flag in finetune[2:]]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
-    environment |= {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    environment |= {"XLA_FLAGS": xla_flags(1), "JAX_COMPILATION_CACHE_DIR": str(toys / "compiled")}
-    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     for_a_tiny_model = replacing(SMALL, THAWING, "--config.training.learning_rate=1e-3", "--config.training.epochs=12")
-    done = subprocess.run(
-        [sys.executable, "-m", "bert_jax.finetune", *flags, *for_a_tiny_model],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    status, output = as_a_person("finetune", *flags, *for_a_tiny_model, directory=tmp_path)
+    assert status == 0, output
     found = results(tmp_path / "runs" / "own")
     assert found["baseline"]["dev"]["accuracy"] == 0.5
     assert found["scores"]["dev"]["accuracy"] > 0.9

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from tests.end_to_end import forked
+from tests.end_to_end.conftest import command as pretraining
 from tests.end_to_end.forked import Done, Signal
 from tests.end_to_end.runs import checkpoints, last_step
 from tests.end_to_end.test_finetuning_recovery import command
@@ -37,8 +38,7 @@ def refused(done: Done) -> str:
 
 
 def pretrained(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str, at: Signal | None = None) -> Done:
-    arguments = ["pretrain", f"--config={experiment}", f"--workdir={workdir}", *flags]
-    (done,) = forked.run(experiment.parent, arguments, at=at)  # with what other tests have compiled
+    (done,) = forked.run(experiment.parent, pretraining(experiment, workdir, *flags), at=at)
     return done
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
-import resource
 import shutil
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bert_jax.runtime.interruptions import HUNG
-from tests.end_to_end.conftest import Ended
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import Ended, command
+from tests.end_to_end.forked import Done, Started, Surroundings
 from tests.end_to_end.runs import (
     LAST_STEP,
-    Run,
     assert_same_weights,
     checkpoints,
     contents,
@@ -26,6 +28,12 @@ from tests.end_to_end.runs import (
 )
 
 WITHIN_ROUNDING = 2e-3  # of the largest weight of each array, after 24 steps whose sums were added in another order
+
+
+def done(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str, **how: Any) -> Done:
+    """How the run ends when it is started again."""
+    (end,) = forked.run(experiment.parent, command(experiment, workdir, *flags), **how)
+    return end
 
 
 def copy_of(run: Ended, name: str) -> pathlib.Path:
@@ -61,18 +69,17 @@ def test_after_a_kill_and_a_sigterm_every_loss_and_weight_is_the_uninterrupted_r
     experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended
 ):
     workdir = copy_of(terminated, "continued")
-    status, output = Run(experiment, workdir).end()
-    assert status == 0, output
-    assert f"continuing from step {checkpoints(terminated.workdir)[-1]}" in output
+    end = done(experiment, workdir)
+    assert end.status == 0, end.output
+    assert f"continuing from step {checkpoints(terminated.workdir)[-1]}" in end.output
     assert learned(workdir) == learned(uninterrupted.workdir)  # the loss of every step, so the rows of every step too
     assert_same_weights(workdir, uninterrupted.workdir)
 
 
 def test_a_finished_run_says_so_and_changes_nothing(experiment: pathlib.Path, uninterrupted: Ended):
     before = contents(uninterrupted.workdir)
-    status, output = Run(experiment, uninterrupted.workdir).end()
-    assert status == 0
-    assert output == f"all {LAST_STEP} steps are done: see {uninterrupted.workdir / 'results.json'}\n"
+    end = done(experiment, uninterrupted.workdir)
+    assert end == Done(0, f"all {LAST_STEP} steps are done: see {uninterrupted.workdir / 'results.json'}\n")
     assert contents(uninterrupted.workdir) == before
 
 
@@ -84,11 +91,11 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     for path in (workdir / "checkpoints" / str(newest)).rglob("*"):
         if path.is_file() and path.stat().st_size > 1_000:
             path.write_bytes(path.read_bytes()[:-500])
-    status, output = Run(experiment, workdir).end()
-    assert status == 0, output
-    assert f"the checkpoint of step {newest} cannot be read (" in output
-    assert f"continuing from step {before}" in output
-    assert "Traceback" not in output
+    end = done(experiment, workdir)
+    assert end.status == 0, end.output
+    assert f"the checkpoint of step {newest} cannot be read (" in end.output
+    assert f"continuing from step {before}" in end.output
+    assert "Traceback" not in end.output
     assert (workdir / "checkpoints" / "unreadable" / str(newest)).is_dir()
     assert learned(workdir) == learned(uninterrupted.workdir)
     assert_same_weights(workdir, uninterrupted.workdir)
@@ -96,15 +103,15 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
 
 def test_a_run_continues_on_another_number_of_devices(experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended):
     workdir = copy_of(terminated, "four_devices")
-    status, output = Run(experiment, workdir, "--config.mesh.fsdp=2", devices=4).end()
-    assert status == 0, output
-    assert "devices: 4 x cpu, mesh data 2 x fsdp 2 x tensor 1" in output
+    end = done(experiment, workdir, "--config.mesh.fsdp=2", devices=4)
+    assert end.status == 0, end.output
+    assert "devices: 4 x cpu, mesh data 2 x fsdp 2 x tensor 1" in end.output
     assert_equal_within_rounding(workdir, uninterrupted.workdir)
 
 
-def pair(experiment: pathlib.Path, workdir: pathlib.Path, *arguments: str) -> list[Run]:
+def pair(experiment: pathlib.Path, workdir: pathlib.Path, *arguments: str) -> list[Started]:
     flags = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120", *arguments]
-    return [Run(experiment, workdir, *flags, f"--process={i}") for i in range(2)]
+    return [forked.start(experiment.parent, command(experiment, workdir, *flags, f"--process={i}")) for i in range(2)]
 
 
 def flip(directory: pathlib.Path) -> None:
@@ -122,8 +129,9 @@ def test_a_flipped_bit_makes_both_of_two_processes_take_the_state_before(
     workdir = copy_of(terminated, "flipped")
     before, newest = checkpoints(workdir)[-2:]
     flip(workdir / "checkpoints" / str(newest))
-    (first, output), (second, other) = (run.end() for run in pair(experiment, workdir, "--config.mesh.fsdp=2"))
-    assert (first, second) == (0, 0), output + other
+    ends = [run.end()[0] for run in pair(experiment, workdir, "--config.mesh.fsdp=2")]
+    assert [end.status for end in ends] == [0, 0], ends
+    output, other = (end.output for end in ends)
     told = f"the checkpoint of step {newest} cannot be read ("
     assert told in output
     assert f"[process 1] {told}" in other
@@ -135,8 +143,9 @@ def test_a_flipped_bit_makes_both_of_two_processes_take_the_state_before(
 
 def test_a_run_continues_in_two_processes(experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended):
     workdir = copy_of(terminated, "two_processes")
-    (first, output), (second, other) = (run.end() for run in pair(experiment, workdir))
-    assert (first, second) == (0, 0), output + other
+    ends = [run.end()[0] for run in pair(experiment, workdir)]
+    assert [end.status for end in ends] == [0, 0], ends
+    output, other = (end.output for end in ends)
     assert "devices: 2 x cpu" in output
     assert "step " not in other, "only the first process talks"
     assert_equal_within_rounding(workdir, uninterrupted.workdir)  # every step of metrics.jsonl once, among other things
@@ -150,22 +159,19 @@ def test_when_one_of_two_processes_dies_the_other_ends_too(experiment: pathlib.P
     survivor.wait_until(lambda: last_step(workdir) >= 6)
     victim.process.kill()
     victim.end()
-    status, output = survivor.end(timeout=60)
-    assert status == HUNG
-    assert "process 0 of 2 lost the other processes: " in output
-    assert "the same command on all of them continues from the last checkpoint" in output
-    assert "Traceback" not in output
+    (end,) = survivor.end(timeout=60)
+    assert end.status == HUNG
+    assert "process 0 of 2 lost the other processes: " in end.output
+    assert "the same command on all of them continues from the last checkpoint" in end.output
+    assert "Traceback" not in end.output
 
 
 def test_a_disk_that_stays_full_is_told_at_every_checkpoint_and_is_an_error_at_the_end(
     experiment: pathlib.Path, uninterrupted: Ended
 ):
-    def only_small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
-
     workdir = uninterrupted.workdir.with_name("full")
     wide = "--config.model.intermediate_size=4096"  # so that a checkpoint is far above the limit, and all else below it
-    status, output = Run(experiment, workdir, wide, prepare=only_small_files).end()
+    status, output = dataclasses.astuple(done(experiment, workdir, wide, around=Surroundings(file_size=200_000)))
     assert status == 2, output
     assert "the checkpoint of step 4 could not be saved (File too large); training continues" in output
     assert f"step {LAST_STEP}/{LAST_STEP}" in output

@@ -8,8 +8,9 @@ import numpy as np
 
 from bert_jax.interop.huggingface import import_model
 from bert_jax.prediction.predictor import Predictor
-from tests.end_to_end.conftest import Ended
-from tests.end_to_end.runs import LAST_STEP, Run, records
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import Ended, command
+from tests.end_to_end.runs import LAST_STEP, records
 
 
 def test_every_step_has_one_line_of_metrics(uninterrupted: Ended):
@@ -65,9 +66,9 @@ def test_the_exported_model_answers(uninterrupted: Ended):
 def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment, uninterrupted: Ended, tmp_path):
     """The first phase alone, from the weights of the run that ended: its held-out loss at step 0 is that of a trained model."""
     flags = (f"--config.init_from={uninterrupted.workdir}", "--config.seed=3")
-    status, output = Run(experiment, tmp_path / "continued", *flags).end()
-    assert status == 0, output
-    assert f"starting from the weights of {uninterrupted.workdir}" in output
+    (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "continued", *flags))
+    assert end.status == 0, end.output
+    assert f"starting from the weights of {uninterrupted.workdir}" in end.output
     before, after = records(uninterrupted.workdir), records(tmp_path / "continued")
 
     def heldout(run: list, step: int) -> float:

@@ -20,14 +20,12 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import with_shardings
 from bert_jax.training.optimizers import make_optimizer
 from tests.end_to_end import forked
+from tests.end_to_end.conftest import command
 from tests.end_to_end.runs import LAST_STEP, assert_same_weights, checkpoints, records, weights
 
+WITHOUT_PAIRS = "--config.examples.pairs=none"
 OF_PAIRS = ("pooler", "nsp_head", "seq_relationship")
 """The parts in question, by our names and transformers'."""
-
-
-def command(experiment: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
-    return "pretrain", f"--config={experiment}", f"--workdir={workdir}", "--config.examples.pairs=none"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,7 @@ def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
         ("fill-mask", "the [MASK] of paris"),
     )
     commands = [("predict", verb, f"--model={workdir}", *texts) for verb, *texts in asked]
-    return forked.run(experiment.parent, command(experiment, workdir), *commands)
+    return forked.run(experiment.parent, command(experiment, workdir, WITHOUT_PAIRS), *commands)
 
 
 def test_the_run_ends_and_speaks_of_no_next_sentences(done, workdir):
@@ -95,7 +93,7 @@ def test_a_state_saved_with_the_untrained_parts_continues_without_them(experimen
     with_former_parts(workdir, step)
     for name in ("results.json", "model"):
         (workdir / name).rename(workdir / f"earlier_{name}")
-    (continued,) = forked.run(experiment.parent, command(experiment, workdir))
+    (continued,) = forked.run(experiment.parent, command(experiment, workdir, WITHOUT_PAIRS))
     assert continued.status == 0, continued.output
     assert f"arrays of the checkpoint of step {step} that this run does not train" in continued.output
     assert f"continuing from step {step}" in continued.output
