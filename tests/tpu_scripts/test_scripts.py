@@ -25,7 +25,7 @@ def make_checkout(path: pathlib.Path) -> pathlib.Path:
     package = path / "bert_jax"
     (package / "corpus").mkdir(parents=True)
     shutil.copytree(REPOSITORY / "tpu_scripts", path / "tpu_scripts")
-    shutil.copytree(REPOSITORY / "bert_jax" / "interface", package / "interface")
+    shutil.copy(REPOSITORY / "bert_jax" / "errors.py", package)
     (package / "__init__.py").write_text("")
     (package / "corpus" / "__init__.py").write_text("")
     for name in ("pretrain", "predict"):
