@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
@@ -16,6 +17,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 
 import jax
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.shapes import check_shapes
 
@@ -36,8 +38,49 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+TOGETHER = ("recovery", "run", "bad_input", "without_pairs", "own_experiment", "out_of_memory")
+"""The tests of pretraining end to end share a corpus and runs, so one worker does them all."""
+LONGEST = (
+    "tests/end_to_end/pretraining",
+    "tests/end_to_end/test_finetuning_recovery.py",
+    "tests/sharding/test_training_on_meshes.py",
+    "tests/end_to_end/test_finetuning.py",
+    "tests/bad_inputs/test_bad_inputs.py",
+    "tests/end_to_end/",
+    "tests/model/",
+    "tests/training/",
+    "tests/tpu_scripts/",
+    "tests/interop/",
+)
+"""What begins first where several workers share the tests, so that none of it is left for one worker at the end."""
+
+
+def unit(nodeid: str) -> str:
+    """What one worker does as a whole: the tests of a file, or of several files that share what they are made of."""
+    file = nodeid.partition("::")[0]
+    return LONGEST[0] if file in [f"tests/end_to_end/test_{name}.py" for name in TOGETHER] else file
+
+
+class Units(LoadScopeScheduling):
+    """Gives workers a unit after another, in the order of `pytest_collection_modifyitems`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """With `--dist=loadfile`, units of files instead of files."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # which would begin with the units of most tests, and end with those of fewest
+    return Units(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `slow` run when asked for: `pytest -m slow`."""
+    """The longest first; tests marked `slow` run when asked for: `pytest -m slow`."""
+    if config.getoption("dist", "no") == "loadfile":
+        items.sort(key=lambda item: next((i for i, name in enumerate(LONGEST) if unit(item.nodeid).startswith(name)), 99))
     if "slow" not in (config.getoption("-m") or ""):
         for item in items:
             if item.get_closest_marker("slow"):

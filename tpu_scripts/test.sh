@@ -13,5 +13,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
 
 set_up test
 cd "$root"
-# worksteal: neighbours stay together, so a fixture that a module shares is mostly made once
-exec .venv/bin/python -m pytest -n logical --maxprocesses=8 --dist=worksteal "$@"
+# loadfile: a file's tests share what they are made of (tests/conftest.py says which files go together, and begins with the longest)
+exec .venv/bin/python -m pytest -n logical --maxprocesses=8 --dist=loadfile "$@"
