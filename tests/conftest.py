@@ -78,8 +78,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest first; tests marked `slow` run when asked for: `pytest -m slow`."""
-    if config.getoption("dist", "no") == "loadfile":
+    """Several workers begin with the longest; tests marked `slow` run when asked for: `pytest -m slow`."""
+    if hasattr(config, "workerinput"):
         items.sort(key=lambda item: next((i for i, name in enumerate(LONGEST) if unit(item.nodeid).startswith(name)), 99))
     if "slow" not in (config.getoption("-m") or ""):
         for item in items:
