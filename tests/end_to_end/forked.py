@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 
-from bert_jax.metrics import pictures
+from bert_jax.metrics import plots
 from tests.end_to_end.runs import CACHE, xla_flags
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -228,13 +228,13 @@ def _child(
 
 def _draw_once() -> None:
     """Pictures that are there are not drawn again: after every evaluation of runs so small, drawing takes a third of the time."""
-    save = pictures._save
+    save = plots._save
 
     def once(figure: Any, picture: pathlib.Path) -> None:
         if not picture.exists():
             save(figure, picture)
 
-    pictures._save = once
+    plots._save = once
 
 
 def _slow_down(name: str) -> None:
