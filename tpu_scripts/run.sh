@@ -55,9 +55,9 @@ quickstart() {
     cd "$root"
     say ""
     say "1/3  a corpus: tokenising the English text that Python and its packages carry, with a vocabulary trained on it"
-    if [[ -f runs/embedded_corpus/manifest.json ]]; then # newer packages would make another corpus, and the run would not go on
+    if [[ -f runs/embedded_corpus/manifest.json ]]; then # newer packages have other text; the run could not continue with it
         say "runs/embedded_corpus is there already"
-    else # 3 % held out: of 6 MB, the usual 1 % is too few documents to judge by
+    else # 3 % held out: of 6 MB, the usual 1 % has too few documents for an evaluation
         "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --lowercase \
             --heldout-fraction=0.03 --output=runs/embedded_corpus
     fi
@@ -89,8 +89,8 @@ esac
 # shellcheck disable=SC2119 # no extras
 set_up
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # XLA's C++ log: errors only
-# Large arrays in huge pages: a CPU step takes its memory anew each time, and in pages of 4 KB that is 175,000 page faults, a sixth
-# of the time (glibc 2.35 or later; elsewhere without effect).
+# Large arrays in huge pages: a CPU step allocates its memory at every call, with 175,000 page faults at 4 KB a page, a sixth of the
+# time (glibc 2.35 or later; without effect elsewhere).
 export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"
 python=("$root/.venv/bin/python" -P -m) # -P: the code of this checkout, whatever bert_jax the current directory may hold
 if (($# == 0)); then

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: makes .venv with the pinned requirements for this machine, once; later starts find it finished.
+# Sourced by the other scripts: creates .venv with the pinned requirements for this machine at the first start; later starts use it.
 #
 #   BERT_JAX_PYTHON=PATH      the Python to use            (default: the first of 3.11 to 3.14 found, else one fetched with uv)
 #   BERT_JAX_DEVICE=DEVICE    cpu, tpu, cuda13 or cuda12   (default: what this machine has)
 #
-# Everything it makes lies in .venv and .venv-setup (log, lock, a fetched uv and Python); removing both starts anew. A .venv that
-# it did not make is left alone.
+# All files are in .venv and .venv-setup (log, lock, a downloaded uv and Python); remove both to start again. A .venv of other origin
+# is not changed.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 setup_dir="$root/.venv-setup"
@@ -18,8 +18,8 @@ fail() {
     exit 1
 }
 
-# suitable PYTHON: whether it is of a version that every pinned package has wheels for, and able to make virtual environments
-# (Debian and Ubuntu split ensurepip off, and a virtual environment without pip is of no use here).
+# suitable PYTHON: whether all pinned packages have wheels for its version, and it can create virtual environments with pip (Debian
+# and Ubuntu have ensurepip in a separate package).
 suitable() {
     "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' >/dev/null 2>&1
 }
@@ -39,7 +39,7 @@ find_python() {
     return 0
 }
 
-# fetch_python: prints the path of a Python got through uv, which knows prebuilt ones for this platform. Cloud TPU VM images ship 3.10.
+# fetch_python: downloads a prebuilt Python with uv and prints its path. Needed on Cloud TPU VM images, which have Python 3.10.
 fetch_python() {
     local uv candidate pin found
     uv="$(command -v uv || true)"

@@ -1,8 +1,8 @@
-"""TensorFlow's checkpoint format, "tensor bundle" V2, read and written without TensorFlow.
+"""Reads and writes TensorFlow's checkpoint format, "tensor bundle" V2, without TensorFlow.
 
-`PREFIX.index` is a sorted table: its empty key holds a `BundleHeaderProto`, every other key is a tensor's name and holds a
-`BundleEntryProto`. The numbers lie in `PREFIX.data-0000i-of-0000n`, little-endian and one tensor after another. Everything
-carries a checksum. A directory of several checkpoints has a file `checkpoint` that names the newest.
+`PREFIX.index` is a sorted table: its empty key has a `BundleHeaderProto` as value, every other key is a tensor's name and has a
+`BundleEntryProto`. The data of the tensors is in `PREFIX.data-0000i-of-0000n`, little-endian and one tensor after another. Index
+and tensors have checksums. A directory of several checkpoints has a file `checkpoint` that names the newest one.
 
 Sources: tensorflow `core/util/tensor_bundle`, `core/protobuf/tensor_bundle.proto`, `python/training/checkpoint_state.proto`.
 """
@@ -34,16 +34,17 @@ DTYPES: dict[int, np.dtype] = {
     14: np.dtype(ml_dtypes.bfloat16),
     19: np.dtype(np.float16),
 }
-"""TensorFlow's numbers (`types.proto`) of the types that are read and written."""
+"""The supported types by their numbers in TensorFlow's `types.proto`."""
 
 STATE = "checkpoint"
-"""The file in which a run of TensorFlow's names its checkpoints."""
-VERSION = 1  # of the bundle; a file says which reader it needs at least
+"""The file in which TensorFlow lists the checkpoints of a directory."""
+VERSION = 1  # the version of the bundle format; a file has the minimum version of its reader
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Where a tensor lies. `dtype` is TensorFlow's number; `partitioned` ones are stored in slices under other keys."""
+    """The type, shape and position of a tensor. `dtype` is TensorFlow's number; a `partitioned` tensor is stored as slices under
+    other keys."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -55,10 +56,10 @@ class Entry:
 
 
 class Bundle(Mapping[str, np.ndarray]):
-    """Tensors by name, each read and verified when it is asked for, in its stored type; the arrays are not writable.
+    """A mapping from names to tensors, each read and verified on access, in its stored type; the arrays are read-only.
 
-    `entries` has their shapes without reading any. Asking for a tensor that is damaged, partitioned or of another type than those
-    of `DTYPES` is a UserError naming it.
+    `entries` has the shapes of all tensors. Access to a tensor that is damaged, partitioned or of a type that is not in `DTYPES`
+    raises a UserError naming it.
     """
 
     def __init__(self, prefix: pathlib.Path, shards: int, entries: Mapping[str, Entry]):
@@ -73,7 +74,7 @@ class Bundle(Mapping[str, np.ndarray]):
         return len(self.entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.entries  # Mapping's own would read the tensor
+        return name in self.entries  # the default of Mapping would read the tensor
 
     def __getitem__(self, name: str) -> np.ndarray:
         entry = self.entries[name]
@@ -95,19 +96,20 @@ class Bundle(Mapping[str, np.ndarray]):
 
 
 def shard_path(prefix: pathlib.Path, shard: int, shards: int) -> pathlib.Path:
-    """The file of one shard of the numbers."""
+    """The data file of one shard."""
     return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{shards:05d}")
 
 
 def index_path(prefix: pathlib.Path) -> pathlib.Path:
-    """The file of names and places, without which there is no bundle."""
+    """The index file, with the names and positions of the tensors."""
     return prefix.with_name(f"{prefix.name}.index")
 
 
 def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The common beginning of a checkpoint's files that `path` means: itself, one of the files, or the only one of a directory.
+    """The common prefix of the files of the checkpoint at `path`: a prefix, one of the files, or a directory with a checkpoint.
 
-    Of several, the directory's file `checkpoint` says which is newest. Raises UserError saying what was found instead.
+    Of several checkpoints in a directory, its file `checkpoint` names the newest one. Raises UserError describing any other
+    `path`.
     """
     path = pathlib.Path(path)
     if not path.exists() and path.name and aside(path).is_dir():  # an export was killed while swapping directories
