@@ -14,7 +14,7 @@ from bert_jax.heads.head import Batch, TaskHead
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import LayerMix, Lstm, chosen_layers
-from bert_jax.model.layers import Dense, Seed, dropout, mix
+from bert_jax.model.layers import Dense, Seed, dropout, hash_word
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 HEAD_SEED = np.uint32(0x68656164)
@@ -87,7 +87,7 @@ class BertForLabels(Bert):
         ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
         last, hidden_states = self.encode(ids, types, positions, sequence_ids, dropout_seed)
         tokens = self.features(last, hidden_states, sequence_ids)
-        seed = None if dropout_seed is None else mix(dropout_seed ^ HEAD_SEED)
+        seed = None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
         return {"logits": self.answer(tokens, batch, seed), "last": last, "hidden_states": hidden_states}
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Float[Array, "B _ C"]:
@@ -96,7 +96,7 @@ class BertForLabels(Bert):
             return self(batch, dropout_seed)["logits"]
         ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
         read = self.encode_at(self.head.positions(batch), ids, types, positions, sequence_ids, dropout_seed)
-        seed = None if dropout_seed is None else mix(dropout_seed ^ HEAD_SEED)
+        seed = None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
         return getattr(self, self.head.part)(self.head.inputs_at(read, self.pooler), seed)
 
     def features(

@@ -10,7 +10,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings, check_ids
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.heads import Pooler
-from bert_jax.model.layers import Seed, gather_positions, mix
+from bert_jax.model.layers import Seed, gather_positions, hash_word
 
 
 class Bert(nn.Module):
@@ -64,7 +64,7 @@ class Bert(nn.Module):
         dropout_seed: Seed | None,
     ) -> Float[Array, "B L D"]:
         check_ids(self.config, input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
-        return self.embeddings(input_ids, token_type_ids, position_ids, None if dropout_seed is None else mix(dropout_seed))
+        return self.embeddings(input_ids, token_type_ids, position_ids, None if dropout_seed is None else hash_word(dropout_seed))
 
     def pool(self, last: Float[Array, "B L D"], cls_positions: Int[Array, "B P"]) -> Float[Array, "B P D"]:
         """The pooler's vector for each sequence, from the output of the last layer at its [CLS]."""

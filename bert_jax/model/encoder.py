@@ -15,7 +15,7 @@ from bert_jax.model.attention import SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import SAVED
 from bert_jax.model.kernels.dispatch import plain
-from bert_jax.model.layers import Dense, Seed, gather_positions, mix
+from bert_jax.model.layers import Dense, Seed, gather_positions, hash_word
 from bert_jax.model.residual_norm import ResidualNorm
 
 ACTIVATION_AXES = ("batch", "length", "embed")
@@ -60,7 +60,7 @@ class Block(nn.Module):
     ) -> Float[Array, "B Q D"]:
         """The hidden states after the layer; `layer` is its number, from which its dropout seeds follow."""
         c = self.config
-        seeds = [None] * 3 if seed is None else [mix(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
+        seeds = [None] * 3 if seed is None else [hash_word(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
         y = SelfAttention(c, name="attention")(x, sequence_ids, seeds[0], positions)
         x = x if positions is None else gather_positions(x, positions)
         x = ResidualNorm(c, name="attention_layer_norm")(x, y, seeds[1], positions)
@@ -80,7 +80,7 @@ def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
     return nn.meta.add_axis(boxed, 0, {nn.PARTITION_NAME: "layers"})
 
 
-def layers_apart(params: Mapping[str, Any]) -> dict[str, Any]:
+def unstacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
     """A model's parameters with the stack of its encoder as a list of layers, which `Encoder` takes as well.
 
     For inference, where a slice of the stack is a copy of the layer (7 MB of MiniLM's, 5 % of the time of 1,024 tokens on 2
@@ -90,7 +90,7 @@ def layers_apart(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `layers_apart`."""
+    """The inverse of `unstacked_layers`."""
     return with_layers(params, lambda layers: jax.tree.map(lambda *parts: jnp.stack(parts), *layers))
 
 
@@ -123,7 +123,7 @@ class Encoder(nn.Module):
     """N blocks applied in turn.
 
     Parameters carry a leading layer axis N whatever `scan_unroll` is, so checkpoints do not depend on how the loop is compiled;
-    `layers_apart` takes it from those that are only read, and the loop is then never compiled as one.
+    `unstacked_layers` takes it from those that are only read, and the loop is then never compiled as one.
     """
 
     config: ModelConfig
@@ -131,15 +131,15 @@ class Encoder(nn.Module):
     def setup(self) -> None:
         """Declares the parameters of all layers, stacked along an axis N, or takes them apart as they are given."""
         given: Any = self.get_variable("params", "layers")
-        self.apart = isinstance(given, list)  # as `layers_apart` gives them
-        self.layers = given if self.apart else self.param("layers", initial_layers, self.config)
+        self.is_unstacked = isinstance(given, list)  # as `unstacked_layers` gives them
+        self.layers = given if self.is_unstacked else self.param("layers", initial_layers, self.config)
 
     def __call__(
         self, x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """(output of the last layer, outputs of all layers)."""
         c = self.config
-        if c.scan_unroll and not self.apart:
+        if c.scan_unroll and not self.is_unstacked:
             scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
             block = self._block(sequence_ids, seed)
 
@@ -164,7 +164,7 @@ class Encoder(nn.Module):
         Where a model is read at few positions, 5/6 of its last layer (of the paper's shape: all but keys and values) are computed
         there only. A loop over layers that is not unrolled runs in full, since taking one layer out of the stack would copy it.
         """
-        if self.config.scan_unroll and not self.apart:
+        if self.config.scan_unroll and not self.is_unstacked:
             return gather_positions(self(x, sequence_ids, seed)[0], positions)
         return self._unrolled(x, sequence_ids, seed, positions)[-1]
 
@@ -177,7 +177,7 @@ class Encoder(nn.Module):
     ) -> list[Float[Array, "B _ D"]]:
         block = self._block(sequence_ids, seed)
         outputs = [x]
-        for i, params in enumerate(self.layers if self.apart else unstack(self.layers)):
+        for i, params in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             last = i == self.config.num_layers - 1
             outputs.append(block(outputs[-1], params, jnp.uint32(i), positions if last else None))
         return outputs[1:]

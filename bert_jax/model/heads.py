@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Dense, LayerNorm, activation, named, spread, truncated_normal
+from bert_jax.model.layers import Dense, LayerNorm, activation, named, truncated_normal, with_leading_axes
 from bert_jax.model.products import multiply, over_rows, sum_rows
 
 PADDED_LOGIT = -1e9
@@ -37,7 +37,7 @@ def decode(
 ) -> Float[Array, "R V"]:
     """The logits of every word of `table`, float32: its product with `x` plus `bias`."""
     logits = multiply(x, table, (-1, -1), jnp.float32)
-    return logits + spread(bias, 1)
+    return logits + with_leading_axes(bias, 1)
 
 
 def _decode_backward(
@@ -77,7 +77,7 @@ class MaskedLanguageModelHead(nn.Module):
         logits = decode(x.reshape(-1, c.hidden_size), table.astype(dtype), bias).reshape(*x.shape[:2], -1)
         if c.padded_vocab_size > c.vocab_size:
             real = jnp.arange(c.padded_vocab_size) < c.vocab_size
-            logits = jnp.where(spread(real, 2), logits, PADDED_LOGIT)
+            logits = jnp.where(with_leading_axes(real, 2), logits, PADDED_LOGIT)
         return nn.with_logical_constraint(logits, ("batch", None, "vocab"))
 
 

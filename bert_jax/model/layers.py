@@ -91,7 +91,7 @@ def gather_positions(x: Float[Array, "B L D"], positions: Int[Array, "B Q"]) -> 
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
-def spread(x: Num[Array, "*shape"], leading: int) -> Num[Array, " ..."]:
+def with_leading_axes(x: Num[Array, "*shape"], leading: int) -> Num[Array, " ..."]:
     """`x` with `leading` axes of size one in front: the broadcast that rank promotion would do unasked."""
     return x.reshape((1,) * leading + x.shape)
 
@@ -122,7 +122,7 @@ def normalise(
     centred = x32 - x32.mean(-1, keepdims=True)
     deviation = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
     leading = x.ndim - 1
-    return (centred * deviation * spread(scale, leading) + spread(bias, leading)).astype(x.dtype)
+    return (centred * deviation * with_leading_axes(scale, leading) + with_leading_axes(bias, leading)).astype(x.dtype)
 
 
 def activation(name: str) -> Activation:
@@ -191,7 +191,7 @@ def random_words(
     they have there.
     """
     base = row_words(seed, shape[:-1], positions)
-    return mix(base[..., None] + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * COLUMN)
+    return hash_word(base[..., None] + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * COLUMN)
 
 
 COLUMN = np.uint32(0x9E3779B9)
@@ -216,11 +216,11 @@ def row_words(
         index = index + first[axis] if axis < len(first) else index
         if positions is not None and axis == len(shape) - 1:
             index = jnp.asarray(positions, jnp.uint32).reshape(len(positions), *(1,) * (len(shape) - 2), -1)
-        word = mix(word + index * np.uint32(0x85EBCA6B) + np.uint32(axis + 1))
-    return mix(jnp.broadcast_to(seed, shape) ^ word)
+        word = hash_word(word + index * np.uint32(0x85EBCA6B) + np.uint32(axis + 1))
+    return hash_word(jnp.broadcast_to(seed, shape) ^ word)
 
 
-def mix(word: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+def hash_word(word: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
     """A bijection of uint32 whose output bits each depend on every input bit."""
     word = (word ^ (word >> 16)) * np.uint32(0x21F0AAAD)
     word = (word ^ (word >> 15)) * np.uint32(0xD35A2D97)

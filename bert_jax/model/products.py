@@ -20,7 +20,7 @@ def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
 
 
 def platform() -> str:
-    """The kind of device a program is traced for: of the ambient mesh (`jax.set_mesh`), present or not, or of this machine."""
+    """The kind of device a program is traced for: that of the ambient mesh (`jax.set_mesh`), else of this machine."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 

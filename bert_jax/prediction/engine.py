@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model
 from bert_jax.model.embeddings import check_ids
-from bert_jax.model.encoder import layers_apart
+from bert_jax.model.encoder import unstacked_layers
 from bert_jax.prediction.packing import Item, Packed, pack
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 
@@ -45,7 +45,7 @@ class Engine:
         self.mesh = Mesh(np.array(devices), ("data",))
         self.tokens = TOKENS.get(devices[0].platform, TOKENS_ELSEWHERE)
         with fits_in_memory(self._demand):
-            self.params = jax.device_put(layers_apart(model.params), NamedSharding(self.mesh, PartitionSpec()))
+            self.params = jax.device_put(unstacked_layers(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
         continues = np.pad(model.tokenizer.continuation_table, (0, model.config.padded_vocab_size - model.config.vocab_size))

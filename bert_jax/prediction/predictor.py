@@ -1,4 +1,4 @@
-"""The Python door: a model that one can ask things."""
+"""Predictor: the predictions of a model from Python, as functions of lists of texts."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings
 from bert_jax.tasks.task import Task
 from bert_jax.training.label_losses import LabelLoss, spread_layers
-from bert_jax.training.layerwise_rates import rate_factors
+from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import label_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
@@ -82,7 +82,7 @@ def training_program(
     loss: LabelLoss,
     optimizer_config: OptimizerConfig,
     training: TrainingConfig,
-    thaw_every: int,
+    unfreeze_every: int,
     mesh: Mesh,
 ) -> Program:
     """The program for these settings on `mesh`; cached, so that the runs of a sweep share compiled functions."""
@@ -90,7 +90,7 @@ def training_program(
     shapes = nn.unbox(boxed)
     optimizer = make_optimizer(optimizer_config, shapes)
     frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
-    factors = rate_factors(shapes, decay=training.layer_decay, frozen=frozen, thaw_every=thaw_every)
+    factors = learning_rate_multipliers(shapes, decay=training.layer_decay, frozen=frozen, unfreeze_every=unfreeze_every)
     objective = label_objective(config, head, loss, frozen)
     begin = functools.partial(new_state, optimizer=optimizer)
     abstract = jax.eval_shape(begin, shapes)
@@ -109,7 +109,7 @@ def training_program(
             clip_norm=optimizer_config.clip_norm,
             seed=scalars["seed"],
             accumulation=training.accumulation,
-            rate_factors=factors,
+            learning_rate_multipliers=factors,
         )
 
     def logits(params: PyTree[jax.Array], batch: Mapping[str, Array]) -> Array:

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Int, Num, UInt32
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.encoder import layers_apart, stacked_layers, with_layers
+from bert_jax.model.encoder import stacked_layers, unstacked_layers, with_layers
 from bert_jax.sharding.mesh import torus_dimensions
 from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside_shard_map, supports_zero
 from bert_jax.training.losses import Sums
@@ -40,7 +40,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     """
     if not supports_zero(mesh):
         return gradients
-    apart, dtype = not config.scan_unroll, jnp.dtype(config.dtype)
+    unstacked, dtype = not config.scan_unroll, jnp.dtype(config.dtype)
     on_cpu = mesh.devices.flat[0].platform == "cpu"  # whose compiler aborts on sums in bfloat16 here (jax 0.10.2)
     rings = rings_along_data(mesh)
     specs = jax.tree.map(lambda s: data_axis_spec(s.spec), shardings)
@@ -81,14 +81,14 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
             params: Params, batch: Batch, counts: Sums, seed: UInt32[Array, ""], step: Int[Array, ""]
         ) -> tuple[Params, Sums]:
             parts, split = params, dimensions
-            if apart:
-                parts = layers_apart(params)
+            if unstacked:
+                parts = unstacked_layers(params)
                 split = of_parts(len(parts["encoder"]["layers"]))
             with nn.logical_axis_rules(rules_inside_shard_map("data")):
                 whole = jax.tree_util.tree_map_with_path(gather, parts, split)
                 grads, sums = gradients(objective, whole, batch, counts, seed, step, accumulation)
             grads = jax.tree.map(reduce, grads, split)
-            return stacked_layers(grads) if apart else grads, jax.lax.psum(sums, "data")
+            return stacked_layers(grads) if unstacked else grads, jax.lax.psum(sums, "data")
 
         spread = jax.shard_map(
             local,

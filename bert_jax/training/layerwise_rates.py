@@ -33,23 +33,23 @@ def _is_layer(path: KeyPath) -> bool:
     return path[0].key == "encoder"
 
 
-def rate_factors(
-    params: Mapping[str, Any], *, decay: float = 1.0, frozen: Collection[str] = (), thaw_every: int = 0
+def learning_rate_multipliers(
+    params: Mapping[str, Any], *, decay: float = 1.0, frozen: Collection[str] = (), unfreeze_every: int = 0
 ) -> Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None:
     """The factor of the learning rate for every parameter as a function of the step; None where it is 1 for all.
 
     `decay` to the power of the depth (discriminative rates, ULMFiT, arXiv:1801.06146, section 3.2; ELECTRA's layer-wise decay);
-    0 for the `frozen` parts of the tree; and with `thaw_every` 0 until the layers above have been trained for so many steps each
-    (gradual unfreezing, ULMFiT, section 3.3: the head alone first).
+    0 for the `frozen` parts of the tree; and with `unfreeze_every` 0 until the layers above have been trained for so many steps
+    each (gradual unfreezing, ULMFiT, section 3.3: the head alone first).
     """
-    if decay == 1.0 and not frozen and not thaw_every:
+    if decay == 1.0 and not frozen and not unfreeze_every:
         return None
     below = depths(params)
     fixed = {part: jax.tree.map(lambda d, part=part: decay**d * (part not in frozen), tree) for part, tree in below.items()}
 
     def factors(step: Int[Array, ""]) -> PyTree[Float[Array, " ..."]]:
-        if not thaw_every:
+        if not unfreeze_every:
             return jax.tree.map(jnp.asarray, fixed)
-        return jax.tree.map(lambda f, d: jnp.where(step >= d * thaw_every, f, 0.0), fixed, below)
+        return jax.tree.map(lambda f, d: jnp.where(step >= d * unfreeze_every, f, 0.0), fixed, below)
 
     return factors

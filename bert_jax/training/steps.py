@@ -12,7 +12,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Float, Int, Num, PyTree, UInt32
 
-from bert_jax.model.layers import Seed, mix
+from bert_jax.model.layers import Seed, hash_word
 from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import Batch, Objective, Params
 
@@ -39,8 +39,8 @@ def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainS
 
 def dropout_seed(seed: int | UInt32[Array, ""], step: Int[Array, ""], microbatch: Int[Array, ""]) -> Seed:
     """The number from which every dropout mask of one microbatch follows: a function of the step, so a resumed run repeats it."""
-    of_step = mix(jnp.asarray(seed, jnp.uint32) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9))
-    return mix(of_step + microbatch.astype(jnp.uint32))
+    of_step = hash_word(jnp.asarray(seed, jnp.uint32) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9))
+    return hash_word(of_step + microbatch.astype(jnp.uint32))
 
 
 def split_rows(batch: Batch, parts: int) -> dict[str, Num[Array, "{parts} _ ..."]]:
@@ -100,7 +100,7 @@ def train_step(
     clip_norm: float,
     seed: int | UInt32[Array, ""],
     accumulation: int = 1,
-    rate_factors: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None,
+    learning_rate_multipliers: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None,
     gradients: Gradients = gradients,
 ) -> tuple[TrainState, Sums]:
     """One update. Returns the new state and float32 sums, to be added over steps and divided at last; beside them
@@ -108,13 +108,13 @@ def train_step(
 
     Gradients are clipped by their global norm over the whole batch (the original clips each core's own). If the loss or that norm
     is not finite, parameters and optimizer stay as they are and the skip is counted: one bad batch costs one batch.
-    `rate_factors` gives, for a step, a factor of the learning rate for every parameter (arrays that broadcast against it); where
-    it is 0 the gradient is left out of the norm too. `gradients` may be those of `data_parallel.py`.
+    `learning_rate_multipliers` gives, for a step, a factor of the learning rate for every parameter (arrays that broadcast against
+    it); where it is 0 the gradient is left out of the norm too. `gradients` may be those of `data_parallel.py`.
     """
     counts = objective.counts(batch)
     grads, sums = gradients(objective, state.params, batch, counts, seed, state.step, accumulation)
     sums |= counts
-    factors = rate_factors(state.step) if rate_factors else None
+    factors = learning_rate_multipliers(state.step) if learning_rate_multipliers else None
     if factors is not None:
         grads = jax.tree.map(lambda g, f: jnp.where(f > 0, g, 0.0), grads, factors)
     norm = optax.tree.norm(grads)

@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax.examples.labelled import assemble_features, pack_features, row_shape
 from bert_jax.training.label_losses import LabelLoss
-from bert_jax.training.layerwise_rates import depths, rate_factors
+from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers
 from bert_jax.training.objectives import label_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import new_state, train_step
@@ -35,7 +35,7 @@ def compiled_step():
     def step(state, batch, factors):
         return train_step(
             state, batch, objective=objective, optimizer=optimizer, learning_rate=lambda _: jnp.float32(RATE), clip_norm=1.0,
-            seed=0, rate_factors=lambda _: factors,
+            seed=0, learning_rate_multipliers=lambda _: factors,
         )  # fmt: skip
 
     return step, optimizer
@@ -77,19 +77,19 @@ def test_depths_count_from_the_head_down_to_the_embeddings():
 
 
 def test_every_factor_has_as_many_axes_as_its_parameter():
-    factors = rate_factors(PARAMS, decay=0.5, thaw_every=3)(jnp.int32(4))
+    factors = learning_rate_multipliers(PARAMS, decay=0.5, unfreeze_every=3)(jnp.int32(4))
     assert all(jax.tree.leaves(jax.tree.map(lambda f, x: jnp.ndim(f) == x.ndim, factors, PARAMS)))
 
 
 def test_neutral_settings_cost_nothing():
-    assert rate_factors(PARAMS) is None
+    assert learning_rate_multipliers(PARAMS) is None
 
 
 def test_layer_decay_multiplies_the_update_of_each_layer():
     """Weight decay included, which is a part of the update."""
     step, optimizer = compiled_step()
     whole, _ = step(new_state(PARAMS, optimizer), batch(), neutral())
-    less, _ = step(new_state(PARAMS, optimizer), batch(), rate_factors(PARAMS, decay=0.5)(jnp.int32(0)))
+    less, _ = step(new_state(PARAMS, optimizer), batch(), learning_rate_multipliers(PARAMS, decay=0.5)(jnp.int32(0)))
     full, decayed = updates(PARAMS, whole.params), updates(PARAMS, less.params)
     for path, x in full.items():
         np.testing.assert_allclose(decayed[path], 0.5 ** depth_of(path) * x, atol=1e-6, err_msg=path)
@@ -98,7 +98,7 @@ def test_layer_decay_multiplies_the_update_of_each_layer():
 
 def test_a_frozen_part_does_not_change_by_a_bit_and_the_rest_does():
     step, optimizer = compiled_step()
-    factors = rate_factors(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))
+    factors = learning_rate_multipliers(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))
     state = new_state(PARAMS, optimizer)
     for _ in range(2):
         state, sums = step(state, batch(), factors)
@@ -111,7 +111,7 @@ def test_the_gradient_norm_is_of_what_is_trained():
     """Else clipping would depend on layers that do not move."""
     step, optimizer = compiled_step()
     _, whole = step(new_state(PARAMS, optimizer), batch(), neutral())
-    factors = rate_factors(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))
+    factors = learning_rate_multipliers(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))
     state, sums = step(new_state(PARAMS, optimizer), batch(), factors)
     first_moments = {part: state.opt_state[0].mu[part] for part in ("pooler", "sequence_head")}
     clipped = np.sqrt(sum((np.float64(m) ** 2).sum() for m in jax.tree.leaves(first_moments))) / 0.1  # 1 - b1
@@ -122,7 +122,7 @@ def test_the_gradient_norm_is_of_what_is_trained():
 def test_gradual_unfreezing_thaws_one_layer_an_epoch_from_the_top():
     step, optimizer = compiled_step()
     steps_per_epoch = 2
-    factors = rate_factors(PARAMS, thaw_every=steps_per_epoch)
+    factors = learning_rate_multipliers(PARAMS, unfreeze_every=steps_per_epoch)
     state = new_state(PARAMS, optimizer)
     for number in range(steps_per_epoch * (LAYERS + 2)):
         before = state.params
@@ -133,7 +133,7 @@ def test_gradual_unfreezing_thaws_one_layer_an_epoch_from_the_top():
 
 
 def test_unfreezing_and_decay_go_together():
-    factors = rate_factors(PARAMS, decay=0.5, thaw_every=10)(jnp.int32(25))
+    factors = learning_rate_multipliers(PARAMS, decay=0.5, unfreeze_every=10)(jnp.int32(25))
     kernel = factors["encoder"]["layers"]["feed_forward"]["output"]["kernel"]
     np.testing.assert_array_equal(np.ravel(kernel), [0.0, 0.25, 0.5])  # the first layer waits for step 30
     assert float(factors["sequence_head"]["dense"]["bias"][0]) == 1.0

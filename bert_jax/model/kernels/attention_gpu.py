@@ -29,7 +29,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax.model.kernels.attention_plan import LOG2E, MASKED_SCORE
-from bert_jax.model.layers import COLUMN, mix, row_words
+from bert_jax.model.layers import COLUMN, hash_word, row_words
 from bert_jax.model.products import precision
 
 HEAD_WIDTHS = (16, 32, 64, 128)
@@ -211,7 +211,7 @@ def _kept(
         return None
     columns = _places(keys) * COLUMN
     tile = words[None, :] + columns[:, None] if transposed else words[:, None] + columns[None, :]
-    return mix(tile) >= np.uint32(round(plan.rate * 2**32))
+    return hash_word(tile) >= np.uint32(round(plan.rate * 2**32))
 
 
 def _zeroed(x: Float[Array, "*shape"], kept: Bool[Array, "*shape"] | None) -> Float[Array, "*shape"]:

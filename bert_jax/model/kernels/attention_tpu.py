@@ -27,7 +27,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from bert_jax.model.kernels.attention_plan import KEYS, LANES, LOG2E, MASKED_SCORE, Plan, vmem_bytes
-from bert_jax.model.layers import mix, random_words
+from bert_jax.model.layers import hash_word, random_words
 from bert_jax.model.products import precision
 
 Ref = Any
@@ -135,7 +135,7 @@ class Dropout:
         if not self.plan.rate or (self.plan.blocks == 1 and self.drawn):
             return
         stream = (unit * self.plan.blocks + i) * self.plan.blocks + j
-        self.word = mix(mix(self.word_of_layer + self.step) + jnp.asarray(stream, jnp.uint32))
+        self.word = hash_word(hash_word(self.word_of_layer + self.step) + jnp.asarray(stream, jnp.uint32))
         if not self.plan.interpret:
             pltpu.prng_seed(self.word.astype(jnp.int32))
 
@@ -157,7 +157,7 @@ class Dropout:
     def _words(self, shape: tuple[int, int]) -> Int[Array, "_ _"]:
         if not self.plan.interpret:
             return pltpu.prng_random_bits(shape)
-        return random_words(mix(self.word + np.uint32(self.drawn)), shape).astype(jnp.int32)
+        return random_words(hash_word(self.word + np.uint32(self.drawn)), shape).astype(jnp.int32)
 
 
 def _product(a: Float[Array, "_ _"], b: Float[Array, "_ _"], over: tuple[int, int]) -> Float[Array, "_ _"]:

@@ -20,7 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt32
 
-from bert_jax.model.layers import COLUMN, mix
+from bert_jax.model.layers import COLUMN, hash_word
 
 Ref = Any
 """A reference to an array on the chip, as Pallas hands it to a kernel."""
@@ -125,7 +125,7 @@ def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Arr
         first = turned[rows].astype(jnp.uint32)
         with np.errstate(over="ignore"):
             steps = [np.uint32(column) * COLUMN for column in range(0, plan.width, LANES)]
-        kept = mix(jnp.concatenate([first + step for step in steps], axis=1)) >= np.uint32(round(plan.rate * 2**32))
+        kept = hash_word(jnp.concatenate([first + step for step in steps], axis=1)) >= np.uint32(round(plan.rate * 2**32))
         return jnp.where(kept, x, 0.0)
 
     return drop, tuple(others)
