@@ -108,8 +108,8 @@ def train_step(
 
     Gradients are clipped by their global norm over the whole batch (the original clips each core's own). If the loss or that norm
     is not finite, parameters and optimizer stay as they are and the skip is counted: one bad batch costs one batch.
-    `learning_rate_multipliers` gives, for a step, a factor of the learning rate for every parameter (arrays that broadcast against
-    it); where it is 0 the gradient is left out of the norm too. `gradients` may be those of `data_parallel.py`.
+    `learning_rate_multipliers` gives, for a step, a factor of the learning rate for every parameter (arrays that broadcast
+    against it); where it is 0 the gradient is left out of the norm too. `gradients` may be those of `data_parallel.py`.
     """
     counts = objective.counts(batch)
     grads, sums = gradients(objective, state.params, batch, counts, seed, state.step, accumulation)
