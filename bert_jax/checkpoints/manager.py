@@ -30,7 +30,7 @@ QUARANTINE = "unreadable"
 ITEM = "state"  # named in every call: Orbax would infer it from the newest state, which may be damaged
 DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
-UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax appends to the name of a state that it is writing
+UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
 
 # Orbax identifies the parts of a save by a counter of the process: two saves that begin at the same moment, in runs that share
 # a process, would wait for each other's directories until they time out.
