@@ -99,7 +99,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     try:
         found = share.gather({one.directory.name: dict(one.results) for one in finished}, waiting=lambda: _waiting(run))
     except ProcessesLost as error:
-        log.error("%s; start the same command on all of them again: what is finished is not repeated", error)
+        log.error("%s; start the same command on all of them again: finished runs are not repeated", error)
         return HUNG
     if found is None:
         return run.preemption.exit_status if share.index == 0 else 0

@@ -18,7 +18,7 @@ CASES = [
     Case(
         "another experiment that is not there",
         "--against=/nope",
-        "--against=/nope: there is no file /nope ... the experiments are bert_base, bert_large, bert_miniature, distil,",
+        "--against=/nope: there is no file /nope ... the experiments are bert_base, bert_large, bert_miniature, boolq, distil,",
     ),
     Case(
         "a key that is none",
@@ -71,7 +71,7 @@ CASES = [
     Case(
         "a step of a task",
         "--config=$repository/experiments/finetune/squad.py:v1.1 --step=eval",
-        "--step=eval, but $repository/experiments/finetune/squad.py:v1.1 is a task's experiment, ... leave it out",
+        "--step=eval, but $repository/experiments/finetune/squad.py:v1.1 fine-tunes and has only the step finetune; leave it out",
     ),
     Case("no rows", "--rows=0", "--rows=0 must be at least 1"),
     Case(
