@@ -75,7 +75,7 @@ def test_a_mesh_that_does_not_fit_is_an_error(fields: dict[str, int], message: s
         ({"vocab_size": 63}, {"tensor": 2}, "parameter embeddings/word_embeddings/embedding has a dimension of 63"),
         ({"vocab_size": 63}, {"tensor": 2}, "mesh.tensor=2; set model.vocab_multiple=128"),
         ({"num_heads": 2}, {"tensor": 4}, r"attention/key/bias has a dimension of 2 that does not divide over mesh.tensor=4; "),
-        ({"num_heads": 2}, {"tensor": 4}, "choose a mesh.tensor that does"),
+        ({"num_heads": 2}, {"tensor": 4}, "choose a mesh.tensor that divides it"),
         ({"intermediate_size": 33}, {"tensor": 2}, "feed_forward/intermediate/bias has a dimension of 33"),
         ({"hidden_size": 12, "num_heads": 2}, {"data": 1, "fsdp": 8}, "a dimension of 12 that does not divide over mesh.fsdp=8"),
     ],
