@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Int, Num, UInt32
+from jaxtyping import Array, Int, Integer, Num, UInt32
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import stacked_layers, unstacked_layers, with_layers
@@ -73,7 +73,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         params: Params,
         batch: Batch,
         counts: Sums,
-        seed: int | UInt32[Array, ""],
+        seed: int | Integer[Array, ""],
         step: Int[Array, ""],
         accumulation: int,
     ) -> tuple[Params, Sums]:

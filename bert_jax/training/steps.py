@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
-from jaxtyping import Array, Float, Int, Num, PyTree, UInt32
+from jaxtyping import Array, Float, Int, Integer, Num, PyTree, UInt32
 
 from bert_jax.model.layers import Seed, hash_word
 from bert_jax.training.losses import Sums
@@ -37,7 +37,7 @@ def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainS
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
 
-def dropout_seed(seed: int | UInt32[Array, ""], step: Int[Array, ""], microbatch: Int[Array, ""]) -> Seed:
+def dropout_seed(seed: int | Integer[Array, ""], step: Int[Array, ""], microbatch: Int[Array, ""]) -> Seed:
     """The number from which every dropout mask of one microbatch follows: a function of the step, so a resumed run repeats it."""
     of_step = hash_word(jnp.asarray(seed, jnp.uint32) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9))
     return hash_word(of_step + microbatch.astype(jnp.uint32))
@@ -57,7 +57,7 @@ def gradients(
     params: Params,
     batch: Batch,
     counts: Sums,
-    seed: int | UInt32[Array, ""],
+    seed: int | Integer[Array, ""],
     step: Int[Array, ""],
     accumulation: int,
 ) -> tuple[Params, Sums]:
@@ -98,7 +98,7 @@ def train_step(
     optimizer: optax.GradientTransformation,
     learning_rate: Callable[[Int[Array, ""]], Float[Array, ""]],
     clip_norm: float,
-    seed: int | UInt32[Array, ""],
+    seed: int | Integer[Array, ""],
     accumulation: int = 1,
     learning_rate_multipliers: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None,
     gradients: Gradients = gradients,
