@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, Num, UInt32
+from jaxtyping import Array, Float, Int, Key, Num, Shaped, UInt32
 
 from bert_jax.model.products import affine, platform
 from bert_jax.sharding.rules import first_row
@@ -91,7 +91,7 @@ def gather_positions(x: Float[Array, "B L D"], positions: Int[Array, "B Q"]) -> 
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
-def with_leading_axes(x: Num[Array, "*shape"], leading: int) -> Num[Array, " ..."]:
+def with_leading_axes(x: Shaped[Array, "*shape"], leading: int) -> Shaped[Array, " ..."]:
     """`x` with `leading` axes of size one in front: the broadcast that rank promotion would do unasked."""
     return x.reshape((1,) * leading + x.shape)
 

@@ -56,9 +56,9 @@ def test_a_new_vocabulary_spells_its_text_without_unknowns(documents, train, low
 def test_the_same_text_gives_the_same_vocabulary_in_another_process(documents, train):
     """Hash tables are seeded anew in each process, so a vocabulary that depends on their order differs between them."""
     code = (
-        "import sys; from bert_jax.corpus import training; "
+        "import sys; from bert_jax.corpus import vocabulary_training; "
         "documents = [line.split('\\x1f') for line in sys.stdin.read().split('\\x1e')]; "
-        f"print(training.{train}(documents, 450, True).vocabulary.sha256)"
+        f"print(vocabulary_training.{train}(documents, 450, True).vocabulary.sha256)"
     )
     text = "\x1e".join("\x1f".join(sentences) for sentences in documents)
     command = [sys.executable, "-c", code]

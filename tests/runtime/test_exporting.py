@@ -101,8 +101,8 @@ def test_a_run_of_which_half_counted_is_none(steps, skipped):
 
 
 def test_a_window_adds_sums_and_keeps_the_last_rate():
-    window = add_sums({}, {"rows": 8.0, "learning_rate": 1e-3})
-    assert add_sums(window, {"rows": 4.0, "learning_rate": 2e-3}) == {"rows": 12.0, "learning_rate": 2e-3}
+    first, second = ({"rows": np.float32(n), "learning_rate": np.float32(rate)} for n, rate in ((8, 0.5), (4, 0.25)))
+    assert add_sums(add_sums({}, first), second) == {"rows": 12.0, "learning_rate": 0.25}
 
 
 def test_a_diverged_run_says_so_on_a_full_disk_too(tmp_path):
