@@ -16,10 +16,10 @@ from bert_jax.model.products import batched
 
 
 def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 Q L"]:
-    """Who may look at whom: True where the key belongs to the query's own example.
+    """The attention mask: True where the key belongs to the example of the query.
 
     The `sequence_ids` of the queries and of the keys are 0 on padding and 1..P on packed examples, so a packed
-    row's mask is block-diagonal. Padding sees padding, which keeps its softmax finite and reaches no other token.
+    row's mask is block-diagonal. Padding attends to padding: its softmax stays finite, and no other token attends to it.
     """
     return (query_ids[:, :, None] == key_ids[:, None, :])[:, None, :, :]
 
@@ -35,8 +35,8 @@ def dot_product_attention(
 ) -> Float[Array, "B H Q K"]:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
-    `positions` are those of the queries where they are not all tokens. The softmax runs in float32, and is divided by its sum
-    after the product with V: a pass over [Q, K] instead of one over [Q, L], in the backward pass too.
+    `positions` are those of the queries where not all tokens are queries. The softmax runs in float32, and is divided by its
+    sum after the product with V: a pass over [Q, K] instead of one over [Q, L], in the backward pass too.
     """
     scale = query.shape[-1] ** -0.5
     scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1))
@@ -48,9 +48,9 @@ def dot_product_attention(
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with its output projection; the residual and LayerNorm are the block's.
+    """Multi-head self-attention with its output projection, without the residual and its LayerNorm.
 
-    With `positions`, only the tokens there are queries.
+    With `positions`, only the tokens at these positions are queries; all tokens are keys and values.
     """
 
     config: ModelConfig
@@ -78,10 +78,10 @@ class SelfAttention(nn.Module):
                 num_heads=c.num_heads, dropout_rate=c.attention_dropout, dropout_seed=dropout_seed, platform=choice.platform,
             ).reshape(*x.shape[:2], *heads)  # fmt: skip
         else:
-            asking, query_ids = x, sequence_ids
+            queried, query_ids = x, sequence_ids
             if positions is not None:
-                asking, query_ids = gather_positions(x, positions), jnp.take_along_axis(sequence_ids, positions, axis=1)
-            sources = {"query": asking, "key": x, "value": x}
+                queried, query_ids = gather_positions(x, positions), jnp.take_along_axis(sequence_ids, positions, axis=1)
+            sources = {"query": queried, "key": x, "value": x}
             query, key, value = (project(name, source).swapaxes(1, 2) for name, source in sources.items())
             mask = attention_mask(query_ids, sequence_ids)
             context = dot_product_attention(query, key, value, mask, c.attention_dropout, dropout_seed, positions).swapaxes(1, 2)

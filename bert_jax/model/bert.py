@@ -1,4 +1,4 @@
-"""What every BERT has, whatever it is asked: embeddings, encoder and pooler."""
+"""BERT without a head: embeddings, encoder and pooler."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bert_jax.model.layers import Seed, gather_positions, hash_word
 
 
 class Bert(nn.Module):
-    """The encoder with its pooler. Models with heads inherit from it, so that all of them share one parameter tree.
+    """Embeddings, encoder and pooler. Models with heads inherit from it, so that all of them share one parameter tree.
 
-    A part whose method is never called needs no parameters: a bare encoder without a pooler is this module too.
+    A part needs parameters only where its method is called: the encoder without its pooler is this module too.
     """
 
     config: ModelConfig
@@ -52,7 +52,7 @@ class Bert(nn.Module):
         sequence_ids: Int[Array, "B L"],
         dropout_seed: Seed | None = None,
     ) -> Float[Array, "B Q D"]:
-        """The output of the last layer at `positions` alone, and for less computation: see `Encoder.at`."""
+        """The output of the last layer at `positions` alone, which takes less computation: see `Encoder.at`."""
         embedded = self._embed(input_ids, token_type_ids, position_ids, dropout_seed)
         return self.encoder.at(positions, embedded, sequence_ids, dropout_seed)
 

@@ -14,7 +14,7 @@ from bert_jax.model.layers import LayerNorm, Seed, dropout, named, truncated_nor
 
 
 class Table(nn.Module):
-    """A learned embedding table of `rows` vectors; called with ids, gives a vector for each."""
+    """A learned embedding table: `rows` vectors of `width` numbers."""
 
     rows: int
     width: int
@@ -58,10 +58,10 @@ class Embeddings(nn.Module):
 
 
 def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, " ..."]) -> None:
-    """Refuses ids outside their tables, on the host, before XLA turns them into NaN (compiled code cannot raise).
+    """Raises UserError for ids outside their tables, on the host: compiled code cannot raise, and XLA turns them into NaN.
 
-    `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy or concrete jax arrays; anything being
-    traced is passed over. Raises UserError naming the id, the table's size and the likely cause.
+    `ids` are input_ids, token_type_ids and position_ids of any shape, numpy or concrete jax arrays; traced arrays are not
+    checked. The error names the id, the size of the table and the likely cause.
     """
     limits = {
         "input_ids": (config.vocab_size, "the text was tokenised with another vocabulary than the model's"),

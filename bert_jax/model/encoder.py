@@ -44,7 +44,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One Transformer layer of the paper, normalised after each residual.
 
-    With `positions`, every token is a key but only the tokens there are computed.
+    With `positions`, only the tokens at these positions are computed; all tokens are keys and values.
     """
 
     config: ModelConfig
@@ -95,7 +95,7 @@ def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_layers(params: Mapping[str, Any], change: Callable[[LayerParams], LayerParams | list[LayerParams]]) -> dict[str, Any]:
-    """A tree like a model's parameters with `change` made to the layers of its encoder."""
+    """The parameters of a model with the layers of its encoder replaced by `change(layers)`."""
     return {**params, "encoder": {**params["encoder"], "layers": change(params["encoder"]["layers"])}}
 
 
@@ -123,7 +123,7 @@ class Encoder(nn.Module):
     """N blocks applied in turn.
 
     Parameters carry a leading layer axis N whatever `scan_unroll` is, so checkpoints do not depend on how the loop is compiled;
-    `unstacked_layers` takes it from those that are only read, and the loop is then never compiled as one.
+    `unstacked_layers` takes that axis away where parameters are only read; the layers then never run as a compiled loop.
     """
 
     config: ModelConfig
@@ -161,8 +161,9 @@ class Encoder(nn.Module):
     ) -> Float[Array, "B Q D"]:
         """The output of the last layer at `positions` alone.
 
-        Where a model is read at few positions, 5/6 of its last layer (of the paper's shape: all but keys and values) are computed
-        there only. A loop over layers that is not unrolled runs in full, since taking one layer out of the stack would copy it.
+        Where a head reads few positions, 5/6 of the last layer (all but keys and values, in the shape of the paper) are computed
+        at these positions only. A loop over layers that is not unrolled runs in full, since taking one layer out of the stack
+        would copy it.
         """
         if self.config.scan_unroll and not self.is_unstacked:
             return gather_positions(self(x, sequence_ids, seed)[0], positions)

@@ -1,4 +1,4 @@
-"""The pretraining loss as sums that add: over microbatches, devices and batches alike. Division comes last."""
+"""The pretraining losses as sums, which add over microbatches, devices and batches; the division comes last."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 def correct_predictions(logits: Float[Array, "*shape C"], targets: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
     """1.0 where no logit is larger than the target's, 0.0 elsewhere and where the target is IGNORED; float32.
 
-    The maximum is one the loss computes anyway; an argmax over a vocabulary cost 3 % of a small model's step on a CPU.
+    The loss computes this maximum anyway; an argmax over a vocabulary cost 3 % of a small model's step on a CPU.
     """
     chosen = jnp.take_along_axis(logits, jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
     return ((chosen >= logits.max(axis=-1)) & (targets != IGNORED)).astype(jnp.float32)
 
 
 def batch_counts(batch: dict[str, Num[Array, "B ..."]]) -> Sums:
-    """What the losses will be divided by, and the real tokens and rows, from the batch alone (float32 scalars)."""
+    """The counts that the losses are divided by, and those of real tokens and rows, from the batch alone (float32 scalars)."""
     return {
         "mlm_targets": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
         "nsp_examples": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32),
@@ -65,8 +65,8 @@ def batch_counts(batch: dict[str, Num[Array, "B ..."]]) -> Sums:
 
 
 def loss_sums(outputs: dict[str, Float[Array, "B ..."]], batch: dict[str, Num[Array, "B ..."]]) -> Sums:
-    """Summed losses and correct predictions of both objectives (float32 scalars), of the second only where there are
-    "nsp_logits"; what "mlm_logits" holds beyond the targets counts nothing."""
+    """The summed losses and correct predictions of both objectives (float32 scalars); those of next sentence prediction only
+    where there are "nsp_logits". Columns of "mlm_logits" beyond the targets do not count."""
     targets = batch["masked_targets"]
     beyond = outputs["mlm_logits"].shape[1] - targets.shape[1]
     targets = jnp.pad(targets, ((0, 0), (0, beyond)), constant_values=IGNORED)
