@@ -115,12 +115,13 @@ def pair(experiment: pathlib.Path, workdir: pathlib.Path, *arguments: str) -> li
 
 
 def flip(directory: pathlib.Path) -> None:
-    """One bit in each 512 bytes of the largest file: a single one may hit what no array is read from."""
-    path = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-    data = bytearray(path.read_bytes())
-    for i in range(len(data) // 2 % 512, len(data), 512):
-        data[i] ^= 0x10
-    path.write_bytes(data)
+    """One bit in the middle of every large file: of small arrays Orbax keeps two copies, and reads one of them."""
+    sizes = {path: path.stat().st_size for path in directory.rglob("*") if path.is_file()}
+    for path, size in sizes.items():
+        if 2 * size >= max(sizes.values()):
+            data = bytearray(path.read_bytes())
+            data[size // 2] ^= 0x10
+            path.write_bytes(data)
 
 
 def test_a_flipped_bit_makes_both_of_two_processes_take_the_state_before(
