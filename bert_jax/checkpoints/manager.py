@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import numpy as np
@@ -54,6 +54,10 @@ class Checkpoints:
     ...     checkpoints.save(step, state)
     ...     checkpoints.finish()
     """
+
+    _writer: ClassVar[Checkpoints | None] = None
+    """The instance whose save several processes have begun last. Orbax's barriers are shared by all managers of a process, and
+    one that is under way refuses the next, so their saves must not overlap."""
 
     def __init__(self, directory: pathlib.Path, *, keep: int):
         self._directory = directory.absolute()
@@ -177,8 +181,13 @@ class Checkpoints:
         self._saved = max(self._manager.all_steps(), default=None)
 
     def save(self, step: int, state: State) -> None:
-        """Begins to save `state` as `step`. First waits for the previous save, and logs its failure."""
+        """Begins to save `state` as `step`. First waits for the previous save, and logs its failure; with several processes also
+        for the previous save of any other instance."""
         self._wait_for_save()
+        if jax.process_count() > 1:
+            if Checkpoints._writer is not None:
+                Checkpoints._writer._wait_for_save()
+            Checkpoints._writer = self
         self._saving = step
         found, nonfinite = digests(state)
         if nonfinite:
