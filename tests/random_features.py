@@ -11,8 +11,8 @@ import numpy as np
 
 from bert_jax.examples.labelled import Feature
 from bert_jax.heads import registry
+from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
-from bert_jax.heads.labelling import initial_label_parameters
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.model.config import ModelConfig
 from tests.random_rows import TINY

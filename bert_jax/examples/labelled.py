@@ -33,7 +33,7 @@ class LabelLayout:
     dtype: type[np.generic] = np.int32
     per_token: bool = False
     """A label for each token, labels [B, L]; a negative one is left out of the loss."""
-    are_columns: bool = False
+    are_positions: bool = False
     """Labels are positions of tokens: in a row they count from its beginning."""
     logits_per_token: bool = False
     """Logits are [B, L, C]."""
@@ -145,7 +145,7 @@ def assemble_features(
                 labels[r, start:column] = np.where(learnt, feature.target, 0)
                 weights[r, start:column] = learnt
             else:
-                labels[r, u] = feature.target + (start if layout.are_columns else 0)
+                labels[r, u] = feature.target + (start if layout.are_positions else 0)
                 weights[r, u] = 1
     return batch | {"labels": labels, "label_weights": weights}
 

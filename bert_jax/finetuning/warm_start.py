@@ -14,8 +14,8 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
+from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
-from bert_jax.heads.labelling import initial_label_parameters
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model, part_names, with_new_parts, without_parts
 from bert_jax.interop.locate import find_model_directory
@@ -35,7 +35,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     head = experiment.head_config(own)
     new, multiple = part_names(experiment.init_new), experiment.model.vocab_multiple
     model = import_model(experiment.init_from, vocab_multiple=multiple, new=new, seed=experiment.seed)
-    if experiment.keep_head and (model.head is None or not model.head.has_same_answers(head)):
+    if experiment.keep_head and (model.head is None or not model.head.has_same_outputs(head)):
         has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(
             f"config.keep_head keeps the head of {experiment.init_from}, but that has {has}, and the task needs a "
@@ -88,7 +88,7 @@ def teacher_of(experiment: FinetuningExperiment, student: Model, head: TaskHead)
     if not name:
         return None
     teacher = import_model(name)
-    if teacher.head is None or not teacher.head.has_same_answers(head):
+    if teacher.head is None or not teacher.head.has_same_outputs(head):
         raise UserError(f"config.distillation.teacher={name} has no head for this task; fine-tune it on the same task first")
     theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
     if (theirs.sha256, theirs.lowercase) != (own.sha256, own.lowercase):

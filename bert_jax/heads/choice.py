@@ -1,4 +1,4 @@
-"""The head of multiple choice (paper section 4.4): a score for each candidate, whose softmax is over the candidates."""
+"""The head of multiple choice (paper section 4.4): a score for each candidate, with a softmax over the candidates."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from bert_jax.heads.outputs import EXCLUDED
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceHead(TaskHead):
-    """One of several candidates, each a sequence: logits [B, P, 1] with P = U x candidates."""
+    """The choice of one of several candidates, each a sequence: logits [B, P, 1] with P = U x candidates."""
 
     kind = "choice"
-    question = "choose"
+    action = "choose"
     architecture = "BertForMultipleChoice"
     module = "classifier"
     typical_candidates = 4
 
     @property
     def num_outputs(self) -> int:
-        """C, the outputs of the layer: one score."""
+        """C = 1: one score per candidate."""
         return 1
 
     @property
     def reads_pooler(self) -> bool:
-        """Whether its input is the pooled [CLS]."""
+        """True: the input is the pooled [CLS] of each candidate."""
         return True
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [B, U], the number of the right candidate."""
+        """labels int32 [B, U]: the index of the right candidate."""
         return LabelLayout(logits_per_candidate=True)
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """[B, P, 1] -> [B, U, candidates], EXCLUDED where an example has fewer."""
+        """The logits [B, P, 1] as [B, U, candidates]; EXCLUDED where an example has fewer candidates."""
         features = batch["label_weights"].shape[1]
         exists = (batch["cls_positions"] > 0).at[:, 0].set(True)
         return jnp.where(exists, logits[..., 0], EXCLUDED).reshape(logits.shape[0], features, -1)

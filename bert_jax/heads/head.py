@@ -1,4 +1,4 @@
-"""`TaskHead`: what every kind of task head answers, with the answers of a head that reads the [CLS] of each text."""
+"""`TaskHead`: the interface of all task heads, with the defaults of a head that reads the [CLS] of each text."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bert_jax.model.config import MOST_WIDE
 from bert_jax.model.layers import gather_positions
 
 Batch = Mapping[str, Shaped[Array, " ..."]]
-"""The arrays of a batch by their names (`examples/labelled.py`, `prediction/packing.py`)."""
+"""The arrays of a batch by name (`examples/labelled.py`, `prediction/packing.py`)."""
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
-"""The pooler, a function of the [CLS] of each sequence."""
+"""The pooler: a function of the hidden states of the [CLS] tokens."""
 POOLINGS = ("pooler", "concat")
 LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
@@ -28,58 +28,58 @@ LAYERS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskHead:
-    """The layer that a labelled task puts on top of the encoder (paper section 4 and Figure 4), and what it reads.
+    """The layer that a labelled task puts on top of the encoder (paper section 4 and Figure 4), and the input of this layer.
 
     The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7). A kind of
-    head is a subclass in a file of its own, listed in `registry.py`; everything that differs between kinds is answered here or
-    overridden there, so no other module asks for the kind.
+    head is a subclass in a file of its own, listed in `registry.py`. It overrides every property and method below in which it
+    differs, so no other module compares kinds.
 
-    Raises UserError on a problem, labels and inputs that do not go together.
+    Raises UserError for a combination of problem, labels and inputs that the kind does not support.
     """
 
     kind: ClassVar[str]
-    """What settings, tasks and the model's `config.json` call it, and `part` is made of."""
+    """The name of the kind in settings, in tasks, in the model's `config.json` and in `part`."""
     has_labels: ClassVar[bool] = False
-    """Whether its outputs have names, the labels."""
+    """Whether the outputs have names, the labels."""
     settings: ClassVar[tuple[str, ...]] = ()
-    """Those of the settings `problem`, `pooling` and `lstm` that this kind has; the others keep their defaults."""
+    """The settings among `problem`, `pooling` and `lstm` that this kind supports; the others keep their defaults."""
     per_token: ClassVar[bool] = False
-    """Whether it answers for every token; else for every text."""
+    """Whether it has logits for every token; otherwise for every text."""
     has_dropout: ClassVar[bool] = True
-    """Whether the model's hidden dropout applies before the layer where `dropout` is None."""
+    """Whether the model's hidden dropout applies before the layer if `dropout` is None."""
     reads_pairs: ClassVar[bool] = False
-    """Whether a text may be a pair, so that a model says whether it was trained on pairs."""
+    """Whether a text may be a pair; the model's configuration then states whether it was trained on pairs."""
 
-    question: ClassVar[str]
-    """What `predict` asks it, the end of "so it cannot ...": "classify"."""
+    action: ClassVar[str]
+    """The action of `predict` with this head, such as "classify"; it ends the message "so it cannot classify"."""
 
     architecture: ClassVar[str] = ""
-    """transformers' class of it; "" where no class has it."""
+    """The transformers class with this head; "" if there is none."""
     module: ClassVar[str] = ""
-    """The module of that class that is the layer."""
+    """The name of the layer in that class."""
     original_variable: ClassVar[str] = ""
-    """The layer's kernel in a checkpoint of the original; "" where the original has no such head."""
+    """The kernel of the layer in a checkpoint of the original; "" if the original has no such head."""
 
     typical_labels: ClassVar[int] = 0
-    """Labels of a head that stands for any task's where costs are estimated: their number does not change what counts."""
+    """The number of labels of `typical`; the cost of a step hardly depends on it."""
     typical_candidates: ClassVar[int] = 1
-    """Sequences of one of its examples, likewise."""
+    """The number of sequences per example of `typical`."""
 
     labels: tuple[str, ...] = ()
-    """The names of the outputs of a sequence, token or mention head, by id; a regression has one."""
+    """The names of the outputs of a sequence, token or mention head, by id; one name for a regression."""
     problem: Annotated[str, OneOf(PROBLEMS)] = "classification"
-    """What a sequence head's outputs are: "classification" (one label of several), "multi_label" (any number), "regression"."""
+    """The problem of a sequence head: "classification" (one of several labels), "multi_label" (any number), "regression"."""
     dropout: Dropout | None = None
-    """Dropout before the layer; None is the model's `hidden_dropout`, and for a span head no dropout."""
+    """Dropout before the layer; None: the model's `hidden_dropout`, or no dropout for a span head."""
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
-    """How a sequence head reads a text: "pooler", the trained layer on its [CLS], or "concat", the [CLS], the mean and the
-    maximum of its tokens side by side (ULMFiT, arXiv:1801.06146, section 3.3)."""
+    """The input of a sequence head: "pooler", the output of the pooler for [CLS]; or "concat", the concatenation of the [CLS],
+    the mean and the maximum over the tokens of the text (ULMFiT, arXiv:1801.06146, section 3.3)."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
-    """Whose hidden states are read: those of the "last", the "second_to_last" or no layer ("embeddings"), the sum of the last
-    four or of all layers, the last four side by side ("last_four_concat"), or a trained average of the last four
-    ("last_four_mix") or of embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
+    """The hidden states that are read: those of the "last" or the "second_to_last" layer, the "embeddings", the sum of the last
+    four or of all layers, the concatenation of the last four ("last_four_concat"), or an average with trained weights of the
+    last four ("last_four_mix") or of the embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
-    """Width of each direction of a two-layer bidirectional LSTM between the encoder and a token head; 0 is none."""
+    """Width of each direction of a two-layer bidirectional LSTM between the encoder and a token head; 0: no LSTM."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "head")
@@ -95,109 +95,109 @@ class TaskHead:
                 )
         if self.layers == "last_four_concat" and self.reads_pooler:
             raise UserError(
-                "head.layers='last_four_concat' is four times as wide as what the pooler reads; set head.layers='last_four_sum'"
+                "head.layers='last_four_concat' is four times as wide as the input of the pooler; set head.layers='last_four_sum'"
                 + (" or head.pooling='concat'" if "pooling" in self.settings else "")
             )
 
     @classmethod
     def typical(cls) -> TaskHead:
-        """A head that stands for any task's where costs are estimated."""
+        """A head of this kind for cost estimates, where the task is not known."""
         return cls(labels=tuple(map(str, range(cls.typical_labels))))
 
     # ------------------------------------------------------------------------------------------------------ names and sizes
 
     @property
     def part(self) -> str:
-        """The branch of the parameter tree that the layer is."""
+        """The name of the head's branch of the parameter tree."""
         return f"{self.kind}_head"
 
     @property
     def num_outputs(self) -> int:
-        """C, the outputs of the layer."""
+        """C, the number of outputs of the layer."""
         return len(self.labels)
 
     @property
     def reads_pooler(self) -> bool:
-        """Whether its input is the pooled [CLS]."""
+        """Whether the input is the output of the pooler."""
         return False
 
     @property
     def reads_last_at_positions(self) -> bool:
-        """Whether it reads the last layer, and that at few positions of a row only."""
+        """Whether it reads only the last layer, and only at few positions of a row."""
         return not self.per_token and self.pooling == "pooler" and self.layers == "last"
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is the one layer of the paper's Figure 4 on what the last layer gives, as transformers' class is."""
+        """Whether the head is a single layer on the output of the last layer (paper Figure 4), as in transformers' class."""
         return bool(self.architecture) and (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
 
     @property
     def results_per(self) -> Literal["text", "place", "token"]:
-        """What `prediction/engine.py` gets logits for: every token, every group of `read_positions`, or every text."""
+        """The unit with logits of its own in `prediction/engine.py`: token, place (a group of `read_positions`) or text."""
         return "token" if self.per_token else "place" if self.layout.read_positions else "text"
 
     def mixed_layers(self, num_layers: int) -> int:
-        """How many hidden states it weighs, 0 where it weighs none."""
+        """The number of hidden states that are averaged with trained weights; 0 for other values of `layers`."""
         return {"scalar_mix": num_layers + 1, "last_four_mix": 4}.get(self.layers, 0)
 
     def token_width(self, hidden_size: int) -> int:
-        """I, the width of what it reads of a token."""
+        """I, the width of the features of a token."""
         return hidden_size * (4 if self.layers == "last_four_concat" else 1)
 
     def input_width(self, hidden_size: int) -> int:
-        """O, the width of what the layer itself reads."""
+        """O, the width of the input of the layer."""
         return 2 * self.lstm if self.lstm else self.token_width(hidden_size)
 
-    def has_same_answers(self, other: TaskHead) -> bool:
-        """Whether the outputs of both mean the same, whatever they read."""
+    def has_same_outputs(self, other: TaskHead) -> bool:
+        """Whether the outputs of both heads have the same meaning; their inputs may differ."""
         return (self.kind, self.labels, self.problem) == (other.kind, other.labels, other.problem)
 
-    # ------------------------------------------------------------------------------------------------------------- its rows
+    # ------------------------------------------------------------------------------------------------------ inputs and labels
 
     @property
     def outputs(self) -> Outputs:
-        """How its logits become a loss and predictions."""
+        """The loss and the predictions of its `problem`."""
         return OUTPUTS[self.problem]
 
     @property
     def layout(self) -> LabelLayout:
-        """Which arrays the labels of packed rows are."""
+        """The label arrays of packed rows; default: labels int32 [B, P]."""
         return LabelLayout()
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """What the layer reads, [B, P, O] or of every token [B, L, O], from the features of all tokens."""
+        """The input of the layer, [B, P, O], or [B, L, O] of a head with logits per token, from the features of all tokens."""
         if self.per_token:
             return tokens
         return self.inputs_at(gather_positions(tokens, self.positions(batch)), pooler)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
-        """The positions that a head which reads few tokens reads."""
+        """The positions of the tokens that are read, for a head without logits per token; default: those of the [CLS]s."""
         return batch["cls_positions"]
 
     def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
-        """What the layer reads from the features of the tokens at `positions`."""
+        """The input of the layer, from the features of the tokens at `positions`."""
         return pooler(tokens) if self.reads_pooler else tokens
 
-    # ----------------------------------------------------------------------------------------------------------- its training
+    # -------------------------------------------------------------------------------------------------------------- training
 
     def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
-        """How many features (`examples/labelled.py`) with a label are in a batch, as an array whose sum that is."""
+        """An array whose sum is the number of features (`examples/labelled.py`) with a label in a batch."""
         return batch["label_weights"]
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """Logits with the answers to choose from on the last axis, and EXCLUDED where an answer does not exist."""
+        """The logits with the possible answers on the last axis, and EXCLUDED for answers that do not exist."""
         return logits
 
     def loss(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."], smoothing: float) -> Float[Array, "B ..."]:
-        """The loss of every label, in the shape of the batch's label_weights, from `answer_scores`."""
+        """The loss of every label, in the shape of the batch's label_weights; `scores` are the `answer_scores`."""
         return self.outputs.loss(scores, labels, smoothing)
 
     def soft_loss(
         self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float
     ) -> Float[Array, "B ..."]:
-        """The loss against a teacher's `answer_scores`, in the same shape."""
+        """The distillation loss against the `answer_scores` of a teacher, in the same shape."""
         return self.outputs.soft_loss(scores, teacher_scores, temperature)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
-        """1 for a right answer, else 0, in the same shape; the mean is the accuracy that training logs."""
+        """1 for a correct prediction, otherwise 0, in the same shape; the mean is the accuracy in the training log."""
         return self.outputs.correct(scores, labels)

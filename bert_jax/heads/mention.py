@@ -1,4 +1,4 @@
-"""The head of pronoun resolution (GAP; Webster et al. 2018): a layer on the tokens of a pronoun and of two names."""
+"""The head of pronoun resolution (GAP; Webster et al. 2018): a layer on the first tokens of a pronoun and of two names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MENTIONS = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MentionHead(TaskHead):
-    """The label of a pronoun (A, B or neither): logits [B, P, C]. transformers has no such class."""
+    """The label of a pronoun (A, B or neither): logits [B, P, C]. transformers has no class with this head."""
 
     kind = "mention"
     has_labels = True
-    question = "resolve pronouns"
+    action = "resolve pronouns"
     typical_labels = 3
 
     @property
@@ -37,5 +37,5 @@ class MentionHead(TaskHead):
         return batch["read_positions"].reshape(len(batch["read_positions"]), -1)
 
     def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
-        """[B, 3 P, I] -> [B, P, 5 I]."""
+        """The `mention_features` [B, P, 5 I] of the tokens [B, 3 P, I]."""
         return mention_features(tokens.reshape(len(tokens), -1, MENTIONS, tokens.shape[-1]))

@@ -1,7 +1,7 @@
-"""The outputs of a task head by the problem they solve: one label of several, any number of labels, or a value.
+"""The problems that a task head solves, after its logits: classification, multi-label classification and regression.
 
-`Outputs` says for each of them how labels are stored, the loss in training, how logits are read as predictions, and which
-constant predictions a model has to beat.
+For each of them `Outputs` defines the dtype and shape of labels, the training loss, the predictions from logits, and the constant
+predictions that are baselines.
 """
 
 from __future__ import annotations
@@ -13,41 +13,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, Bool, Float, Float64, Num, Shaped
 
 from bert_jax.corpus.files import JsonObject
 
-Array = jax.Array
 Label = str | float | tuple[str, ...]
-"""A prediction as a person reads it: a label, a value, or several labels."""
+"""A prediction in readable form: a label, a number, or several labels."""
 
 EXCLUDED = -1e9
-"""The logit of an answer that does not exist: a token of another sequence, a candidate that is not there."""
+"""The logit of an answer that does not exist: a token of another sequence, or a missing candidate."""
 
 
-TRIED = 10
-"""So many of the most frequent answers of a split are tried: a metric such as F1 of one class may be highest for a rarer one."""
+MOST_CONSTANTS = 10
+"""The number of the most frequent labels of a split that are tried as constant predictions; more than one, since a metric such
+as the F1 of one class may be higher for a rarer label."""
+
 
 class Outputs:
-    """One label of several, by the softmax of the logits: classification. The other problems override it."""
+    """Classification: one of several labels, by the softmax of the logits. The other problems are subclasses."""
 
     name: ClassVar[str] = "classification"
     """`TaskHead.problem`."""
     problem_type: ClassVar[str] = "single_label_classification"
-    """transformers' name of it."""
+    """The name of the problem in transformers' configurations."""
     dtype: ClassVar[type[np.generic]] = np.int32
-    """Of a label in a batch."""
+    """The dtype of the labels in a batch."""
     takes_class_weights: ClassVar[bool] = True
     takes_smoothing: ClassVar[bool] = True
     has_accuracy: ClassVar[bool] = True
-    """Whether an answer is right or wrong, so that the share of right ones means something."""
+    """Whether a prediction is either correct or wrong, so that accuracy is defined."""
 
     def label_shape(self, labels: int) -> tuple[int, ...]:
-        """The shape of one label in a batch, with `labels` labels to choose from."""
+        """The shape of one label in a batch, for a head with `labels` labels."""
         return ()
 
-    def loss(self, scores: Array, labels: Array, smoothing: float) -> Array:
-        """The cross-entropy of scores float32 [..., C] against labels int32 [...] -> float32 [...]; the share `smoothing` of the
-        target is spread over all answers that exist (Szegedy et al., arXiv:1512.00567, section 7)."""
+    def loss(
+        self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"], smoothing: float
+    ) -> Float[Array, "*shape"]:
+        """The cross-entropy of float32 scores [..., C] against int32 labels [...].
+
+        The fraction `smoothing` of the target is spread over all existing answers (Szegedy et al., arXiv:1512.00567, section 7).
+        """
         log_p = jax.nn.log_softmax(scores, axis=-1)
         loss = -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
         if smoothing:
@@ -56,40 +62,42 @@ class Outputs:
             loss = (1 - smoothing) * loss + smoothing * uniform
         return loss
 
-    def soft_loss(self, scores: Array, teacher_scores: Array, temperature: float) -> Array:
-        """KL(teacher || student) of the softened probabilities times temperature squared (Hinton et al., arXiv:1503.02531),
-        from float32 [..., C] each -> float32 [...]."""
-        return _divergence(teacher_scores, scores, temperature)
+    def soft_loss(
+        self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
+    ) -> Float[Array, "*shape"]:
+        """KL(teacher || student) of the probabilities softened by `temperature`, times its square (Hinton et al.,
+        arXiv:1503.02531)."""
+        return _kl_divergence(teacher_scores, scores, temperature)
 
-    def correct(self, scores: Array, labels: Array) -> Array:
-        """1 where the highest score float32 [..., C] is that of the label [...], else 0: float32 [...]."""
+    def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """1 where the highest of the C scores is that of the label, otherwise 0; float32."""
         return (scores.argmax(-1) == labels).astype(jnp.float32)
 
-    def predictions(self, logits: np.ndarray) -> np.ndarray:
-        """Logits float64 [N, C] as labels: int64 [N] here, bool [N, C] of several labels, float64 [N] of a value."""
+    def predictions(self, logits: Float[np.ndarray, "E C"]) -> Shaped[np.ndarray, "E ..."]:
+        """The predicted labels: int64 [E]; bool [E, C] of multi-label classification; float [E] of regression."""
         return logits.argmax(-1)
 
-    def probabilities(self, logits: np.ndarray) -> np.ndarray | None:
-        """The probability of each label, float64 [..., C], from logits; None for a value."""
+    def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
+        """The probability of each label, float64; None for a regression."""
         return softmax(logits)
 
-    def named(self, prediction: np.ndarray, names: Sequence[str]) -> Label:
-        """One of `predictions` with the `names` of the labels."""
+    def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
+        """One of the `predictions` as the name of its label; `names` are the labels by id."""
         return names[int(prediction)]
 
-    def answer(self, logits: np.ndarray, names: Sequence[str]) -> JsonObject:
-        """What `predict` says of logits [C]: the likeliest of the labels `names`, its probability, and that of each."""
+    def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
+        """The JSON answer of `predict`: the likeliest of the labels `names`, its probability, and those of all labels."""
         p = softmax(logits)
         best = int(p.argmax())
         return {"label": names[best], "probability": float(p[best]), "probabilities": _by_name(names, p)}
 
-    def constants(self, labels: np.ndarray) -> Sequence[np.ndarray]:
-        """Single predictions for all of `labels` (as `predictions` has them) that may score high, the most frequent first."""
-        return list(by_frequency(labels)[:TRIED])
+    def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
+        """The candidates for the best constant prediction on `labels`, in the form of `predictions`: the most frequent first."""
+        return by_frequency(labels)[:MOST_CONSTANTS]
 
 
-class SeveralLabels(Outputs):
-    """Any number of the labels, each by the sigmoid of its logit: multi-label classification."""
+class MultiLabel(Outputs):
+    """Multi-label classification: any number of the labels, each by the sigmoid of its logit."""
 
     name = "multi_label"
     problem_type = "multi_label_classification"
@@ -97,118 +105,126 @@ class SeveralLabels(Outputs):
     takes_class_weights = False
 
     def label_shape(self, labels: int) -> tuple[int, ...]:
-        """[C], 1 for each label that applies."""
+        """[C]: 1 for each label that applies, otherwise 0."""
         return (labels,)
 
-    def loss(self, scores: Array, labels: Array, smoothing: float) -> Array:
-        """The mean binary cross-entropy over the labels: scores and labels float32 [..., C] -> float32 [...]."""
+    def loss(
+        self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape C"], smoothing: float
+    ) -> Float[Array, "*shape"]:
+        """The binary cross-entropy of float32 scores against float32 labels, both [..., C], averaged over the C labels."""
         return optax.sigmoid_binary_cross_entropy(scores, labels * (1 - smoothing) + smoothing / 2).mean(-1)
 
-    def soft_loss(self, scores: Array, teacher_scores: Array, temperature: float) -> Array:
-        """The mean over the labels of KL(teacher || student) of "applies" and "does not apply"."""
-        theirs, own = (jnp.stack([x, jnp.zeros_like(x)], -1) for x in (teacher_scores, scores))
-        return _divergence(theirs, own, temperature).mean(-1)
+    def soft_loss(
+        self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
+    ) -> Float[Array, "*shape"]:
+        """KL(teacher || student) of the two outcomes "applies" and "does not apply", averaged over the C labels."""
+        teacher, student = (jnp.stack([x, jnp.zeros_like(x)], -1) for x in (teacher_scores, scores))
+        return _kl_divergence(teacher, student, temperature).mean(-1)
 
-    def correct(self, scores: Array, labels: Array) -> Array:
-        """1 where all labels are right."""
+    def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape C"]) -> Float[Array, "*shape"]:
+        """1 where all C labels are predicted correctly, otherwise 0."""
         return ((scores > 0) == (labels > 0.5)).all(-1).astype(jnp.float32)
 
-    def predictions(self, logits: np.ndarray) -> np.ndarray:
-        """Whether each label applies, bool [N, C]."""
+    def predictions(self, logits: Float[np.ndarray, "E C"]) -> Bool[np.ndarray, "E C"]:
+        """True for the labels whose probability is at least 0.5."""
         return logits >= 0
 
-    def probabilities(self, logits: np.ndarray) -> np.ndarray | None:
+    def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
         """The sigmoid of each logit, in float64."""
         return _sigmoid(logits)
 
-    def named(self, prediction: np.ndarray, names: Sequence[str]) -> Label:
-        """The names of the labels that apply."""
-        return tuple(name for name, applies in zip(names, prediction, strict=True) if applies)
+    def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
+        """The names of the predicted labels."""
+        return tuple(name for name, applies in zip(names, np.asarray(prediction), strict=True) if applies)
 
-    def answer(self, logits: np.ndarray, names: Sequence[str]) -> JsonObject:
-        """The labels whose probability is at least 0.5, and the probability of each."""
+    def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
+        """The labels whose probability is at least 0.5, and the probability of each label."""
         probabilities = _by_name(names, _sigmoid(logits))
         return {"labels": [name for name, p in probabilities.items() if p >= 0.5], "probabilities": probabilities}
 
-    def constants(self, labels: np.ndarray) -> Sequence[np.ndarray]:
-        """The most frequent sets of labels, and the set with the highest micro F1."""
-        return [*super().constants(labels), best_set(labels)]
+    def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
+        """The most frequent sets of labels, then the set with the highest micro F1."""
+        return np.concatenate([super().constants(labels), best_label_set(labels)[np.newaxis]])
 
 
-class Value(Outputs):
-    """A number, the first logit itself: regression."""
+class Regression(Outputs):
+    """Regression: the prediction is the first logit."""
 
     name = "regression"
     problem_type = "regression"
     dtype = np.float32
     takes_class_weights = takes_smoothing = has_accuracy = False
 
-    def loss(self, scores: Array, labels: Array, smoothing: float) -> Array:
-        """The squared error: scores float32 [..., 1], labels float32 [...] -> float32 [...]."""
+    def loss(
+        self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"], smoothing: float
+    ) -> Float[Array, "*shape"]:
+        """The squared error of float32 scores [..., 1] against float32 labels [...]."""
         return jnp.square(scores[..., 0] - labels)
 
-    def soft_loss(self, scores: Array, teacher_scores: Array, temperature: float) -> Array:
-        """The squared difference from the teacher's value."""
+    def soft_loss(
+        self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
+    ) -> Float[Array, "*shape"]:
+        """The squared difference from the teacher's prediction."""
         return jnp.square(scores[..., 0] - teacher_scores[..., 0])
 
-    def correct(self, scores: Array, labels: Array) -> Array:
-        """0: no value is right or wrong."""
+    def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """0: accuracy is not defined for a regression."""
         return jnp.zeros(labels.shape, jnp.float32)
 
-    def predictions(self, logits: np.ndarray) -> np.ndarray:
-        """The values, float64 [N]."""
+    def predictions(self, logits: Float[np.ndarray, "E C"]) -> Float[np.ndarray, " E"]:
+        """The first logit of each example."""
         return logits[:, 0]
 
-    def probabilities(self, logits: np.ndarray) -> np.ndarray | None:
+    def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
         """None."""
         return None
 
-    def named(self, prediction: np.ndarray, names: Sequence[str]) -> Label:
-        """The value."""
+    def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
+        """The prediction as a float."""
         return float(prediction)
 
-    def answer(self, logits: np.ndarray, names: Sequence[str]) -> JsonObject:
-        """The value, or of a head with several outputs their values by name."""
+    def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
+        """The prediction; of a head with several outputs the value of each by name."""
         values = _by_name(names, logits)
         return {"value": float(logits[0])} if len(values) == 1 else {"values": values}
 
-    def constants(self, labels: np.ndarray) -> Sequence[np.ndarray]:
-        """The mean."""
-        return [labels.mean(dtype=np.float64)]
+    def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
+        """The mean of `labels`."""
+        return labels.mean(dtype=np.float64, keepdims=True)
 
 
-OUTPUTS: Mapping[str, Outputs] = {outputs.name: outputs for outputs in (Outputs(), Value(), SeveralLabels())}
-"""By `TaskHead.problem`."""
+OUTPUTS: Mapping[str, Outputs] = {outputs.name: outputs for outputs in (Outputs(), Regression(), MultiLabel())}
+"""`Outputs` by `TaskHead.problem`."""
 PROBLEMS = tuple(OUTPUTS)
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, in float64; nan where a logit is nan or positive infinity."""
+def softmax(logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"]:
+    """The softmax over the last axis, in float64; nan where a logit is nan or positive infinity."""
     with np.errstate(invalid="ignore"):
         weights = np.exp(np.float64(logits) - np.max(logits, axis=-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # the probability is then 0
-        return 1 / (1 + np.exp(-np.float64(logits)))
+def _sigmoid(logits: Float[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
+    with np.errstate(over="ignore"):  # exp overflows to infinity, and the probability is then 0
+        return np.asarray(1 / (1 + np.exp(-np.float64(logits))))
 
 
-def _by_name(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
+def _by_name(names: Sequence[str], values: Float[np.ndarray, " C"]) -> dict[str, float]:
     return {name: float(x) for name, x in zip(names, values, strict=True)}
 
 
-def by_frequency(labels: np.ndarray) -> np.ndarray:
-    """The distinct integers [n] of [N], or rows [n, C] of [N, C], the most frequent first, of equals the least. ValueError where
-    there is none."""
+def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
+    """The distinct labels of [E], or the distinct rows of [E, C]: the most frequent first, and of equally frequent ones the
+    smallest first. Raises ValueError if there are no labels."""
     if not len(labels):
         raise ValueError("no labels: none is the most frequent")
     values, counts = np.unique(labels, axis=0, return_counts=True)
     return values[np.argsort(-counts, kind="stable")]
 
 
-def best_set(labels: np.ndarray) -> np.ndarray:
-    """bool [C]: the set of labels that has the highest micro F1 when it is said of every row of `labels`, bool [N, C]."""
+def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
+    """The set of labels, bool [C], that has the highest micro F1 as the prediction for every row of the bool `labels`."""
     counts = labels.sum(0)
     order = np.argsort(-counts, kind="stable")
     sizes = np.arange(1, len(order) + 1)
@@ -218,6 +234,9 @@ def best_set(labels: np.ndarray) -> np.ndarray:
     return chosen
 
 
-def _divergence(teacher_scores: Array, scores: Array, temperature: float) -> Array:
-    theirs, own = (jax.nn.log_softmax(x / temperature, axis=-1) for x in (teacher_scores, scores))
-    return temperature**2 * (jnp.exp(theirs) * (theirs - own)).sum(-1)
+def _kl_divergence(
+    teacher_scores: Float[Array, "*shape C"], scores: Float[Array, "*shape C"], temperature: float
+) -> Float[Array, "*shape"]:
+    """KL(teacher || student) of the softened probabilities, times the square of `temperature`."""
+    teacher, student = (jax.nn.log_softmax(x / temperature, axis=-1) for x in (teacher_scores, scores))
+    return temperature**2 * (jnp.exp(teacher) * (teacher - student)).sum(-1)

@@ -1,4 +1,4 @@
-"""Every kind of task head by its name."""
+"""The kinds of task heads by name."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ HEADS: Mapping[str, type[TaskHead]] = {
     head.kind: head for head in (SequenceHead, TokenHead, SpanHead, ChoiceHead, MentionHead)
 }
 HEAD_PARTS = tuple(f"{kind}_head" for kind in HEADS)
-"""Their branches of the parameter tree (`TaskHead.part`)."""
+"""The branches of the parameter tree that are task heads (`TaskHead.part`)."""
 
 
 def head_class(kind: str) -> type[TaskHead]:
-    """The class of the heads of this kind. Raises UserError for a kind that does not exist."""
+    """The class of a kind of head. Raises UserError for an unknown kind."""
     check_value("head.kind", kind, Annotated[str, OneOf(tuple(HEADS))])
     return HEADS[kind]
 
 
 def make_head(kind: str, **fields: Any) -> TaskHead:
-    """The head of this kind with these fields of `TaskHead`. Raises UserError for a kind that does not exist, and for fields that
-    do not go together."""
+    """A head of this kind with these fields of `TaskHead`. Raises UserError for an unknown kind, and for a combination of fields
+    that the kind does not support."""
     return head_class(kind)(**fields)

@@ -1,4 +1,4 @@
-"""The head of tasks with one answer for a text or a pair of texts (paper Figure 4a, b): a layer on the pooled [CLS]."""
+"""The head of text classification and regression (paper Figure 4a, b): a layer on the pooled [CLS] of a text or a pair."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bert_jax.model.layers import gather_positions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceHead(TaskHead):
-    """A label, several labels or a value for each text: logits [B, P, C]."""
+    """One label, several labels or a number for each text: logits [B, P, C]."""
 
     kind = "sequence"
     has_labels = True
     settings = ("problem", "pooling")
     reads_pairs = True
-    question = "classify"
+    action = "classify"
     architecture = "BertForSequenceClassification"
     module = "classifier"
     original_variable = "output_weights"  # run_classifier.py
@@ -28,20 +28,20 @@ class SequenceHead(TaskHead):
 
     @property
     def reads_pooler(self) -> bool:
-        """Whether its input is the pooled [CLS]."""
+        """Whether the input is the output of the pooler."""
         return self.pooling == "pooler"
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [B, P], of a regression float32, of several labels float32 [B, P, C]."""
+        """labels int32 [B, P]; float32 [B, P] of a regression, float32 [B, P, C] of multi-label classification."""
         return LabelLayout(shape=self.outputs.label_shape(len(self.labels)), dtype=self.outputs.dtype)
 
     def input_width(self, hidden_size: int) -> int:
-        """O, the width of what the layer itself reads."""
+        """O, the width of the input of the layer."""
         return self.token_width(hidden_size) * (1 if self.reads_pooler else 3)
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """What the layer reads from the features of all tokens."""
+        """The input of the layer, from the features of all tokens: the pooled [CLS], or `concat_pooling`."""
         if self.reads_pooler:
             return super().inputs(tokens, batch, pooler)
         return concat_pooling(tokens, gather_positions(tokens, batch["cls_positions"]), batch["sequence_ids"])

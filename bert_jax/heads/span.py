@@ -1,4 +1,4 @@
-"""The head of tasks whose answer is a span of a context (paper Figure 4c): a start and an end logit for every token."""
+"""The head of extractive question answering (paper Figure 4c): a start and an end logit for every token."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ class SpanHead(TaskHead):
     kind = "span"
     per_token = True
     has_dropout = False  # run_squad.py, and transformers, have none
-    question = "answer questions"
+    action = "answer questions"
     architecture = "BertForQuestionAnswering"
     module = "qa_outputs"
     original_variable = "cls/squad/output_weights"  # run_squad.py
 
     @property
     def num_outputs(self) -> int:
-        """C, the outputs of the layer: start and end."""
+        """C = 2: start and end."""
         return 2
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [B, P, 2], columns of the row."""
-        return LabelLayout(shape=(2,), are_columns=True, logits_per_token=True)
+        """labels int32 [B, P, 2]: the positions in the row of the first and the last token of the answer."""
+        return LabelLayout(shape=(2,), are_positions=True, logits_per_token=True)
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """[B, L, 2] -> [B, P, 2, L], EXCLUDED at the tokens of other sequences."""
+        """The logits [B, L, 2] as [B, P, 2, L]; EXCLUDED at the tokens of other sequences."""
         slots = jnp.arange(1, batch["label_weights"].shape[1] + 1, dtype=jnp.int32)
         own = batch["sequence_ids"][:, None, :] == slots[None, :, None]  # [B, P, L]
         return jnp.where(own[:, :, None, :], logits.swapaxes(1, 2)[:, None], EXCLUDED)
 
     def loss(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."], smoothing: float) -> Float[Array, "B ..."]:
-        """The mean of start and end, [B, P]."""
+        """The mean of the losses of start and end, [B, P]."""
         return super().loss(scores, labels, smoothing).mean(-1)
 
     def soft_loss(
         self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float
     ) -> Float[Array, "B ..."]:
-        """The mean of start and end, [B, P]."""
+        """The mean of the distillation losses of start and end, [B, P]."""
         return super().soft_loss(scores, teacher_scores, temperature).mean(-1)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
-        """1 where start and end are right, [B, P]."""
+        """1 where both start and end are correct, [B, P]."""
         return super().correct(scores, labels).min(-1)

@@ -1,4 +1,4 @@
-"""The head of tagging tasks (paper Figure 4d): a layer on every token."""
+"""The head of token classification (paper Figure 4d): a layer on every token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TokenHead(TaskHead):
     has_labels = True
     settings = ("lstm",)
     per_token = True
-    question = "tag words"
+    action = "tag words"
     architecture = "BertForTokenClassification"
     module = "classifier"
     typical_labels = 9
@@ -29,5 +29,5 @@ class TokenHead(TaskHead):
         return LabelLayout(per_token=True, logits_per_token=True)
 
     def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
-        """The sequences of every row, [R]: each is a feature, and they are numbered from 1."""
+        """The number of sequences in each row, [B]: each sequence is a feature, and their ids start at 1."""
         return batch["sequence_ids"].max(axis=1)

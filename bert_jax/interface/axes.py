@@ -15,7 +15,7 @@ AXES = {
     "M": "predicted positions of a row (masked language modelling)",
     "P": "packed sequences of a row: examples in pretraining, or the sequences of its features in a labelled task",
     "U": "features of a row in a labelled task: inputs of the model, one or more per example",
-    "E": "examples of an epoch, or of a block of an epoch",
+    "E": "examples of an epoch, of a block of an epoch, or of a split of a labelled task",
     # the model
     "D": "model width; in a kernel the total width of its heads, padded to whole tiles",
     "H": "attention heads",

@@ -28,8 +28,8 @@ from bert_jax.corpus.files import Json, JsonObject, read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from bert_jax.corpus.tokenizer import MODEL_FILES, VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
+from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
-from bert_jax.heads.labelling import initial_label_parameters
 from bert_jax.heads.registry import HEAD_PARTS
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import replaced_when_complete

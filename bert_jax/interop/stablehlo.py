@@ -26,8 +26,8 @@ from jax import export
 from bert_jax import __version__
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.errors import UserError, nearest
-from bert_jax.heads.labelling import INPUTS as ROW
-from bert_jax.heads.labelling import BertForLabels
+from bert_jax.heads.bert_with_head import INPUTS as ROW
+from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import FILES as MODEL_DIRECTORY
 from bert_jax.interop.huggingface import OURS, Model
@@ -143,7 +143,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
         module = BertForPreTraining(config)
     if function == "labels":
         assert model.head is not None
-        module = BertForLabels(config, model.head)
+        module = BertWithHead(config, model.head)
 
     def answers(bert: Any, input_ids: Array, attention_mask: Array, token_type_ids: Array) -> dict[str, Array]:
         positions = jax.lax.broadcasted_iota(jnp.int32, input_ids.shape, 1)

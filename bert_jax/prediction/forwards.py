@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
+from bert_jax.heads.bert_with_head import INPUTS, BertWithHead
 from bert_jax.heads.head import TaskHead
-from bert_jax.heads.labelling import INPUTS, BertForLabels
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining
@@ -106,7 +106,7 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
     an item's n places has its answer.
     """
 
-    def read(model: BertForLabels, batch: Batch) -> Float[Array, " ..."]:
+    def read(model: BertWithHead, batch: Batch) -> Float[Array, " ..."]:
         ids = batch["sequence_ids"]
         tokens = model.features(*model.encode(*(batch[name] for name in INPUTS)), ids)
         if head.per_token:
@@ -116,7 +116,7 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
             where["read_positions"] = jnp.stack([jnp.roll(batch["places"], -n) for n in range(count)], axis=-1)[None]
         return model.answer(_flat(tokens), where)[0]
 
-    logits: Any = BertForLabels(config, head).apply({"params": params}, batch, method=read)
+    logits: Any = BertWithHead(config, head).apply({"params": params}, batch, method=read)
     return logits
 
 

@@ -32,11 +32,11 @@ Kind = TypeVar("Kind", bound=TaskHead)
 
 def head_of(engine: Engine, kind: type[Kind]) -> Kind:
     """The model's task head, which has to be of this `kind`, and trained."""
-    engine.require(f"{kind.kind}_head", kind.question)
+    engine.require(f"{kind.kind}_head", kind.action)
     head = engine.model.head
     assert isinstance(head, kind)
     if head.reads_pooler:
-        engine.require("pooler", kind.question)
+        engine.require("pooler", kind.action)
     return head
 
 

@@ -16,8 +16,8 @@ from jaxtyping import PyTree
 from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Feature
+from bert_jax.heads.bert_with_head import BertWithHead, initial_label_parameters
 from bert_jax.heads.head import TaskHead
-from bert_jax.heads.labelling import BertForLabels, initial_label_parameters
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
@@ -113,7 +113,7 @@ def training_program(
         )
 
     def logits(params: PyTree[jax.Array], batch: Mapping[str, Array]) -> Array:
-        outputs: Any = BertForLabels(config, head).apply({"params": params}, batch)
+        outputs: Any = BertWithHead(config, head).apply({"params": params}, batch)
         return outputs["logits"]
 
     rows, whole = NamedSharding(mesh, BATCH), NamedSharding(mesh, PartitionSpec())
@@ -180,7 +180,7 @@ def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_la
 
     @functools.partial(jax.jit, in_shardings=(whole, rows), out_shardings=rows)
     def say(params: PyTree[jax.Array], batch: dict[str, Array]) -> dict[str, Array]:
-        outputs: Any = BertForLabels(config, head).apply({"params": params}, batch)
+        outputs: Any = BertWithHead(config, head).apply({"params": params}, batch)
         said = {"teacher_logits": outputs["logits"]}
         return said | ({"teacher_hidden_states": outputs["hidden_states"][layers].swapaxes(0, 1)} if compares else {})
 

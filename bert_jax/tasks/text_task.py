@@ -174,7 +174,7 @@ class TextTask:
 
     def _shown(self, prediction: np.ndarray) -> Label:
         """A prediction in the form of `TextExample.label`."""
-        return self.head.outputs.named(prediction, self.head.labels)
+        return self.head.outputs.decode(prediction, self.head.labels)
 
 
 def _text(label: Label | None) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.examples.labelled import Feature
-from bert_jax.heads.outputs import TRIED
+from bert_jax.heads.outputs import MOST_CONSTANTS
 from bert_jax.heads.token import TokenHead
 from bert_jax.interface.words import counted
 from bert_jax.tasks import catalogue
@@ -157,7 +157,7 @@ class TokenTask:
             return repr(label), self._scored(split, [[label] * len(example.words) for example in examples])
 
         here = Counter(label for example in examples for label in self._in_scheme(example))
-        others = sorted(here, key=lambda label: (-here[label], label))[:TRIED]
+        others = sorted(here, key=lambda label: (-here[label], label))[:MOST_CONSTANTS]
         same = constant_baseline(self.metric, split, constant(usual), map(constant, others))
         named = {"each word's most frequent label in training": own[self.metric]}
         return Baseline({**same.scores, **{f"word_{name}": score for name, score in own.items()}}, {**same.named, **named})

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.heads.head import TaskHead
-from bert_jax.heads.labelling import BertForLabels
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Seed
 from bert_jax.model.pretraining import INPUTS, BertForPreTraining
@@ -68,7 +68,7 @@ def label_objective(config: ModelConfig, head: TaskHead, settings: LabelLoss, fr
 
     def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
         held = {part: jax.lax.stop_gradient(tree) if part in frozen else tree for part, tree in params.items()}
-        model, variables = BertForLabels(config, head), {"params": held}
+        model, variables = BertWithHead(config, head), {"params": held}
         if "teacher_hidden_states" not in batch:
             return label_loss_sums(cast(Array, model.apply(variables, batch, seed, method="logits")), batch, head, settings)
         outputs = cast(dict[str, Array], model.apply(variables, batch, seed))

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.heads.labelling import INPUTS, BertForLabels
+from bert_jax.heads.bert_with_head import INPUTS, BertWithHead
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.pretraining import BertForPreTraining
 
@@ -19,7 +19,7 @@ def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndar
     first = np.zeros((rows, 1), np.int32)
     inputs = (batch["input_ids"], batch["token_type_ids"], columns, batch["attention_mask"])
     if model.head:
-        module = BertForLabels(model.config, model.head)
+        module = BertWithHead(model.config, model.head)
         row = dict(zip(INPUTS, inputs, strict=True)) | {"cls_positions": first}
         logits = jax.jit(lambda params: module.apply({"params": params}, row)["logits"])(model.params)
         match model.head.kind:

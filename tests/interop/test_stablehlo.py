@@ -13,8 +13,8 @@ import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.heads.bert_with_head import INPUTS, BertWithHead
 from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.labelling import INPUTS, BertForLabels
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.heads.token import TokenHead
@@ -71,7 +71,7 @@ def expected(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, Any]:
     columns = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
     first = np.zeros((len(ids), 1), np.int32)
     if model.head:
-        bert = BertForLabels(model.config, model.head)
+        bert = BertWithHead(model.config, model.head)
         batch = dict(zip(INPUTS, (ids, types, columns, mask), strict=True)) | {"cls_positions": first}
         logits = bert.apply({"params": model.params}, batch)["logits"]
         return {"logits": logits if model.head.per_token else logits[:, 0]}

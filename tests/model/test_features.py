@@ -14,8 +14,8 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.errors import UserError
+from bert_jax.heads.bert_with_head import BertWithHead, initial_label_parameters
 from bert_jax.heads.head import LAYERS, TaskHead
-from bert_jax.heads.labelling import BertForLabels, initial_label_parameters
 from bert_jax.heads.registry import head_class, make_head
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig
@@ -99,13 +99,13 @@ def hidden_states() -> np.ndarray:
     return np.random.default_rng(7).standard_normal((CONFIG.num_layers + 1, len(LENGTHS), ROW, 12), np.float32)
 
 
-def from_states(model: BertForLabels, states, batch):
+def from_states(model: BertWithHead, states, batch):
     return model.answer(model.features(states[-1], states, batch["sequence_ids"]), batch)
 
 
 @functools.cache
 def compiled(head: TaskHead, method=None):
-    return jax.jit(functools.partial(BertForLabels(CONFIG, head).apply, method=method))
+    return jax.jit(functools.partial(BertWithHead(CONFIG, head).apply, method=method))
 
 
 def logits_from_states(head: TaskHead, params: dict, states: np.ndarray, batch: dict) -> np.ndarray:
@@ -236,7 +236,7 @@ def test_a_new_mix_is_the_mean_of_its_layers(layers):
     head = head_of("token", layers=layers)
     fresh = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)[head.part]))(jax.random.key(0))
     states, batch = hidden_states(), layout()
-    mixed = BertForLabels(CONFIG, head).apply(
+    mixed = BertWithHead(CONFIG, head).apply(
         {"params": {head.part: fresh}}, states[-1], states, batch["sequence_ids"], method="features"
     )
     np.testing.assert_allclose(mixed, states[-fresh["mix"]["weights"].size :].mean(0), rtol=0, atol=ROUNDING)

@@ -18,7 +18,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Feature, row_shape
 from bert_jax.finetuning.sweep import sweep
-from bert_jax.heads.labelling import BertForLabels
+from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.programs.finetuning import label_loss, program_of, teaching, training_program
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
@@ -171,7 +171,7 @@ def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers
         found = with_states(to_device(batch, mesh, BATCH))
         assert jax.eval_shape(without, batch).keys() == batch.keys() | {"teacher_logits"}
     assert found.keys() == batch.keys() | {"teacher_logits", "teacher_hidden_states"}
-    wanted = jax.jit(BertForLabels(config, HEAD).apply)({"params": params}, batch)  # no seed, no dropout
+    wanted = jax.jit(BertWithHead(config, HEAD).apply)({"params": params}, batch)  # no seed, no dropout
     np.testing.assert_allclose(found["teacher_logits"], wanted["logits"], atol=1e-5)
     states = wanted["hidden_states"][np.array([0, 3])].swapaxes(0, 1)  # the student has one layer
     np.testing.assert_allclose(found["teacher_hidden_states"], states, atol=1e-5)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.heads.outputs import best_set, by_frequency
+from bert_jax.heads.outputs import best_label_set, by_frequency
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.tasks.baselines import Baseline, constant_baseline
 from bert_jax.tasks.choice_task import ChoiceTask
@@ -103,7 +103,7 @@ def test_no_set_of_labels_said_of_every_text_beats_the_one_that_is_found():
             continue
         every = [np.array(said) for said in itertools.product([False, True], repeat=4)]
         best = max(micro_f1(np.broadcast_to(said, labels.shape), labels) for said in every)
-        assert micro_f1(np.broadcast_to(best_set(labels), labels.shape), labels) == pytest.approx(best)
+        assert micro_f1(np.broadcast_to(best_label_set(labels), labels.shape), labels) == pytest.approx(best)
 
 
 def test_the_most_frequent_comes_first_and_of_equals_the_least():

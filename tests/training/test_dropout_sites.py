@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.examples.labelled import RowShape, assemble_features
-from bert_jax.heads import labelling
+from bert_jax.heads import bert_with_head
 from bert_jax.model import attention, embeddings, residual_norm
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import Choice
@@ -45,7 +45,8 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
 
         monkeypatch.setattr(module, "dropout", dropout)
 
-    for module, site in ((embeddings, "embeddings"), (attention, "attention"), (residual_norm, "residual"), (labelling, "head")):
+    sites = {"embeddings": embeddings, "attention": attention, "residual": residual_norm, "head": bert_with_head}
+    for site, module in sites.items():
         watch(module, site)
     return seen
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.examples.labelled import assemble_features, feature_logits, pack_features, row_shape
-from bert_jax.heads.labelling import BertForLabels
+from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.training.label_losses import (
     LabelLoss,
     hidden_state_difference,
@@ -224,7 +224,7 @@ def differentiated(name: str):
     head, settings = VARIANTS[name], PLAIN
 
     def loss(params, batch):
-        logits = BertForLabels(CONFIG, head).apply({"params": params}, batch)["logits"]
+        logits = BertWithHead(CONFIG, head).apply({"params": params}, batch)["logits"]
         sums = label_loss_sums(logits, batch, head, settings)
         value = sums["loss"] / label_counts(batch, head, settings)["weight"]
         return value, (value, logits)

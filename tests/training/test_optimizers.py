@@ -15,7 +15,7 @@ import optax
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.heads.labelling import initial_label_parameters
+from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.token import TokenHead
 from bert_jax.interop.names import rows

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from bert_jax.heads.bert_with_head import BertWithHead, HeadLayers, initial_label_parameters
 from bert_jax.heads.head import TaskHead
-from bert_jax.heads.labelling import BertForLabels, LabelHead, initial_label_parameters
 from bert_jax.heads.registry import HEADS, make_head
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.interop.names import our_shapes
@@ -57,7 +57,7 @@ def inputs(rows: int = ROWS, length: int = LENGTH) -> dict[str, np.ndarray]:
 
 @functools.cache
 def compiled(config: ModelConfig, head: TaskHead):
-    return jax.jit(BertForLabels(config, head).apply)
+    return jax.jit(BertWithHead(config, head).apply)
 
 
 def outputs_of(config: ModelConfig, head: TaskHead, params: dict, batch: dict, seed: int | None = None) -> dict:
@@ -92,7 +92,7 @@ def either(request: pytest.FixtureRequest) -> TaskHead:
 )
 def test_a_head_answers_for_every_example_or_for_every_token(kind, shape):
     batch = inputs() | {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "read_positions": np.ones((ROWS, 2, 3), np.int32)}
-    model = BertForLabels(CONFIG, head_of(kind))
+    model = BertWithHead(CONFIG, head_of(kind))
     outputs = jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head_of(kind))}, batch))
     assert (outputs["logits"].shape, outputs["logits"].dtype) == (shape, jnp.float32)
     assert outputs["last"].shape == (ROWS, LENGTH, 12)
@@ -106,8 +106,8 @@ def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_
     batch = inputs() | {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "read_positions": positions}
     params = random_params(config, head)
     for seed in (None, jnp.uint32(7)):
-        whole = BertForLabels(config, head).apply({"params": params}, batch, seed)
-        few = BertForLabels(config, head).apply({"params": params}, batch, seed, method="logits")
+        whole = BertWithHead(config, head).apply({"params": params}, batch, seed)
+        few = BertWithHead(config, head).apply({"params": params}, batch, seed, method="logits")
         np.testing.assert_allclose(few, whole["logits"], rtol=1e-5, atol=1e-6)
 
 
@@ -150,7 +150,7 @@ def test_a_head_reads_only_what_its_kind_needs(head):
     del batch["read_positions" if head.kind != "mention" else "cls_positions"]
     if head.per_token:
         del batch["cls_positions"]
-    model = BertForLabels(CONFIG, head)
+    model = BertWithHead(CONFIG, head)
     assert jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head)}, batch))["logits"].dtype == jnp.float32
 
 
@@ -159,7 +159,7 @@ def test_gradients_reach_every_parameter_the_head_has(head):
     weights = np.random.default_rng(5).standard_normal((ROWS, LENGTH, 4), np.float32)
 
     def loss(params):
-        logits = BertForLabels(config, head).apply({"params": params}, inputs())["logits"]
+        logits = BertWithHead(config, head).apply({"params": params}, inputs())["logits"]
         return (logits * weights[:, : logits.shape[1], : logits.shape[2]]).sum()
 
     gradients = flatten_dict(jax.jit(jax.grad(loss))(random_params(config, head)), sep="/")
@@ -203,14 +203,14 @@ def test_the_heads_own_dropout_follows_from_the_steps_seed():
 )
 def test_the_heads_own_dropout_counts_before_the_models(kind, hidden, own, drops):
     config, head = dataclasses.replace(CONFIG, hidden_dropout=hidden), head_of(kind, dropout=own)
-    layer, x = LabelHead(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
+    layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
     params = layer.init(jax.random.key(0), x, None)
     assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops
 
 
 def test_the_head_drops_what_it_should_and_scales_the_rest():
     """With a kernel of ones and inputs of one, an output is the number of inputs that were kept, twice."""
-    layer = LabelHead(CONFIG, head_of("span", dropout=0.5))
+    layer = HeadLayers(CONFIG, head_of("span", dropout=0.5))
     params = {"dense": {"kernel": np.ones((12, 2), np.float32), "bias": np.zeros(2, np.float32)}}
     sums = np.asarray(layer.apply({"params": params}, np.ones((20, 30, 12), np.float32), jnp.uint32(1)))[..., 0].ravel()
     assert set(np.unique(sums.round(4))) <= {2.0 * kept for kept in range(13)}

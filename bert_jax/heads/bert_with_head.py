@@ -1,4 +1,4 @@
-"""BERT with what a labelled task adds (paper sections 4 and 5.3, Figure 4)."""
+"""BERT with a task head (paper sections 4 and 5.3, Figure 4)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from bert_jax.model.layers import Dense, Seed, dropout, hash_word
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 HEAD_SEED = np.uint32(0x68656164)
+""""head" in ASCII; combined with the seed of the step, so that the head's dropout mask differs from those of the encoder."""
 
 
-class LabelHead(nn.Module):
-    """The one layer of a labelled task, whose logits are float32, and what `TaskHead` sets before it.
+class HeadLayers(nn.Module):
+    """The layers of a task head: the mix of hidden states and the LSTM if `head` has them, then dropout and a dense layer.
 
-    Raises UserError for four layers to be read where there are fewer.
+    Logits are float32. Raises UserError if `head` reads four layers of a model that has fewer.
     """
 
     config: ModelConfig
     head: TaskHead
 
     def setup(self) -> None:
-        """Declares the layer, and the mix of layers and the LSTM where `head` asks for them."""
+        """Declares the dense layer, and the mix of hidden states and the LSTM if `head` has them."""
         c, head = self.config, self.head
         if head.layers.startswith("last_four") and c.num_layers < 4:
             raise UserError(f"head.layers={head.layers!r} needs 4 layers, and the model has {c.num_layers}; choose another")
@@ -44,7 +45,7 @@ class LabelHead(nn.Module):
     def features(
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], sequence_ids: Int[Array, "B L"]
     ) -> Float[Array, "B L I"]:
-        """The features of every token that the head reads, from the results of `encode`."""
+        """The features of every token, from the results of `encode`."""
         if mixed := self.head.mixed_layers(self.config.num_layers):
             x = self.mix(hidden_states[-mixed:])
         else:
@@ -52,14 +53,14 @@ class LabelHead(nn.Module):
         return self.lstm(x, sequence_ids) if self.head.lstm else x
 
     def __call__(self, x: Float[Array, "*shape I"], dropout_seed: Seed | None) -> Float[Array, "*shape C"]:
-        """The logits of `x` after dropout, float32."""
+        """The float32 logits of the layer's input `x`, with dropout if there is a seed."""
         usual = self.config.hidden_dropout if self.head.has_dropout else 0.0
         x = dropout(x.astype(jnp.float32), usual if self.head.dropout is None else self.head.dropout, dropout_seed)
         return self.dense(x)
 
 
-class BertForLabels(Bert):
-    """The encoder with a task head.
+class BertWithHead(Bert):
+    """BERT with a task head.
 
     Call with a batch of int32 arrays and, to train, a `dropout_seed` uint32 scalar:
 
@@ -68,22 +69,22 @@ class BertForLabels(Bert):
 
     Returns a dict:
 
-        logits float32 [B, P, C], or of a head that answers for every token [B, L, C]
+        logits float32 [B, P, C], or [B, L, C] of a head with logits per token
         last [B, L, D]        hidden_states [S, B, L, D]
 
-    The candidates of a choice are texts of their own: C is 1, and the caller lays them side by side. A slot without a text has
-    finite logits that mean nothing.
+    Each candidate of a choice is a text: C is 1, and `answer_scores` groups the candidates. A slot without a text has finite
+    logits without meaning.
     """
 
     head: TaskHead
 
     def setup(self) -> None:
-        """Declares the encoder and the head, under the name of its kind."""
+        """Declares the encoder, and the head under the name `part`."""
         super().setup()
-        setattr(self, self.head.part, LabelHead(self.config, self.head))
+        setattr(self, self.head.part, HeadLayers(self.config, self.head))
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """The logits of a batch, and the hidden states that they come from."""
+        """The logits and the hidden states of a batch."""
         ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
         last, hidden_states = self.encode(ids, types, positions, sequence_ids, dropout_seed)
         tokens = self.features(last, hidden_states, sequence_ids)
@@ -91,7 +92,7 @@ class BertForLabels(Bert):
         return {"logits": self.answer(tokens, batch, seed), "last": last, "hidden_states": hidden_states}
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Float[Array, "B _ C"]:
-        """The logits alone, as training wants them: the last layer is computed only where the head reads it."""
+        """The logits alone, for training: the last layer is computed only at the positions that the head reads."""
         if not self.head.reads_last_at_positions:
             return self(batch, dropout_seed)["logits"]
         ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
@@ -102,21 +103,20 @@ class BertForLabels(Bert):
     def features(
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], sequence_ids: Int[Array, "B L"]
     ) -> Float[Array, "B L I"]:
-        """The features of every token that the head reads, from the results of `encode`."""
+        """The features of every token, from the results of `encode`."""
         return getattr(self, self.head.part).features(last, hidden_states, sequence_ids)
 
     def answer(
         self, tokens: Float[Array, "B L I"], batch: Batch, dropout_seed: Seed | None = None
     ) -> Float[Array, "B _ C"]:
-        """The logits, from the features of tokens; of `batch` only the arrays that say where texts are, so that rows may also be
-        laid end to end as one."""
+        """The logits from the features of all tokens. Of `batch` only the positions and `sequence_ids` are read, so the rows may
+        also be concatenated to a single row."""
         return getattr(self, self.head.part)(self.head.inputs(tokens, batch, self.pooler), dropout_seed)
 
 
 def initial_label_parameters(config: ModelConfig, head: TaskHead, key: Key[Array, ""]) -> dict[str, Any]:
-    """Fresh float32 parameters, each boxed with its logical axis names; without a pooler if the head does not
-    read it."""
+    """Initial parameters, float32, each boxed with its logical axis names; without a pooler if the head does not read it."""
     ids = jnp.zeros((1, 1), jnp.int32)
     read_positions = jnp.zeros((1, 1, head.layout.read_positions), jnp.int32)
     batch = dict.fromkeys((*INPUTS, "cls_positions"), ids) | {"read_positions": read_positions}
-    return BertForLabels(config, head).init(key, batch)["params"]
+    return BertWithHead(config, head).init(key, batch)["params"]
