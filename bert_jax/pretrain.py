@@ -103,9 +103,9 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
         require_learned(last_step, int(state.skipped))
         if not run_log.scores:  # an earlier start was killed between its last checkpoint and its results
             run_log.scores = Phase(program, len(experiment.phases) - 1, corpora, run).evaluate(state.params)
+            run_log.draw()
         params = on_host(state.params, mesh)
     if run.is_first:
-        run_log.draw()
         found = results(program, state, run_log.scores, corpora, time.monotonic() - started)
         found["failed_saves_since_last_start"] = checkpoints.failures
         export_trained(run.workdir, trained_model(program, params, corpora), {"step": last_step}, found)
