@@ -19,14 +19,18 @@ from bert_jax.training.steps import TrainState
 def results(
     program: PretrainingProgram, state: TrainState, scores: Mapping[str, float], corpora: Corpora, seconds: float
 ) -> JsonObject:
-    """The content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start."""
+    """The content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start.
+
+    `times_unigram_accuracy` is None where the baseline's accuracy is 0: few held-out rows may lack the most frequent token.
+    """
     experiment, mesh = program.experiment, program.mesh
+    baseline = scores["unigram_accuracy"]
     return {
         "steps": int(state.step),
         "skipped_steps": int(state.skipped),
         "parameters": count_parameters(experiment.model, heads=True, next_sentence=experiment.next_sentence),
         "heldout": scores,
-        "times_unigram_accuracy": scores["mlm_accuracy"] / scores["unigram_accuracy"],
+        "times_unigram_accuracy": scores["mlm_accuracy"] / baseline if baseline else None,
         "vocabulary_sha256": corpora.train.vocabulary.sha256,
         "seconds_since_last_start": round(seconds, 1),
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
