@@ -259,7 +259,7 @@ def part_of(name: str, expected: Mapping[str, Row]) -> str:
     return next((f"{kind}_head" for kind, head in HEADS.items() if head.module == module), "")
 
 
-def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool = True) -> dict[str, np.ndarray]:
+def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool) -> dict[str, np.ndarray]:
     """Renames tensors to the names of `BertForPreTraining`: replaces old suffixes, adds the prefix to a plain encoder, drops
     copies of tied tensors.
 

@@ -148,6 +148,22 @@ def test_the_roofline_is_the_longer_of_compute_and_memory():
     assert utilisation(197e12, 2.0, V5E) == 0.5
 
 
+def test_a_fusion_reads_each_operand_whole_or_the_slice_of_it_and_writes_its_result():
+    inside = """%fused (p: f32[1024,1024], q: f32[1024,1024]) -> f32[64,1024] {
+  %p = f32[1024,1024]{1,0:T(8,128)} parameter(0)
+  %q = f32[1024,1024]{1,0:T(8,128)} parameter(1)
+  %s = f32[64,1024]{1,0:T(8,128)} slice(%p), slice={[0:64], [0:1024]}
+  %t = f32[64,1024]{1,0:T(8,128)} reduce-window(%q), window={size=16x1 stride=16x1}, to_apply=%region
+  ROOT %u = f32[64,1024]{1,0:T(8,128)} add(%s, %t)
+}
+"""
+    other = "%b = f32[1024,1024]{1,0:T(8,128)} parameter(1)"
+    call = "ROOT %f = f32[64,1024]{1,0:T(8,128)} fusion(%a, %b), kind=kLoop, calls=%fused, "
+    call += 'backend_config={"window_config":{"estimated_cycles":"1"}}'
+    part, whole = 2**18, 2**22
+    assert estimated(program(A, other, call, called=inside)).bytes == part + whole + part
+
+
 def test_the_peak_of_memory_counts_what_is_alive_and_reuses_what_is_not():
     def made(name: str, of: str, where: str) -> str:
         return f'%{name} = f32[1024,1024]{{1,0:T(8,128)}} negate(%{of}), metadata={{op_name="jit(step)/{where}/neg"}}'

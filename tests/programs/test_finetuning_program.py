@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Feature, row_shape
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.heads.bert_with_head import BertWithHead
+from bert_jax.heads.registry import make_head
 from bert_jax.programs.finetuning import label_loss, program_of, teaching, training_program
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
@@ -149,6 +150,16 @@ def test_class_weights_that_are_given_are_taken():
 def test_class_weights_that_do_not_fit_are_refused(kind, weights, says):
     with pytest.raises(UserError, match=says):
         label_loss(experiment(training={"class_weights": weights}), task_of(kind), random_features(kind, 3))
+
+
+def test_a_regression_takes_neither_class_weights_nor_label_smoothing():
+    task: Any = types.SimpleNamespace(name="glue/tiny", head=make_head("sequence", labels=("score",), problem="regression"))
+    features = random_features("regression", 3)
+    with pytest.raises(UserError, match="class_weights is for tasks that choose one of several labels"):
+        label_loss(experiment(training={"class_weights": [1]}), task, features)
+    with pytest.raises(UserError, match="label_smoothing is for classification, and glue/tiny is a regression; set it to 0"):
+        label_loss(experiment(training={"label_smoothing": 0.1}), task, features)
+    assert label_loss(experiment(training={"label_smoothing": 0.1}), task_of("multi_label"), features).label_smoothing == 0.1
 
 
 # ----------------------------------------------------------------------------------------------------------------- the teacher

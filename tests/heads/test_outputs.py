@@ -1,0 +1,24 @@
+"""The answers of task heads, from their logits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bert_jax.heads.outputs import OUTPUTS
+
+
+def test_a_regression_answers_a_number_and_with_several_outputs_the_value_of_each_by_name():
+    answer = OUTPUTS["regression"].answer
+    assert answer(np.float32([1.5]), ("score",)) == {"value": 1.5}
+    assert answer(np.float32([1.5, -2.0]), ("a", "b")) == {"values": {"a": 1.5, "b": -2.0}}
+
+
+def test_a_classification_answers_the_label_of_the_largest_logit_and_every_probability():
+    found = OUTPUTS["classification"].answer(np.log(np.float32([0.2, 0.7, 0.1])), ("a", "b", "c"))
+    assert found["label"] == "b"
+    np.testing.assert_allclose(list(found["probabilities"].values()), [0.2, 0.7, 0.1], rtol=1e-6)
+
+
+def test_several_labels_are_those_of_at_least_one_half():
+    found = OUTPUTS["multi_label"].answer(np.float32([0.0, -0.1, 2.0]), ("a", "b", "c"))
+    assert found["labels"] == ["a", "c"]
