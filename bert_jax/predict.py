@@ -130,24 +130,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     question = verb.question(**{option: value for option, value in vars(flags).items() if option in options})
     check_output(name, flags)
     vectors = bool(flags.output) and flags.output.lower().endswith(".npy")
-    for_people = not flags.json and not flags.output
-    of_blank = getattr(question, "of_blank_line", None)
-    records = read_records(flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=of_blank is not None)
+    as_text = not flags.json and not flags.output
+    blank = getattr(question, "blank_answer", None)
+    records = read_records(flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=blank is not None)
 
     def answer(some: list[Record]) -> list[JsonObject | str]:
         replies = iter(ask_each(engine, question, [record.values for record in some if not record.blank]))
-        return [shown(of_blank() if of_blank and record.blank else next(replies)) for record in some]
+        return [shown(blank() if blank and record.blank else next(replies)) for record in some]
 
     def shown(reply: Any) -> JsonObject | str:
         if isinstance(reply, UserError):
             return str(reply)
-        return {"reply": reply} if for_people else reply if vectors else question.as_json(reply)
+        return {"reply": reply} if as_text else reply if vectors else question.as_json(reply)
 
     def text(reply: JsonObject) -> str:
-        return question.for_people(reply["reply"])
+        return question.as_text(reply["reply"])
 
     # opened before the model is loaded, so that errors of --input and --output are reported at once
-    writer = VectorWriter(flags.output, records) if vectors else Writer(flags.output, text if for_people else None, records)
+    writer = VectorWriter(flags.output, records) if vectors else Writer(flags.output, text if as_text else None, records)
     enable_compilation_cache()
     engine = Engine.load(flags.model)
     question.check(engine)
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(AS_TWO_TEXTS, file=sys.stderr)
     check_not_the_model(flags.output, engine)
     with writer:
-        answer_records(records, engine.window, answer, writer)
+        answer_records(records, engine.group_size, answer, writer)
     return writer.status
 
 

@@ -184,7 +184,7 @@ def test_help_lists_the_verbs(capsys):
         (["fill-mask", "--model=M", "--output=x.npy", "[MASK]"], "only `embed` of whole texts"),
         (["embed", "--model=M", "--output=nowhere/x.npy", "x"], "there is no directory nowhere; make it first"),
         (["embed", "--model=M", "--layers", "-1,-2", "x"], "write --flag=VALUE, with the sign"),
-        (["embed", "--model=M", "--pooling=pooler", "--layers=0", "x"], "the pooler reads the last layer"),
+        (["embed", "--model=M", "--pooling=pooler", "--layers=0", "x"], "pooler reads the last layer only"),
         (["fill-mask", "--model=nowhere", "[MASK]"], "there is no nowhere"),
         (["fill-mask", "--model=.", "[MASK]"], "config.json and model.safetensors missing"),
         (["fill-mask", "--model=M", "--input=nofile"], r"--input=nofile \(looked for in .*\) cannot be read: No such file"),

@@ -132,9 +132,9 @@ class TaskHead:
         return bool(self.architecture) and (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
 
     @property
-    def results_per(self) -> Literal["text", "place", "token"]:
-        """The unit with logits of its own in `prediction/engine.py`: token, place (a group of `read_positions`) or text."""
-        return "token" if self.per_token else "place" if self.layout.read_positions else "text"
+    def results_per(self) -> Literal["text", "position", "token"]:
+        """The unit with logits of its own in `prediction/engine.py`: token, position (a group of `read_positions`) or text."""
+        return "token" if self.per_token else "position" if self.layout.read_positions else "text"
 
     def mixed_layers(self, num_layers: int) -> int:
         """The number of hidden states that are averaged with trained weights; 0 for other values of `layers`."""

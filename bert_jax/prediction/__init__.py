@@ -1,18 +1,18 @@
-"""Texts to answers: what a trained model predicts.
+"""The predictions of a trained model for texts.
 
 In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks, embeddings, in the order of the input.
 
-    streams.py     records from arguments, files or standard input
-    questions.py   texts -> items, and how a bad text fails alone
+    streams.py     reads records from arguments, files or standard input
+    questions.py   texts -> tokenised items; a bad text is an error of its own and does not stop the others
     packing.py     items -> packed batches of few shapes
-    forwards.py    the compiled functions
+    forwards.py    the jitted forward passes
     engine.py      Engine: runs items through a compiled function on all devices
     language.py    fill-mask, next-sentence, score
     labels.py      classify, tag, answer, choose
     mentions.py    resolve
     embedding.py   embed
     vectors.py     embeddings -> one .npy file
-    answers.py     answers -> lines or a file
-    output.py      the file of the answers: whole or not there, and never the input
-    predictor.py   Predictor: the same from Python
+    answers.py     Writer: answers -> lines or a file
+    output.py      checks of the output path, and a file that appears only when it is complete
+    predictor.py   Predictor: all of this as a Python class
 """

@@ -1,7 +1,7 @@
-"""Answers out, in the order of the records: each line succeeds or fails alone, and a file is written whole or not at all.
+"""Writes the answers to records in the order of the records, to standard output or to a file.
 
-A record that cannot be read or answered is reported with its number, the others are answered, and the status of the process says
-so at the end.
+A record that cannot be read or answered is reported with its number, the other records are answered, and the exit status is 1.
+A file appears only when it is complete.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.prediction.output import Part, check_stdout, checked_target, writing
-from bert_jax.prediction.streams import Record, Records, in_windows
+from bert_jax.prediction.streams import Record, Records, in_groups
 
 
 def answer_records(
     records: Iterable[Record], size: int, answer: Callable[[list[Record]], Sequence[JsonObject | str]], writer: Writer
 ) -> None:
-    """Answers all `records` in their order: `answer` gives for each of at most `size` records its answer, or what is wrong with
-    it; records with a problem do not reach it.
+    """Writes the answers to all `records` in their order.
+
+    `answer` takes at most `size` records without a problem and returns an answer, or an error message, for each.
     """
-    for window in in_windows(records, size):
+    for window in in_groups(records, size):
         whole = [record for record in window if record.problem is None]
         replies = dict(zip((record.number for record in whole), answer(whole) if whole else [], strict=True))
         for record in window:
@@ -41,30 +42,30 @@ def answer_records(
 
 
 class Writer:
-    """Answers to standard output or a file, problems and progress to standard error.
+    """Writes answers to standard output or to a file, and problems and progress to standard error.
 
-    `for_people` turns an answer into text; without it every answer is a line of JSON: what else the record held, and the
-    answer (where both have a key k, the record's becomes input_k). A record that failed is then the line {"line": its number,
-    "error": what is wrong} instead, so the lines answer the records in order.
+    `as_text` formats an answer as text. Without it every answer is a line of JSON with the other fields of the record and those
+    of the answer (if both have a key k, the record's is written as input_k), and a failed record is the line
+    {"line": its number, "error": the message}, so that line i is the result of record i.
 
-    A file is written beside `output`, under another name until it is whole; a `with` block that is left by an exception leaves
-    neither. Raises UserError where the answers cannot be written, when it is made already as far as that can be told then, and
-    BrokenPipeError where nobody reads them any more.
+    A file is written under a temporary name beside `output` and renamed when it is complete; if an exception leaves the `with`
+    block, neither file remains. Raises UserError if the answers cannot be written: the constructor for all that can be checked
+    before writing, the other methods for the rest. Raises BrokenPipeError if the reader of a pipe has gone.
 
     >>> with Writer("answers.jsonl") as writer:
     ...     answer_records(records, 1024, answer, writer)
     >>> sys.exit(writer.status)
     """
 
-    _of_blank = "their answers are empty"
+    _blank_result = "their answers are empty"  # of the message about blank lines
 
     def __init__(
         self,
         output: str | None = None,
-        for_people: Callable[[JsonObject], str] | None = None,
+        as_text: Callable[[JsonObject], str] | None = None,
         records: Records | None = None,
     ):
-        self._for_people = for_people
+        self._as_text = as_text
         source = records.file if records else None
         self._path = None if output in (None, "-") else checked_target(output or "", source)
         if self._path is None:
@@ -80,19 +81,19 @@ class Writer:
 
     @property
     def status(self) -> int:
-        """What the process exits with: 0, or 1 when a record failed."""
+        """The exit status of the process: 0, or 1 if a record failed."""
         return int(self._failed > 0)
 
     def __enter__(self) -> Writer:
         if self._path is None:
             sys.stdout.flush()
-            try:  # a buffer of our own: Python's need not be one, and what it holds after an error fails once more at exit
+            try:  # not sys.stdout's buffer: Python flushes that again at exit, which would fail a second time after an error
                 self._file = self._files.enter_context(os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
-            except (OSError, ValueError):  # not a file of the system
+            except (OSError, ValueError):  # sys.stdout has no file descriptor
                 self._file = sys.stdout.buffer
             return self
         with writing(self._name):
-            if not self._path.exists() or self._path.is_file():  # a device or a pipe is written as it is
+            if not self._path.exists() or self._path.is_file():  # a device or a pipe is opened directly
                 self._part = Part(self._path)
             self._file = self._part.file if self._part else self._files.enter_context(self._path.open("wb"))
         if self._path.suffix == ".gz":
@@ -103,8 +104,8 @@ class Writer:
     def answer(self, record: Record, values: JsonObject) -> None:
         """Writes the answer to a record."""
         self._count(record)
-        if self._for_people:
-            self._write(self._for_people(values))
+        if self._as_text:
+            self._write(self._as_text(values))
         else:
             self._write_json(record, values)
 
@@ -117,11 +118,11 @@ class Writer:
         self._failed += 1
         clear = "\r\x1b[2K" if self._progress else ""
         print(f"{clear}error: {record.place}{problem}", file=sys.stderr)
-        if not self._for_people:
+        if not self._as_text:
             self._write_json(record, {"line": record.number, "error": problem})
 
     def flush(self) -> None:
-        """Hands what is written to the reader, and shows the progress."""
+        """Flushes the file and updates the progress line."""
         assert self._file is not None, "a Writer is used in a with block"
         with writing(self._name):
             self._file.flush()
@@ -142,7 +143,7 @@ class Writer:
         if kind is None and self._failed and self._total > 1:
             print(f"{self._failed:,} of {counted(self._total, 'line')} failed", file=sys.stderr)
         if kind is None and self._blank:
-            print(f"{self._blank:,} of {counted(self._total, 'line')} blank: {self._of_blank}", file=sys.stderr)
+            print(f"{self._blank:,} of {counted(self._total, 'line')} blank: {self._blank_result}", file=sys.stderr)
 
     def _finish(self) -> None:
         self.flush()
@@ -160,7 +161,7 @@ class Writer:
         rest = {f"input_{name}" if name in values else name: value for name, value in record.rest.items()}
         try:
             line = json.dumps(rest | dict(values), ensure_ascii=False, allow_nan=False)
-        except RecursionError:  # reading takes one level more than writing from here
+        except RecursionError:  # the JSON parser accepts deeper nesting than the writer
             self._report(dataclasses.replace(record, rest={}), "its other fields are nested too deep to be written")
             return
         self._write(line)
@@ -168,4 +169,4 @@ class Writer:
     def _write(self, line: str) -> None:
         assert self._file is not None, "a Writer is used in a with block"
         with writing(self._name):
-            self._file.write(f"{line}\n".encode(errors="backslashreplace"))  # half a surrogate pair, as JSON writes it
+            self._file.write(f"{line}\n".encode(errors="backslashreplace"))  # half a surrogate pair becomes \udXXX, as in JSON

@@ -1,4 +1,4 @@
-"""Vectors of texts and of words."""
+"""`embed`: embeddings of texts and of words."""
 
 from __future__ import annotations
 
@@ -24,47 +24,51 @@ POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")
 _SENTENCE_TRANSFORMERS = "modules.json"
 _MADE_FOR: weakref.WeakKeyDictionary[Engine, JsonObject | None] = weakref.WeakKeyDictionary()
-"""What the directory of a loaded model said, which is read once and not for every text."""
+"""The sentence-transformers settings of each loaded model, which are read once and not for every text."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Embed:
     """A vector for each text, or (`words`) for each of its words.
 
-    A model directory made for sentence-transformers says how it pools, normalises and cuts texts, and that is what None stands
-    for; without one it is the mean over tokens of the last layer, not normalised, and a text that is too long is an error.
+    None stands for the setting of a model directory in the format of sentence-transformers. In other directories it stands for
+    the mean over the tokens of the last layer, not normalised, and an error for a text that is too long.
     """
 
     pooling: str | None = None
-    """"mean" over the text's tokens, "cls" the hidden state of [CLS], "pooler" the trained layer on it."""
+    """"mean": over the text's tokens; "cls": the hidden state of [CLS]; "pooler": the output of the trained pooler."""
     layers: tuple[int, ...] = (-1,)
     """0 is the embeddings, N the last layer; negative numbers count from the end."""
     combine: str = "mean"
-    """How several layers become one vector: "mean", "sum" or "concat" (the paper's feature-based use, section 5.3)."""
+    """The combination of several layers: "mean", "sum" or "concat" (the paper's feature-based approach, section 5.3)."""
     normalise: bool | None = None
-    """To length 1."""
+    """Scale vectors to length 1."""
     words: bool = False
-    """A vector for each word, the mean of its pieces', with its characters."""
+    """Return a vector for each word, the mean over its pieces, with the word's character offsets."""
     truncate: bool | None = None
+    """Cut a text that is too long."""
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model lacks a part, or options contradict each other or are out of range."""
+        """Raises UserError if the model lacks a part, or options contradict each other or are out of range."""
         asked = resolved(self, engine)
         for name, allowed in (("pooling", POOLINGS), ("combine", COMBINATIONS)):
             value = getattr(asked.question, name)
             if value not in allowed:
                 raise UserError(f"--{name}={value} is unknown: {nearest(str(value), allowed)}; known: {', '.join(allowed)}")
         if asked.question.pooling == "pooler":
-            engine.require("pooler", "give its pooled vectors")
+            engine.require("pooler", "pool with it")
         if not self.layers:
             raise UserError("--layers names no layer; the last one is -1")
-        for given, useless, why in (
-            (self.pooling == "pooler" and not self.words, self.layers != (-1,), "--layers: the pooler reads the last layer"),
-            (self.words, self.pooling is not None, "--pooling: with --words every word has its own vector"),
+        for conflict, reason in (
+            (
+                self.pooling == "pooler" and not self.words and self.layers != (-1,),
+                "--pooling=pooler reads the last layer only, so --layers",
+            ),
+            (self.words and self.pooling is not None, "--words gives every word a vector, so --pooling"),
         ):
-            if given and useless:
-                raise UserError(f"there is no use for {why}; leave one of the two out")
+            if conflict:
+                raise UserError(f"{reason} has no effect; leave one of the two out")
         last = engine.config.num_layers
         for layer in self.layers:
             if not -last - 1 <= layer <= last:
@@ -73,13 +77,14 @@ class Embed:
                 )
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item, list[tuple[int, int]]]:
-        """The text of a record, its tokens, and with `words` the characters of each token."""
+        """(the text of a record, its tokens, with `words` the character offsets of each token)."""
         text, asked = values["text"], resolved(self, engine)
         truncate = asked.question.truncate
         item = encoded(engine, text, truncate=bool(truncate), longest=asked.longest)
         if not self.words:
             return text, item, []
-        return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids) - 1]  # one more, if it was cut
+        # in a text that was cut, one offset more than tokens: `_words` sees from it whether the last word is cut
+        return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids) - 1]
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item, list[tuple[int, int]]]]) -> list[dict[str, Any]]:
         """The vector of each text, or of each of its words."""
@@ -94,8 +99,8 @@ class Embed:
             found = engine.run(forwards.token_vectors, items, "token", **static)
             rows = zip(prepared, found, strict=True)
             return [
-                {"text": text, "words": self._words(engine, text, places, x[1:-1], bool(asked.normalise))}
-                for (text, _, places), x in rows
+                {"text": text, "words": self._words(engine, text, offsets, x[1:-1], bool(asked.normalise))}
+                for (text, _, offsets), x in rows
             ]
         static |= {"pooling": asked.pooling, "normalise": bool(asked.normalise)}
         found = engine.run(forwards.text_vectors, items, "text", **static)
@@ -105,12 +110,12 @@ class Embed:
         self,
         engine: Engine,
         text: str,
-        places: Sequence[tuple[int, int]],
+        offsets: Sequence[tuple[int, int]],
         vectors: Float[np.ndarray, "tokens I"],
         normalise: bool,
     ) -> list[dict[str, Any]]:
-        """The words whose pieces are all there (a text cut in a word loses it), each with the mean of their vectors."""
-        pieces = np.array(places).reshape(-1, 2)
+        """The words with the mean vector of their pieces; a word of which some pieces were cut off is left out."""
+        pieces = np.array(offsets).reshape(-1, 2)
         words = []
         for start, end in engine.model.tokenizer.word_spans(text):
             if start > pieces[-1, 0]:
@@ -122,12 +127,12 @@ class Embed:
                 words.append({"word": text[start:end], "start": start, "end": end, "embedding": vector})
         return words
 
-    def of_blank_line(self) -> dict[str, Any]:
-        """The answer to a line with nothing in it: every line has one, so that vectors can be joined to other columns."""
+    def blank_answer(self) -> dict[str, Any]:
+        """The answer to a blank line: every line has an answer, so that the vectors can be joined to other columns."""
         return {"text": "", "words": []} if self.words else {"text": "", "embedding": None}
 
-    def for_people(self, answer: dict[str, Any]) -> str:
-        """The text and the beginning of each vector."""
+    def as_text(self, answer: dict[str, Any]) -> str:
+        """The text and the first four numbers of each vector."""
         if self.words:
             return "\n".join([answer["text"], *(f"  {w['word']}  {_glimpse(w['embedding'])}" for w in answer["words"])])
         return f"{_glimpse(answer['embedding'])}  {shortened(answer['text'])}" if answer["text"] else "(blank line)"
@@ -142,20 +147,22 @@ class Embed:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """A question in which nothing is left open, and the tokens that a text is cut to."""
+    """The options with the model's settings in place of None."""
 
     question: Embed
     longest: int | None
+    """Most tokens of a text, [CLS] and [SEP] included; None for the size of the position table."""
 
 
 def resolved(question: Embed, engine: Engine) -> Resolved:
-    """What `question` means for this model. Raises UserError where its directory asks for a module that we do not have."""
+    """`question` with the model's settings in place of None. Raises UserError if the model directory has a pooling or a module of
+    sentence-transformers that is not implemented here, and `question` does not choose the pooling."""
     if engine not in _MADE_FOR:
         _MADE_FOR[engine] = _sentence_transformer(engine) if engine.model.source else None
     made_for = _MADE_FOR[engine]
     made = made_for or {"pooling": "mean", "normalise": False, "longest": None}
     if made["pooling"] is None and question.pooling is None:
-        raise UserError(f"{engine.name} pools in a way that is not known here ({made['unknown']}); choose with --pooling")
+        raise UserError(f"{engine.name} pools in a way that is not implemented here ({made['unknown']}); choose with --pooling")
     return Resolved(
         dataclasses.replace(
             question,
@@ -168,7 +175,8 @@ def resolved(question: Embed, engine: Engine) -> Resolved:
 
 
 def _sentence_transformer(engine: Engine) -> JsonObject | None:
-    """How a directory of sentence-transformers pools: {"pooling", "normalise", "longest", "unknown"}; None for another one."""
+    """The settings {"pooling", "normalise", "longest", "unknown"} of a model directory in the format of sentence-transformers;
+    None for other directories. "unknown" lists the settings that are not implemented here; "pooling" is None if there are any."""
     directory, tokenizer = pathlib.Path(engine.model.source), engine.model.tokenizer
     if not (directory / _SENTENCE_TRANSFORMERS).is_file():
         return None
@@ -179,14 +187,16 @@ def _sentence_transformer(engine: Engine) -> JsonObject | None:
         modes = _pooling_modes(_read(kinds["Pooling"] / "config.json")) if "Pooling" in kinds else ["no Pooling"]
         limits = _read_if_there(directory / "sentence_bert_config.json")
         general = _read_if_there(directory / "config_sentence_transformers.json")
-        longest = limits.get("max_seq_length") or tokenizer.max_length  # the latter alone since version 6
+        longest = limits.get("max_seq_length") or tokenizer.max_length  # sentence-transformers 6 writes the second one only
         if limits.get("do_lower_case") and not tokenizer.vocabulary.lowercase:
             unknown.append("do_lower_case")
         if general.get("default_prompt_name"):
             unknown.append(f"the prompt {general['default_prompt_name']!r}")
     except (AttributeError, KeyError, TypeError) as error:
         file = directory / _SENTENCE_TRANSFORMERS
-        raise UserError(f"{file}, or a file it names, is not as sentence-transformers writes it; copy the model again") from error
+        raise UserError(
+            f"{file}, or a file that it names, is not in the format of sentence-transformers; copy the model again"
+        ) from error
     if len(modes) != 1 or modes[0] not in POOLINGS:
         unknown += modes
     return {
@@ -198,8 +208,8 @@ def _sentence_transformer(engine: Engine) -> JsonObject | None:
 
 
 def _pooling_modes(settings: JsonObject) -> list[str]:
-    """The ways of pooling a Pooling module joins, in our words where we have them: it says "pooling_mode": "mean", or in older
-    files "pooling_mode_mean_tokens": true."""
+    """The pooling modes of the settings of a Pooling module, by the names in POOLINGS where there is one. The settings have the
+    key "pooling_mode": "mean", or in older files "pooling_mode_mean_tokens": true."""
     if "pooling_mode" in settings:
         stated = settings["pooling_mode"]
         return [str(mode) for mode in (stated if isinstance(stated, list) else [stated])]

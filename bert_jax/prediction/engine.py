@@ -1,4 +1,4 @@
-"""A loaded model that runs any number of items through a compiled function, on every device there is."""
+"""Engine: a loaded model, and the loop that runs any number of items through a jitted function on all local devices."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from bert_jax.model.encoder import unstacked_layers
 from bert_jax.prediction.packing import Item, Packed, pack
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 
-Per = Literal["text", "place", "token"]
+Per = Literal["text", "position", "token"]
 
 TOKENS = {"cpu": 1024}
-"""Tokens of a batch on one device: on a CPU what its caches hold (at 4,096 a token costs a quarter more)."""
+"""Tokens of a batch per device, by platform: on a CPU as many as fit in its caches (at 4,096 a token takes a quarter longer)."""
 TOKENS_ELSEWHERE = 16_384
 IN_FLIGHT = 2
-"""Batches under way at a time. On one CPU device two threads run them: one computes while the other is between two parallel
-regions, 14 % faster on 2 cores. Elsewhere one thread dispatches, since several devices must see their programs in one order, and
-the next batch is on its way while the one before is computed and fetched."""
-WINDOW = 1024
-"""Items, for each device, that are packed together: enough to fill rows well, few enough to stay small in memory."""
+"""Batches that run at a time. On one CPU device two threads run them: one computes while the other is between two parallel
+regions, 14 % faster on 2 cores. Elsewhere one thread dispatches, since several devices must receive their programs in the same
+order, and a batch is transferred while the batch before it is computed and fetched."""
+GROUP = 1024
+"""Items per device that are packed together: enough to fill rows well, few enough to take little memory."""
 
 
 class Engine:
-    """Parameters on the devices, and the batches that go through them."""
+    """A model whose parameters are on all local devices; batches are split over the devices by rows."""
 
     def __init__(self, model: Model):
         self.model = model
@@ -55,21 +55,24 @@ class Engine:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Engine:
-        """From a Hugging Face directory, a workdir or the hub; UserError when it is none of them."""
+        """Loads a Hugging Face directory, a workdir or a model of the hub. Raises UserError if `path` is none of them."""
         return cls(import_model(path))
 
     @property
     def name(self) -> str:
-        """What messages call the model."""
+        """The name of the model in messages."""
         return self.model.source or "this model"
 
     @property
-    def window(self) -> int:
-        """How many items are packed together."""
-        return WINDOW * self.mesh.size
+    def group_size(self) -> int:
+        """The number of items that are packed together."""
+        return GROUP * self.mesh.size
 
     def require(self, part: str, what: str) -> None:
-        """Refuses what the model has no trained part for: a guess from random weights looks like an answer."""
+        """Raises UserError if the model has no `part`, or an untrained one, since random weights give plausible answers too.
+
+        part: a branch of the parameters, such as "mlm_head". what: its use, a verb phrase for the message.
+        """
         model = self.model
         if part not in model.params:
             has = ", ".join(model.parts) or "no head"
@@ -78,32 +81,33 @@ class Engine:
             raise UserError(f"the {part} of {self.name} was never trained, so it cannot {what}; train it first")
 
     def run(self, function: Callable[..., Any], items: Sequence[Item], per: Per, **static: Any) -> list[Any]:
-        """`function(params, batch, config=..., **static)` on all items; for every item, in order, its part of the result.
+        """Calls `function(params, batch, config=..., **static)` on batches of `items`. Returns the result of each item, in order.
 
-        The function is `compiled` and gives an array, or a tuple of them: [T, ...] where `per` is "text" (a slot for every item),
-        [X, ...] for "place" (an item gets [its places, ...]), [B, L, ...] for "token" ([its tokens, ...]).
+        function: decorated with `compiled`; it returns an array or a tuple of arrays.
+        per: the meaning of the leading axes of these arrays. "text": [T, ...], an element for every item; "position": [X, ...],
+            one for each of its `query_positions`; "token": [B, L, ...], one for each of its tokens.
         """
         return list(self.stream(function, items, per, **static))
 
     def stream(self, function: Callable[..., Any], items: Iterable[Item], per: Per, **static: Any) -> Iterator[Any]:
-        """As `run`, one window of items after the other, so that memory does not grow with their number."""
+        """As `run`, in groups of `group_size` items, so that memory does not grow with the number of items."""
         waiting = iter(items)
-        while window := list(itertools.islice(waiting, self.window)):
-            answers: list[Any] = [None] * len(window)
+        while group := list(itertools.islice(waiting, self.group_size)):
+            answers: list[Any] = [None] * len(group)
             with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
-                for packed, result in self._results(function, window, static):
-                    _unpack(packed, result, window, per, answers)
+                for packed, result in self._results(function, group, static):
+                    _unpack(packed, result, group, per, answers)
             yield from answers
 
     def _demand(self, batch: str = "") -> Demand:
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        remedies = [] if on_cpu else ["JAX_PLATFORMS=cpu in the environment, which answers on the CPU in smaller batches"]
+        remedies = [] if on_cpu else ["JAX_PLATFORMS=cpu in the environment, which predicts on the CPU in smaller batches"]
         return Demand(self.name, batch, [*remedies, *([f"from Python, engine.tokens below {self.tokens:,}"] if batch else [])])
 
     def _results(
         self, function: Callable[..., Any], items: Sequence[Item], static: dict[str, Any]
     ) -> Iterator[tuple[Packed, Any]]:
-        """Every batch of `items` with its result on the host, IN_FLIGHT of them running at a time."""
+        """Every batch of `items` with its result on the host; IN_FLIGHT batches run at a time."""
         running: collections.deque[concurrent.futures.Future[tuple[Packed, Any]]] = collections.deque()
 
         def oldest() -> tuple[Packed, Any]:
@@ -114,11 +118,11 @@ class Engine:
         for packed in pack(items, longest=longest, tokens=self.tokens, devices=self.mesh.size, pad_id=pad_id):
             if len(running) == IN_FLIGHT:
                 yield oldest()
-            running.append(self._workers.submit(self._one, function, packed, static))
+            running.append(self._workers.submit(self._run_batch, function, packed, static))
         while running:
             yield oldest()
 
-    def _one(self, function: Callable[..., Any], packed: Packed, static: dict[str, Any]) -> tuple[Packed, Any]:
+    def _run_batch(self, function: Callable[..., Any], packed: Packed, static: dict[str, Any]) -> tuple[Packed, Any]:
         check_ids(self.config, **{k: packed.arrays[k] for k in ("input_ids", "token_type_ids", "position_ids")})
         batch = {name: jax.device_put(x, self._rows if x.ndim == 2 else self._whole) for name, x in packed.arrays.items()}
         batch["continuation"] = self._continuation
@@ -127,7 +131,7 @@ class Engine:
 
 
 def _unpack(packed: Packed, result: Any, items: Sequence[Item], per: Per, answers: list[Any]) -> None:
-    """Every item's part of `result`, an array or a tuple of them, into `answers` at its number."""
+    """Writes the part of `result`, an array or a tuple of arrays, that belongs to item i to `answers[i]`."""
     if isinstance(result, tuple):
         parts = [answers.copy() for _ in result]
         for part, array in zip(parts, result, strict=True):
@@ -139,13 +143,13 @@ def _unpack(packed: Packed, result: Any, items: Sequence[Item], per: Per, answer
     for slot, i in enumerate(packed.items):
         if per == "text":
             answers[i] = flat[slot]
-        elif per == "place":
-            answers[i] = flat[packed.places[slot]]
+        elif per == "position":
+            answers[i] = flat[packed.query_positions[slot]]
         else:
             answers[i] = flat[packed.starts[slot] : packed.starts[slot] + len(items[i].ids)]
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function(params, batch, *, config, **static)` jitted, with everything but parameters and batch static."""
+    """`function(params, batch, *, config, **static)` jitted; all arguments but the parameters and the batch are static."""
     names = [name for name in function.__annotations__ if name not in ("params", "batch", "return")]
     return functools.wraps(function)(jax.jit(function, static_argnames=names))

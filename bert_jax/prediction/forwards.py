@@ -1,6 +1,6 @@
-"""The compiled functions behind the verbs: (parameters, packed batch) -> what is asked, on the device.
+"""The jitted forward passes of the verbs: (parameters, packed batch) -> probabilities, vectors or logits.
 
-A batch is `Packed.arrays` (`packing.py`) and "continuation" bool [V].
+A batch holds `Packed.arrays` (`packing.py`) and "continuation" bool [V], the pieces that continue a word.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Batch = Mapping[str, Shaped[Array, " ..."]]
 def candidates(
     params: Params, batch: Batch, *, config: ModelConfig, top_k: int, kind: str
 ) -> tuple[Int[Array, "X {top_k}"], Float[Array, "X {top_k}"]]:
-    """The `top_k` likeliest tokens at the places, and their probabilities, float32.
+    """The ids of the `top_k` most probable tokens at the query positions, and their probabilities, float32.
 
-    `kind` "any" considers the whole vocabulary, "start" pieces that begin a word, "continuation" those that continue one; the
-    probabilities are over the whole vocabulary whatever it is.
+    `kind` "any" considers the whole vocabulary, "start" the pieces that begin a word, "continuation" those that continue a word;
+    in each case the softmax is over the whole vocabulary.
     """
     probabilities = jax.nn.softmax(_masked_logits(params, batch, config))
     continues = batch["continuation"][None]
@@ -43,14 +43,14 @@ def candidates(
 
 @compiled
 def target_log_probabilities(params: Params, batch: Batch, *, config: ModelConfig) -> Float[Array, " X"]:
-    """ln p of `targets` at the places, float32."""
+    """ln p of the batch's `targets` at the query positions, float32."""
     logits = jax.nn.log_softmax(_masked_logits(params, batch, config))
     return jnp.take_along_axis(logits, batch["targets"][:, None], axis=1)[:, 0]
 
 
 @compiled
 def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float[Array, "T 2"]:
-    """The probabilities, float32, that B follows A, and that it is random."""
+    """The probabilities, float32, that B follows A, and that B is a random text."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(*(batch[name] for name in INPUTS))
@@ -64,9 +64,9 @@ def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float
 def text_vectors(
     params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...], combine: str, pooling: str, normalise: bool
 ) -> Float[Array, "T I"]:
-    """A vector for each text, float32; I is D, or D times the layers where they are concatenated.
+    """A vector for each text, float32; I is D, or D times the number of layers if they are concatenated.
 
-    `pooling` "mean" is over all tokens of the text, "cls" the hidden state of [CLS], "pooler" the trained tanh layer on it.
+    Arguments as in `embedding.Embed`, `layers` counted from 0, the embeddings.
     """
 
     def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
@@ -100,10 +100,10 @@ def token_vectors(
 
 @compiled
 def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Float[Array, "*shape C"]:
-    """The logits, float32: [T, C] for each text, or [B, L, C] of a head that answers for every token.
+    """The logits of a task head, float32: [T, C] for each text, or [B, L, C] of a head with logits for every token.
 
-    Of a head that reads n positions of each text [X, C], for each place the logits of that one and those after it: the first of
-    an item's n places has its answer.
+    A head that reads n positions of each text gives [X, C]: element i reads the query positions i to i + n - 1, so the logits of
+    an item are at the first of its n query positions.
     """
 
     def read(model: BertWithHead, batch: Batch) -> Float[Array, " ..."]:
@@ -113,7 +113,7 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
             return model.answer(tokens, batch)
         where = {"sequence_ids": ids.reshape(1, -1), "cls_positions": batch["starts"][None]}
         if count := head.layout.read_positions:
-            where["read_positions"] = jnp.stack([jnp.roll(batch["places"], -n) for n in range(count)], axis=-1)[None]
+            where["read_positions"] = jnp.stack([jnp.roll(batch["query_positions"], -n) for n in range(count)], axis=-1)[None]
         return model.answer(_flat(tokens), where)[0]
 
     logits: Any = BertWithHead(config, head).apply({"params": params}, batch, method=read)
@@ -121,12 +121,11 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
 
 
 def _masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Array, "X V"]:
-    """The logits at the places, float32: the forward pass as far as the MLM head, so a model without pooler or NSP head has all
-    it needs."""
+    """The MLM logits at the query positions, float32. Pooler and NSP head are not read, so a model without them can be used."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(*(batch[name] for name in INPUTS))
-        return model.masked_logits(_flat(last), batch["places"][None])[0]
+        return model.masked_logits(_flat(last), batch["query_positions"][None])[0]
 
     logits: Any = BertForPreTraining(config).apply({"params": params}, batch, method=read)
     return logits
@@ -137,7 +136,7 @@ def _combined(
 ) -> Float[Array, "B L I"]:
     """The hidden states of `layers` (0 the embeddings, N the `last`) combined, float32.
 
-    Where only the last is asked for, the others are read nowhere, so XLA keeps none of them.
+    If `layers` is N alone, nothing reads `hidden_states`, so XLA does not keep them.
     """
     n = len(hidden_states) - 1
     chosen = [(last if layer == n else hidden_states[layer]).astype(jnp.float32) for layer in layers]
@@ -148,5 +147,5 @@ def _combined(
 
 
 def _flat(x: Float[Array, "B L D"]) -> Float[Array, "1 R D"]:
-    """All tokens as one row, where the flat indices of `Packed` point."""
+    """The tokens of all rows as one row, which the flat indices of `Packed` refer to."""
     return x.reshape(1, -1, x.shape[-1])

@@ -1,4 +1,4 @@
-"""The answers of labelled heads: a label, a tag for each word, an answer in a context, one of several choices."""
+"""`classify`, `tag`, `answer` and `choose`: the predictions of task heads for texts, words, contexts and choices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind = TypeVar("Kind", bound=TaskHead)
 
 
 def head_of(engine: Engine, kind: type[Kind]) -> Kind:
-    """The model's task head, which has to be of this `kind`, and trained."""
+    """The model's task head. Raises UserError if the model has no trained head of this `kind`."""
     engine.require(f"{kind.kind}_head", kind.action)
     head = engine.model.head
     assert isinstance(head, kind)
@@ -41,23 +41,24 @@ def head_of(engine: Engine, kind: type[Kind]) -> Kind:
 
 
 def logits_of(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[Float[np.ndarray, "*shape C"]]:
-    """The logits of the model's `head` for each of `items`: [C], for every token [n, C], or for every place [places, C]."""
+    """The logits of the model's `head` for each of `items`: [C], [tokens, C] of a head for tokens, or [query positions, C] of a
+    head that reads `query_positions`."""
     return engine.run(forwards.label_logits, items, head.results_per, head=head)
 
 
 @dataclasses.dataclass(frozen=True)
 class Classify:
-    """The label of a text or a pair, with the probability of every label; the value, where the head is a regression."""
+    """The label of a text or a pair, with the probability of every label; the value, if the head is a regression."""
 
     truncate: bool = False
     fields = (Field("text"), Field("text_b", optional=True))
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model has no trained head for sequences."""
+        """Raises UserError if the model has no trained head for sequences."""
         head_of(engine, SequenceHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """The texts of a record, and their tokens."""
+        """(the texts of a record, their tokens)."""
         shown = {name: text for name, text in values.items() if text is not None}
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
 
@@ -67,8 +68,8 @@ class Classify:
         found = logits_of(engine, head, [item for _, item in prepared])
         return [shown | head.outputs.answer(logits, head.labels) for (shown, _), logits in zip(prepared, found, strict=True)]
 
-    def for_people(self, answer: JsonObject) -> str:
-        """The answer first, then the text, on a line."""
+    def as_text(self, answer: JsonObject) -> str:
+        """A line with the prediction, then the text."""
         text = answer["text"] + (f" | {answer['text_b']}" if "text_b" in answer else "")
         if "value" in answer:
             return f"{answer['value']:9.4f}  {text}"
@@ -85,26 +86,28 @@ class Classify:
 
 @dataclasses.dataclass(frozen=True)
 class _Tagged:
-    """A text to tag: its words, and its items, each with the words whose first pieces it is to judge."""
+    """A text to tag, cut into windows, and the window that predicts the label of each word."""
 
     text: str | None
     words: list[str]
     spans: list[tuple[int, int]] | None
+    """The character offsets of each word; None if the record holds words."""
     items: list[Item]
-    judged: list[list[tuple[int, int]]]
-    """For each item: (word, column of its first piece)."""
+    """The windows."""
+    labelled_words: list[list[tuple[int, int]]]
+    """For each window: (number of a word, column of its first piece) of the words that it labels."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tag:
-    """A label for every word, read at its first piece (paper section 5.3), with the characters it stands on.
+    """A label for every word, predicted at its first piece (paper section 5.3), with the word's character offsets.
 
-    A text longer than the position table is read in windows that overlap by half, each word where it has most context. Tags of
-    the forms B-X, I-X, E-X, S-X and O are also joined to entities.
+    A text longer than the position table is cut into windows that overlap by half; a word is labelled in the window where it has
+    most context. Tags of the forms B-X, I-X, E-X, S-X and O are also joined to entities.
     """
 
     words: bool = False
-    """Records hold "words", split already, instead of "text"; in a line of text TABs separate them, or else white space."""
+    """Records hold a list "words" instead of "text"; in a line of text TABs, or else white space, separate the words."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -112,11 +115,11 @@ class Tag:
         return (Field("words", many=True, words=True),) if self.words else (Field("text"),)
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model has no trained head for tokens."""
+        """Raises UserError if the model has no trained head for tokens."""
         head_of(engine, TokenHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> _Tagged:
-        """The words of a record, and the windows that hold their pieces."""
+        """The words of a record, and the windows with their pieces."""
         tokenizer = engine.model.tokenizer
         if self.words:
             words, spans, text = list(values["words"]), None, None
@@ -128,18 +131,18 @@ class Tag:
                 raise UserError(f"{shortened(text)} holds no word; give text")
             words = [text[start:end] for start, end in spans]
             ids, firsts, _ = tokenizer.encode_words(words)
-        items, judged = _windows_of_words(ids, firsts, engine.config.max_position - 2, tokenizer.cls_id, tokenizer.sep_id)
-        return _Tagged(text, words, spans, items, judged)
+        items, labelled = _windows_of_words(ids, firsts, engine.config.max_position - 2, tokenizer.cls_id, tokenizer.sep_id)
+        return _Tagged(text, words, spans, items, labelled)
 
     def answer(self, engine: Engine, prepared: Sequence[_Tagged]) -> list[JsonObject]:
-        """The tag of each word with its probability, and the entities that the tags make."""
+        """The tag of each word with its probability, and the entities of the tags."""
         head = head_of(engine, TokenHead)
         results = iter(logits_of(engine, head, [item for p in prepared for item in p.items]))
         answers = []
         for p in prepared:
             logits = np.zeros((len(p.words), head.num_outputs))
-            for judged, result in zip(p.judged, results, strict=False):
-                for word, column in judged:
+            for labelled, result in zip(p.labelled_words, results, strict=False):
+                for word, column in labelled:
                     logits[word] = result[column]
             answers.append(self._answer(p, head, softmax(logits)))
         return answers
@@ -162,8 +165,8 @@ class Tag:
             ]
         return answer
 
-    def for_people(self, answer: JsonObject) -> str:
-        """The text with the tag behind each word that has one."""
+    def as_text(self, answer: JsonObject) -> str:
+        """The words, each followed by its tag unless that is O."""
         return " ".join(w["word"] if w["label"] == "O" else f"{w['word']}/{w['label']}" for w in answer["tags"])
 
     def as_json(self, answer: JsonObject) -> JsonObject:
@@ -174,37 +177,44 @@ class Tag:
 def _windows_of_words(
     ids: Sequence[int], firsts: Sequence[int], room: int, cls_id: int, sep_id: int
 ) -> tuple[list[Item], list[list[tuple[int, int]]]]:
-    """Stretches of at most `room` tokens that overlap by half, and for each the words whose first pieces are furthest from its
-    ends."""
+    """(windows of at most `room` tokens that overlap by half, the words that each labels).
+
+    ids: the pieces of all words. firsts: the number of each word's first piece. A word is labelled in the window in which its
+    first piece is furthest from both ends.
+    """
     starts = window_starts(len(ids), room, max(1, room // 2))
     items = [Item([cls_id, *ids[start : start + room], sep_id]) for start in starts.tolist()]
-    judged: list[list[tuple[int, int]]] = [[] for _ in items]
+    labelled: list[list[tuple[int, int]]] = [[] for _ in items]
     best = most_context(starts, len(ids), room)
     for word, token in enumerate(firsts):
-        judged[best[token]].append((word, 1 + token - int(starts[best[token]])))
-    return items, judged
+        labelled[best[token]].append((word, 1 + token - int(starts[best[token]])))
+    return items, labelled
 
 
 FORMER_NAMES = {"stride": "doc_stride", "max_answer_tokens": "max_answer"}
-"""What options of `AnswerQuestion` were called before they had the names that the settings of a task have."""
+"""Old names of options of `AnswerQuestion` -> their names, which are those of the settings of a task."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AnswerQuestion:
-    """The passage of a context of any length that answers a question, through sliding windows (run_squad.py)."""
+    """The span of a context of any length that answers a question; long contexts are read in windows (run_squad.py)."""
 
     n_best: int = 1
+    """Number of answers to return."""
     length: int = 384
+    """Tokens of a window, at most the rows of the position table."""
     doc_stride: int = 128
-    """Tokens from window to window."""
+    """Tokens from the start of a window to the start of the next."""
     max_answer: int = 30
-    """Tokens of the longest answer."""
+    """Most tokens of an answer."""
     may_be_unanswerable: bool = False
+    """Allow "no answer" (SQuAD 2.0)."""
     no_answer_threshold: float = 0.0
+    """The answer is "" if the score of "no answer" exceeds that of the best span by more than this."""
     fields = (Field("question"), Field("context"))
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model has no trained head for spans, or an option is out of range."""
+        """Raises UserError if the model has no trained head for spans, or an option is out of range."""
         head_of(engine, SpanHead)
         for name in ("n_best", "length", "doc_stride", "max_answer"):
             if getattr(self, name) < 1:
@@ -215,7 +225,8 @@ class AnswerQuestion:
     def prepare(
         self, engine: Engine, values: JsonObject
     ) -> tuple[JsonObject, list[Window], list[tuple[int, int]], Bool[np.ndarray, " pieces"]]:
-        """A record, the windows over its context, the characters of the context's tokens, and which of them continue a word."""
+        """(the record, the windows over its context, the character offsets of the context's tokens, True for each token that
+        continues a word)."""
         tokenizer = engine.model.tokenizer
         question = tokenizer.encode(values["question"])
         ids, offsets = tokenizer.encode_with_offsets(values["context"])
@@ -228,7 +239,7 @@ class AnswerQuestion:
         return values, own, offsets, tokenizer.is_continuation(np.array(ids))
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
-        """The best spans of each record's context, or "" where no answer is likelier."""
+        """The best spans of each record's context; "" if "no answer" has the higher score."""
         head = head_of(engine, SpanHead)
         has_types = engine.config.type_vocab_size > 1
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
@@ -246,7 +257,7 @@ class AnswerQuestion:
                 [x[:, 0] for x in logits],
                 [x[:, 1] for x in logits],
                 own,
-                Context(values["context"], offsets, continuation),  # whole words: "Honolulu" where the span ends at "Hon"
+                Context(values["context"], offsets, continuation),  # to extend spans to whole words: "Hon" to "Honolulu"
                 search,
             )
             answers.append(self._as_dict(values, found))
@@ -260,8 +271,8 @@ class AnswerQuestion:
             answer["n_best"] = [_span(span) for span in found.spans[: self.n_best]]
         return answer
 
-    def for_people(self, answer: JsonObject) -> str:
-        """The question, and its answers by probability."""
+    def as_text(self, answer: JsonObject) -> str:
+        """The question, and below it its answers with their probabilities."""
         lines = [f"{answer['question']}", f"  {answer['probability']:7.2%}  {answer['answer'] or '(no answer)'}"]
         lines += [f"  {s['probability']:7.2%}  {s['answer'] or '(no answer)'}" for s in answer.get("n_best", [])[1:]]
         return "\n".join(lines)
@@ -278,23 +289,23 @@ def _span(span: Span) -> JsonObject:
 
 @dataclasses.dataclass(frozen=True)
 class Choose:
-    """The best of several continuations of a prompt: a score for each pair of prompt and choice (paper section 4.4, SWAG)."""
+    """The best of several continuations of a prompt, by the logit of each pair of prompt and choice (paper section 4.4, SWAG)."""
 
     truncate: bool = False
     fields = (Field("prompt"), Field("choices", many=True))
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model has no trained head for choices."""
+        """Raises UserError if the model has no trained head for choices."""
         head_of(engine, ChoiceHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, list[Item]]:
-        """A record, and the tokens of the prompt with each choice. Raises UserError for fewer than two choices."""
+        """(the record, the tokens of the prompt with each choice). Raises UserError for fewer than two choices."""
         if len(values["choices"]) < 2:
             raise UserError(f"{len(values['choices'])} choice for {shortened(values['prompt'])}; give two or more")
         return values, [encoded(engine, values["prompt"], choice, truncate=self.truncate) for choice in values["choices"]]
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, list[Item]]]) -> list[JsonObject]:
-        """The likeliest choice of each record, and the probability of every one."""
+        """The most probable choice of each record, and the probabilities of all choices."""
         head = head_of(engine, ChoiceHead)
         results = iter(logits_of(engine, head, [item for _, items in prepared for item in items]))
         answers = []
@@ -305,7 +316,7 @@ class Choose:
             answers.append({**values, **verdict, "probabilities": p.tolist()})
         return answers
 
-    def for_people(self, answer: JsonObject) -> str:
+    def as_text(self, answer: JsonObject) -> str:
         """The prompt, and below it the choices with their probabilities."""
         rows = zip(answer["choices"], answer["probabilities"], strict=True)
         return "\n".join([answer["prompt"], *(f"  {p:7.2%}  {choice}" for choice, p in rows)])

@@ -1,4 +1,4 @@
-"""What the pretraining heads can be asked: words behind a [MASK], whether B follows A, how likely a text is."""
+"""`fill-mask`, `next-sentence` and `score`: the predictions of the MLM and NSP heads for texts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from bert_jax.prediction.streams import Field
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One word the model would put in a [MASK]: a piece of the vocabulary, or several joined."""
+    """A predicted word for a [MASK]: a piece of the vocabulary, or several pieces joined."""
 
     token: str
     ids: tuple[int, ...]
     probability: float
-    """Of one piece, over the vocabulary; of several, the geometric mean of theirs, which makes words of any length comparable."""
+    """The probability of a piece over the vocabulary; for several pieces the geometric mean, which makes words of any length
+    comparable."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """A text, the candidates of each of its masks, and the text with the best ones in place."""
+    """A text, the text with the best candidate in each mask, and the candidates of each mask."""
 
     text: str
     filled: str
@@ -40,10 +41,12 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class _Hypothesis:
-    """A word of `length` pieces, of which the first are chosen."""
+    """A hypothesis of the beam search: a word of `length` pieces, of which the first pieces are chosen."""
 
-    owner: int
+    text: int
+    """The number of the text."""
     mask: int
+    """The number of the mask in the text."""
     length: int
     ids: tuple[int, ...] = ()
     log_probability: float = 0.0
@@ -51,11 +54,11 @@ class _Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class FillMask:
-    """The `top_k` likeliest fillings of each [MASK], each judged with the other masks left as they are.
+    """The `top_k` most probable words for each [MASK], predicted while the other masks of the text stay masked.
 
-    With `pieces` above 1, words of up to so many pieces are tried too: the mask is replaced by 2, 3, ... masks that are filled
-    from left to right by a beam search of `top_k` hypotheses, the first with a piece that begins a word, the others with
-    pieces that continue one.
+    With `pieces` above 1, words of up to `pieces` pieces are tried too: the mask is replaced by 2, 3, ... masks, which a beam
+    search of width `top_k` fills from left to right, the first with a piece that begins a word, the others with pieces that
+    continue a word.
     """
 
     top_k: int = 5
@@ -63,7 +66,7 @@ class FillMask:
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model has no MLM head, or an option is out of range."""
+        """Raises UserError if the model has no MLM head, or an option is out of range."""
         engine.require("mlm_head", "fill a [MASK]")
         if not 1 <= self.top_k <= engine.config.vocab_size:
             raise UserError(f"--top-k={self.top_k} must be between 1 and the vocabulary's {engine.config.vocab_size:,}")
@@ -71,30 +74,30 @@ class FillMask:
             raise UserError(f"--pieces={self.pieces} must be between 1 and 8")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
-        """The text of a record, and its tokens with the places of its masks. Raises UserError for a text without one."""
+        """(the text of a record, its tokens with the masks as query positions). Raises UserError for a text without a mask."""
         text, tokenizer = values["text"], engine.model.tokenizer
         item = encoded(engine, text, with_specials=True)
-        places = tuple(np.flatnonzero(np.equal(item.ids, tokenizer.mask_id)).tolist())
-        if not places:
+        masks = tuple(np.flatnonzero(np.equal(item.ids, tokenizer.mask_id)).tolist())
+        if not masks:
             mask = tokenizer.pieces[tokenizer.mask_id]
-            remedy = "write it in capitals" if mask.lower() in text.lower() else "put one where a word is to be guessed"
+            remedy = "write it in capitals" if mask.lower() in text.lower() else f"write {mask} in place of a word"
             raise UserError(f"no {mask} in {shortened(text)}; {remedy}")
         if len(item.ids) + self.pieces - 1 > engine.config.max_position:
             raise UserError(
                 f"{shortened(text)} leaves no room for {counted(self.pieces, 'piece')} in a mask; shorten it, or lower --pieces"
             )
-        return text, dataclasses.replace(item, places=places)
+        return text, dataclasses.replace(item, query_positions=masks)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[Filled]:
-        """The likeliest words of each mask of each text."""
+        """The most probable words for each mask of each text."""
         items = [item for _, item in prepared]
         kind = "any" if self.pieces == 1 else "start"
-        found = engine.run(forwards.candidates, items, "place", top_k=self.top_k, kind=kind)
+        found = engine.run(forwards.candidates, items, "position", top_k=self.top_k, kind=kind)
         words = [
             [_candidates(engine, ids, probabilities) for ids, probabilities in zip(*of_text, strict=True)] for of_text in found
         ]
         for hypothesis in self._longer_words(engine, items) if self.pieces > 1 else ():
-            words[hypothesis.owner][hypothesis.mask].append(_joined(engine, hypothesis))
+            words[hypothesis.text][hypothesis.mask].append(_joined(engine, hypothesis))
         answers = []
         for (text, _), masks in zip(prepared, words, strict=True):
             best = tuple(tuple(sorted(mask, key=lambda c: -c.probability)[: self.top_k]) for mask in masks)
@@ -102,30 +105,31 @@ class FillMask:
         return answers
 
     def _longer_words(self, engine: Engine, items: Sequence[Item]) -> list[_Hypothesis]:
-        masks = [(owner, mask) for owner, item in enumerate(items) for mask in range(len(item.places))]
-        beam = [_Hypothesis(owner, mask, n) for owner, mask in masks for n in range(2, self.pieces + 1)]
+        masks = [(text, mask) for text, item in enumerate(items) for mask in range(len(item.query_positions))]
+        beam = [_Hypothesis(text, mask, n) for text, mask in masks for n in range(2, self.pieces + 1)]
         done: list[_Hypothesis] = []
         for step in range(self.pieces):
             kind = "start" if step == 0 else "continuation"
-            tried = [self._item(engine, items[h.owner], h) for h in beam]
-            found = engine.run(forwards.candidates, tried, "place", top_k=self.top_k, kind=kind)
+            tried = [self._item(engine, items[h.text], h) for h in beam]
+            found = engine.run(forwards.candidates, tried, "position", top_k=self.top_k, kind=kind)
             grown: dict[tuple[int, int, int], list[_Hypothesis]] = {}
             for h, (ids, probabilities) in zip(beam, found, strict=True):
                 for i, p in zip(ids[0].tolist(), probabilities[0].tolist(), strict=True):
                     if p > 0:
                         more = dataclasses.replace(h, ids=(*h.ids, i), log_probability=h.log_probability + math.log(p))
-                        grown.setdefault((h.owner, h.mask, h.length), []).append(more)
+                        grown.setdefault((h.text, h.mask, h.length), []).append(more)
             best = [h for group in grown.values() for h in sorted(group, key=lambda h: -h.log_probability)[: self.top_k]]
             done += [h for h in best if h.length == step + 1]
             beam = [h for h in best if h.length > step + 1]
         return done
 
     def _item(self, engine: Engine, item: Item, h: _Hypothesis) -> Item:
-        place = item.places[h.mask]
-        slots = [*h.ids, *[engine.model.tokenizer.mask_id] * (h.length - len(h.ids))]
-        return Item([*item.ids[:place], *slots, *item.ids[place + 1 :]], places=(place + len(h.ids),))
+        """The text with the chosen pieces of `h`, then masks for its other pieces; the first of these masks is queried."""
+        position = item.query_positions[h.mask]
+        word = [*h.ids, *[engine.model.tokenizer.mask_id] * (h.length - len(h.ids))]
+        return Item([*item.ids[:position], *word, *item.ids[position + 1 :]], query_positions=(position + len(h.ids),))
 
-    def for_people(self, answer: Filled) -> str:
+    def as_text(self, answer: Filled) -> str:
         """The text with its masks filled, and below it the candidates of each mask."""
         lines = [answer.text]
         for number, mask in enumerate(answer.masks, 1):
@@ -139,7 +143,7 @@ class FillMask:
 
 
 def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str:
-    """`text` with every mask replaced by its best candidate; one that continues a word joins the word before it."""
+    """`text` with every mask replaced by its best candidate; a candidate that continues a word is joined to the word before."""
     tokenizer = engine.model.tokenizer
     filled, *rest = text.split(tokenizer.pieces[tokenizer.mask_id])
     for candidates, after in zip(masks, rest, strict=True):
@@ -153,7 +157,7 @@ def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str
 def _candidates(engine: Engine, ids: Int[np.ndarray, " chosen"], probabilities: Float[np.ndarray, " chosen"]) -> list[Candidate]:
     tokens = engine.model.tokenizer.tokens(ids.tolist())
     columns = zip(tokens, ids.tolist(), probabilities.tolist(), strict=True)
-    return [Candidate(token, (i,), p) for token, i, p in columns if p != 0]  # one that is not a number is a fault to be told
+    return [Candidate(token, (i,), p) for token, i, p in columns if p != 0]  # NaN is kept, for the error of `ask_each`
 
 
 def _joined(engine: Engine, h: _Hypothesis) -> Candidate:
@@ -163,28 +167,28 @@ def _joined(engine: Engine, h: _Hypothesis) -> Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence:
-    """Whether text_b follows text in one document: the probability of pretraining's label 0."""
+    """The probability that text_b follows text in a document: that of label 0 of the NSP head."""
 
     truncate: bool = False
     fields = (Field("text"), Field("text_b"))
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model has no NSP head or no pooler."""
+        """Raises UserError if the model has no NSP head or no pooler."""
         for part in ("nsp_head", "pooler"):
             engine.require(part, "judge whether sentences follow each other")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """A record, and the tokens of its pair."""
+        """(the record, the tokens of its pair)."""
         return values, encoded(engine, values["text"], values["text_b"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
-        """Whether the second text of each pair follows the first, and the probability."""
+        """For each pair "is_next", True if the second text probably follows the first, and the probability."""
         found = engine.run(forwards.next_sentence, [item for _, item in prepared], "text")
         pairs = zip(prepared, found, strict=True)
         return [{**values, "is_next": bool(p[0] >= p[1]), "probability": float(p[0])} for (values, _), p in pairs]
 
-    def for_people(self, answer: JsonObject) -> str:
-        """The probability, then the pair, on a line."""
+    def as_text(self, answer: JsonObject) -> str:
+        """A line with the probability, then the pair."""
         return f"{answer['probability']:7.2%} that it follows: {answer['text']} | {answer['text_b']}"
 
     def as_json(self, answer: JsonObject) -> JsonObject:
@@ -194,29 +198,29 @@ class NextSentence:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """The pseudo-log-likelihood of a text: the sum of ln p of each token with that token alone masked (Salazar et al. 2020,
-    arXiv:1910.14659). A text of n tokens takes n forward passes."""
+    """The pseudo-log-likelihood of a text: the sum over its tokens of ln p(token) with only that token masked (Salazar et al.
+    2020, arXiv:1910.14659). A text of n tokens takes n forward passes."""
 
     truncate: bool = False
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model has no MLM head."""
+        """Raises UserError if the model has no MLM head."""
         engine.require("mlm_head", "score a text")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
-        """The text of a record, and its tokens."""
+        """(the text of a record, its tokens)."""
         return values["text"], encoded(engine, values["text"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
-        """The pseudo-log-likelihood of each text: every token is masked in turn."""
+        """The pseudo-log-likelihood of each text, with every token masked in turn."""
         mask = engine.model.tokenizer.mask_id
         masked = (
-            Item([*item.ids[:i], mask, *item.ids[i + 1 :]], places=(i,), targets=(item.ids[i],))
+            Item([*item.ids[:i], mask, *item.ids[i + 1 :]], query_positions=(i,), targets=(item.ids[i],))
             for _, item in prepared
             for i in range(1, len(item.ids) - 1)
         )
-        scores = engine.stream(forwards.target_log_probabilities, masked, "place")
+        scores = engine.stream(forwards.target_log_probabilities, masked, "position")
         answers = []
         for text, item in prepared:
             own = [float(next(scores)[0]) for _ in item.ids[1:-1]]
@@ -232,8 +236,8 @@ class Score:
             )
         return answers
 
-    def for_people(self, answer: JsonObject) -> str:
-        """The log-likelihood and the perplexity, then the text, on a line."""
+    def as_text(self, answer: JsonObject) -> str:
+        """A line with the log-likelihood and the perplexity, then the text."""
         per_token = f"perplexity {answer['pseudo_perplexity']:9.2f} a token"
         return f"log-likelihood {answer['pseudo_log_likelihood']:10.3f}  {per_token}  {answer['text']}"
 

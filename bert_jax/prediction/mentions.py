@@ -1,4 +1,4 @@
-"""Whom a pronoun means: the question to a model with a mention head (GAP; Webster et al. 2018)."""
+"""`resolve`: the name that a pronoun refers to, predicted by a mention head (GAP; Webster et al. 2018)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MENTIONS = ("pronoun", "a", "b")
 
 @dataclasses.dataclass(frozen=True)
 class Resolve:
-    """Whether a pronoun means the name `a`, the name `b`, or neither, with the probability of each.
+    """The probabilities that a pronoun refers to the name `a`, to the name `b`, or to neither.
 
-    A mention is given by its words; where the text has them several times, "she#2" is the second, or `pronoun_start`, `a_start`
-    and `b_start` say at which character it begins, as GAP's offsets do. A text longer than the position table is read around the
-    three, as in training.
+    A mention is given by its words. If they occur several times in the text, "she#2" is the second occurrence, or
+    `pronoun_start`, `a_start` and `b_start` are the character at which the mention begins, as in GAP. A text longer than the
+    position table is cut to tokens around the three mentions, as in training.
     """
 
     fields = (
@@ -37,37 +37,37 @@ class Resolve:
     )
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model has no trained head for mentions."""
+        """Raises UserError if the model has no trained head for mentions."""
         head_of(engine, MentionHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """The mentions of a record with their places, and its tokens. Raises UserError for a mention that is not there."""
+        """(text and mentions of a record with their offsets, its tokens). Raises UserError for a mention that is not found."""
         text = values["text"]
         found = {name: _place(text, name, values) for name in MENTIONS}
         if twice := [name for name in ("a", "b") if found[name] == found["pronoun"]]:
             raise UserError(f"{twice[0]}={values[twice[0]]!r} is the pronoun itself; give the two names it may mean")
         if found["a"] == found["b"]:
             raise UserError(f"a and b are both {values['a']!r} at character {found['a'][0]}; give the two names it may mean")
-        said: JsonObject = {name: text[start:end] for name, (start, end) in found.items()}
-        said |= {f"{name}_start": start for name, (start, _) in found.items()}
+        mentions: JsonObject = {name: text[start:end] for name, (start, end) in found.items()}
+        mentions |= {f"{name}_start": start for name, (start, _) in found.items()}
         tokenizer = engine.model.tokenizer
-        example = PronounExample(id="", text=text, **said, label=None, gender=None)
+        example = PronounExample(id="", text=text, **mentions, label=None, gender=None)
         reading = read_mentions(tokenizer, example, engine.config.max_position - 2)
         ids = [tokenizer.cls_id, *reading.ids.tolist(), tokenizer.sep_id]
-        return {"text": text, **said}, Item(ids, places=tuple(1 + start for start in reading.mention_starts))
+        return {"text": text, **mentions}, Item(ids, query_positions=tuple(1 + start for start in reading.mention_starts))
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
-        """The name that each pronoun means, with the probabilities."""
+        """The name that each pronoun refers to, with the probabilities."""
         head = head_of(engine, MentionHead)
         found = logits_of(engine, head, [item for _, item in prepared])
         answers = []
-        for (said, _), logits in zip(prepared, found, strict=True):
-            verdict = head.outputs.answer(logits[0], head.labels)  # the triple that begins with the pronoun
-            answers.append({**said, "means": said.get(verdict["label"].lower()), **verdict})
+        for (values, _), logits in zip(prepared, found, strict=True):
+            verdict = head.outputs.answer(logits[0], head.labels)  # at the first query position, see `forwards.label_logits`
+            answers.append({**values, "means": values.get(verdict["label"].lower()), **verdict})
         return answers
 
-    def for_people(self, answer: JsonObject) -> str:
-        """The probability, the pronoun and its name, then the text, on a line."""
+    def as_text(self, answer: JsonObject) -> str:
+        """A line with the probability, the pronoun and its name, then the text."""
         return f"{answer['probability']:7.2%}  {answer['pronoun']} = {answer['means'] or 'neither'}  {answer['text']}"
 
     def as_json(self, answer: JsonObject) -> JsonObject:
@@ -76,7 +76,7 @@ class Resolve:
 
 
 def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
-    """The characters [start, end) of the mention `name` of a record: at its start where the record has one."""
+    """The characters [start, end) of the mention `name` of a record, by its `{name}_start` if the record has it."""
     mention, start = values[name], values.get(f"{name}_start")
     if start is None:
         return place_of(text, mention)
@@ -88,16 +88,16 @@ def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
 
 
 def place_of(text: str, mention: str) -> tuple[int, int]:
-    """The characters [start, end) of `text` that `mention` names: "she", or of several the second by "she#2".
+    """The characters [start, end) of `mention` in `text`: "she", or "she#2" for the second of several.
 
-    Whole words are looked for, and parts of words only where there are none (some scripts have no spaces). Raises UserError where
-    it does not occur, or several times and no number says which.
+    Parts of words are found only if there is no match of whole words (some scripts have no spaces). Raises UserError if the
+    mention does not occur, or occurs several times and has no number.
     """
     words, _, number = mention.rpartition("#")
     if mention in text or not words or not number.isdecimal():
         words, number = mention, ""
     if not words.strip():
-        raise UserError(f"a mention is empty; give the words of the text that it is, for example {MENTIONS[0]} 'she'")
+        raise UserError(f"a mention is empty; give its words as in the text, for example {MENTIONS[0]} 'she'")
     places = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", text)]
     places = places or [m.span() for m in re.finditer(re.escape(words), text)]
     if not places:

@@ -1,4 +1,4 @@
-"""The file that answers go to: it takes its name when it is whole, and is never one that they are read from."""
+"""Checks the path of the output file, and writes a file that appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from bert_jax.errors import UserError
 from bert_jax.interface.command import require_stdout
 
 PART = ".bert_jax.part"
-"""How the file ends in which answers wait, locked by the process that writes it, until they are whole."""
+"""Suffix of the temporary file with the answers written so far; the process that writes it holds its lock."""
 
 
 def checked_target(output: str, source: os.stat_result | None = None) -> pathlib.Path:
-    """The file that `output` means, links followed; a device or a pipe as it is named.
+    """The path of `output` with symbolic links resolved; the path of a device or a pipe unchanged.
 
-    Raises UserError where it cannot be written, where another process is writing it, and where it is the file `source`, which
-    the answers are about.
+    Raises UserError if it cannot be written, if another process is writing it, and if it is `source`, the input file.
     """
     name, path = f"--output={output}", pathlib.Path(output)
     try:
@@ -53,20 +52,21 @@ def checked_target(output: str, source: os.stat_result | None = None) -> pathlib
 
 
 def check_stdout(source: os.stat_result | None = None) -> None:
-    """Raises UserError where standard output is closed, or is the file `source`, which would grow as it is read."""
+    """Raises UserError if standard output is closed, or is `source`, the input file, which would grow while it is read."""
     require_stdout("name a file with --output=FILE")
     try:
         there = os.fstat(sys.stdout.fileno())
-    except (OSError, ValueError):  # not a file of the system
+    except (OSError, ValueError):  # sys.stdout has no file descriptor
         return
     if source and os.path.samestat(there, source):
         raise UserError("standard output is the file that the texts are read from; name another one: --output=FILE")
 
 
 class Part:
-    """A new file beside `path`, in `file`, which takes that name in `complete` and is gone after `close` else.
+    """A temporary file beside `path`, open for writing as `file`. `complete` renames it to `path`; `close` removes it if it was
+    not completed.
 
-    Files that killed processes have left in the directory are removed. Raises OSError as every file does.
+    The constructor removes temporary files that killed processes left in the directory. Raises OSError where file operations do.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -74,23 +74,23 @@ class Part:
         self._path, self._own = path, path.with_name(f".{path.name}.{os.getpid()}{PART}")
         while True:
             descriptor = os.open(self._own, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            with contextlib.suppress(OSError):  # some network disks know no locks
+            with contextlib.suppress(OSError):  # some network file systems support no locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
                 break
-            os.close(descriptor)  # another process took it for one left over, before it was locked
+            os.close(descriptor)  # before it was locked, another process took it for a leftover and removed it
         self.file: IO[bytes] = os.fdopen(descriptor, "wb")
         self._complete = False
 
     def complete(self) -> None:
-        """Gives the file its name, after all that was written is on the disk."""
+        """Renames the file to `path` after its content is on the disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
         self._own.replace(self._path)
         self._complete = True
 
     def close(self) -> None:
-        """Closes the file, and removes it where it is not complete."""
+        """Closes the file, and removes it if it was not completed."""
         if not self._complete:
             self._own.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ class Part:
 
 
 def _clear(directory: pathlib.Path) -> None:
-    """Removes the parts of processes that no longer run: regular files of ours by name and owner, which nobody has locked."""
+    """Removes the temporary files of processes that no longer run: regular files with our suffix and owner, and no lock."""
     for part in directory.glob(f".*{PART}"):
         with contextlib.suppress(OSError), _locked(part) as gained:
             if gained and part.lstat().st_uid == os.geteuid():
@@ -107,9 +107,9 @@ def _clear(directory: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _locked(part: pathlib.Path) -> Iterator[bool]:
-    """Whether this process could take the lock of that file, which it then holds, or False where another one has it.
+    """Holds the lock of a file within the block if it is free: True, or False if another process holds it.
 
-    Raises OSError where nobody can tell: for a link, for example, or a file of another user.
+    Raises OSError if that cannot be found out, for example for a symbolic link or a file of another user.
     """
     descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -133,7 +133,7 @@ def _is_being_written(part: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def writing(name: str) -> Iterator[None]:
-    """Raises UserError where `name` cannot be written, but BrokenPipeError as it is: nobody reads the answers any more."""
+    """Turns an OSError of the block into a UserError about `name`, except BrokenPipeError: the reader of the output has gone."""
     try:
         yield
     except BrokenPipeError:

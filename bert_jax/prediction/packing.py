@@ -1,8 +1,8 @@
-"""Texts of any length -> few shapes of batch: several short ones share a row, and no attention crosses between them.
+"""Packs texts of any length into batches of few shapes: short texts share a row, without attention between them.
 
-A text takes the shortest of a few row lengths that holds it; what it leaves free is filled with shorter ones (best fit, longest
-first). How long the rows of short texts are is tried out (USUAL), and the cheapest packing is taken. On sentences of 28 tokens
-97 % of what is computed is text, and a thousand of them need four compiled programs.
+A text goes to a row of the shortest length that holds it, out of a few lengths; the rest of the row is filled with shorter texts
+(best fit, longest first). Several row lengths for short texts are tried (USUAL), and the cheapest packing is taken. On sentences
+of 28 tokens 97 % of the computed tokens are text, and a thousand sentences need four compiled programs.
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ from jaxtyping import Int32
 from bert_jax.examples.packing import best_fit
 
 USUAL = (64, 128, 256)
-"""Rows for texts that are shorter: 64 where they pack well, else more."""
+"""Candidate lengths of the rows of shorter texts: 64 if they pack well, else more."""
 LENGTHS = (16, 32, 64, 128, 192, 256, 384)
-"""Rows for texts by their own length; beyond, powers of two."""
+"""Row lengths by the length of a text; longer rows are powers of two."""
 ATTENTION = 1 / 500
-"""A token costs 1 + ATTENTION x the length of its row (measured on a CPU, 384 wide: 64 to 128 tokens 9 %, 512 double)."""
+"""Cost of attention: a token costs 1 + ATTENTION x the length of its row (measured on a CPU, 384 wide: from 64 to 128 tokens 9 %
+more, at 512 twice as much)."""
 TOKENS_A_TEXT = 8
-"""A batch has one slot for this many tokens: so many texts can be in it at most."""
+"""A batch has one slot for a text per this many tokens, the limit of the number of its texts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One text (or pair) as the model reads it, with its [CLS] and [SEP]s."""
+    """The token ids of one text or pair, with [CLS] and [SEP]."""
 
     ids: Sequence[int]
     segment_b: int = -1
-    """Where token type 1 begins; -1 where there is no second segment."""
-    places: tuple[int, ...] = ()
-    """Positions of special interest: the [MASK]s to fill."""
+    """The position at which token type 1 begins; -1 if there is no second segment."""
+    query_positions: tuple[int, ...] = ()
+    """The positions that a forward pass selects, such as those of the [MASK]s."""
     targets: tuple[int, ...] = ()
-    """A token id for each of `places`, where a known word is judged there."""
+    """A token id for each of `query_positions`, if its probability is asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """One batch, and where its items lie in it."""
+    """One batch, and the position of its items in it. A flat index is row * L + column."""
 
     arrays: dict[str, Int32[np.ndarray, " ..."]]
     """input_ids, token_type_ids, position_ids, sequence_ids [B, L] (0 padding, else slot + 1, unique in the batch); starts [T],
-    the flat index of the [CLS] of each slot; places [X], flat indices; targets [X]."""
+    the flat index of the [CLS] of each slot; query_positions [X], flat indices; targets [X]."""
     items: tuple[int, ...]
-    """Item numbers by slot."""
+    """The item number of each slot."""
     starts: tuple[int, ...]
-    """Flat index of every item's first token."""
-    places: tuple[slice, ...]
-    """Which of the X places are an item's."""
+    """The flat index of the first token of each slot's item."""
+    query_positions: tuple[slice, ...]
+    """The part of the axis X that belongs to each slot's item."""
 
 
 def power_of_two(n: int) -> int:
@@ -59,16 +60,16 @@ def power_of_two(n: int) -> int:
 
 
 def row_length(n: int) -> int:
-    """The shortest row for `n` tokens."""
+    """The length of the shortest row for a text of `n` tokens."""
     return next((length for length in LENGTHS if length >= n), power_of_two(n))
 
 
 def rows_of(lengths: Sequence[int], longest: int) -> dict[int, list[list[int]]]:
-    """Row length -> rows, each a list of item numbers whose lengths fit in it; `longest` is the position table's size.
+    """Row length -> rows, each a list of item numbers; `longest` is the size of the position table.
 
-    The cheapest of the packings that USUAL gives, where a row of L tokens costs L (1 + ATTENTION L).
+    It is the cheapest of the packings with the row lengths USUAL, where a row of L tokens costs L (1 + ATTENTION L).
     """
-    whole = row_length(sum(lengths))  # a few short texts need no more than a row of their own
+    whole = row_length(sum(lengths))  # the length of one row for all texts: no packing needs longer rows
     packings = [_rows(lengths, longest, usual) for usual in sorted({min(usual, whole) for usual in USUAL})]
     return min(packings, key=lambda rows: sum(len(some) * n * (1 + ATTENTION * n) for n, some in rows.items()))
 
@@ -87,10 +88,10 @@ def _rows(lengths: Sequence[int], longest: int, usual: int) -> dict[int, list[li
 
 
 def pack(items: Sequence[Item], *, longest: int, tokens: int, devices: int = 1, pad_id: int = 0) -> Iterator[Packed]:
-    """`items` in batches of about `tokens` tokens a device, rows a multiple of `devices`; every item once.
+    """Packs every item once into batches of about `tokens` tokens per device; the rows of a batch are a multiple of `devices`.
 
-    The number of rows is 1, 4, 16, ... times `devices` up to the batch of `tokens`, and the number of places 8, 32, 128, ..., so
-    few shapes occur. Raises ValueError for an item longer than `longest`.
+    The number of rows is 1, 4, 16, ... times `devices`, up to `tokens`, and the number X of query positions 8, 32, 128, ..., so
+    that few shapes occur. Raises ValueError for an item longer than `longest`.
     """
     lengths = [len(item.ids) for item in items]
     if lengths and max(lengths) > longest:
@@ -111,8 +112,8 @@ def _batch(items: Sequence[Item], rows: Sequence[Sequence[int]], length: int, co
     arrays["input_ids"][:] = pad_id
     numbers: list[int] = []
     starts: list[int] = []
-    places: list[slice] = []
-    flat_places: list[int] = []
+    query_positions: list[slice] = []
+    flat_positions: list[int] = []
     targets: list[int] = []
     for row, members in enumerate(rows):
         column = 0
@@ -125,16 +126,16 @@ def _batch(items: Sequence[Item], rows: Sequence[Sequence[int]], length: int, co
             arrays["sequence_ids"][row, column:end] = len(numbers)
             if item.segment_b >= 0:
                 arrays["token_type_ids"][row, column + item.segment_b : end] = 1
-            places.append(slice(len(flat_places), len(flat_places) + len(item.places)))
-            flat_places += [starts[-1] + place for place in item.places]
-            targets += item.targets or [0] * len(item.places)
+            query_positions.append(slice(len(flat_positions), len(flat_positions) + len(item.query_positions)))
+            flat_positions += [starts[-1] + position for position in item.query_positions]
+            targets += item.targets or [0] * len(item.query_positions)
             column = end
     arrays["starts"] = _padded(starts, max(1, count * length // TOKENS_A_TEXT))
     slots = 8
-    while slots < len(flat_places):
+    while slots < len(flat_positions):
         slots *= 4
-    arrays["places"], arrays["targets"] = _padded(flat_places, slots), _padded(targets, slots)
-    return Packed(arrays, tuple(numbers), tuple(starts), tuple(places))
+    arrays["query_positions"], arrays["targets"] = _padded(flat_positions, slots), _padded(targets, slots)
+    return Packed(arrays, tuple(numbers), tuple(starts), tuple(query_positions))
 
 
 def _padded(values: Sequence[int], size: int) -> Int32[np.ndarray, " {size}"]:

@@ -1,4 +1,4 @@
-"""Predictor: the predictions of a model from Python, as functions of lists of texts."""
+"""Predictor: the predictions of a model as Python methods that take lists of texts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from bert_jax.prediction.questions import Question, ask_each
 
 
 class Predictor:
-    """A loaded model that answers any number of texts, in their order, at the speed of the machine.
+    """A loaded model with a method for each verb of `predict`; results are in the order of the texts.
 
-    It compiles once for each shape of batch, and `packing.py` keeps those few: rows of 64 to 256 tokens that short texts share,
-    192, 384 or powers of two for longer ones, batches of 1, 4 or 16 rows a device on a CPU. That is fifteen programs at most for
-    texts of up to 512 tokens (27 elsewhere), twice as many where masks are filled, and rows of 16 and 32 for a text all alone.
+    XLA compiles a program for each shape of batch, and `packing.py` makes few shapes: rows of 64 to 256 tokens that short texts
+    share, rows of 192, 384 or a power of two for longer texts, and batches of 1, 4 or 16 rows per device on a CPU. These are
+    fifteen programs at most for texts of up to 512 tokens (27 on accelerators), twice as many for `fill_mask`, and rows of 16 and
+    32 for a single text.
 
-    Every method raises UserError for a model without the trained head it needs, and for the first text that cannot be answered,
-    which it names. Options are those of the question's class (`FillMask`, `Embed`, ...).
+    Every method raises UserError for a model without the trained head that it needs, and for the first text that cannot be
+    answered, with its number. Options are the fields of the question's class (`FillMask`, `Embed`, ...).
 
     >>> predictor = Predictor.load("runs/quickstart/model")
     >>> predictor.fill_mask(["The [MASK] of the array must be positive."], top_k=1)[0].filled
@@ -38,11 +39,11 @@ class Predictor:
 
     @classmethod
     def load(cls, model: str | os.PathLike[str]) -> Predictor:
-        """From a Hugging Face directory, a workdir or a name on the hub; UserError when it is none of them."""
+        """Loads a Hugging Face directory, a workdir or a model of the hub. Raises UserError if `model` is none of them."""
         return cls(Engine.load(model))
 
     def fill_mask(self, texts: Sequence[str], **options: Any) -> list[Filled]:
-        """The likeliest words for each [MASK] of each text."""
+        """The most probable words for each [MASK] of each text."""
         return self.ask(FillMask(**options), _each("text", texts))
 
     def next_sentence(self, pairs: Iterable[tuple[str, str]], **options: Any) -> list[JsonObject]:
@@ -63,7 +64,7 @@ class Predictor:
         return [a["words"] for a in self.ask(Embed(**options, words=True), _each("text", texts))]
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **options: Any) -> list[JsonObject]:
-        """For each text or pair {"label", "probability", "probabilities", ...}, or {"value"} of a regression."""
+        """For each text or pair {"label", "probability", "probabilities", ...}, or {"value"} for a regression."""
         pairs = [(each["text"], None) if isinstance(each["text"], str) else each["text"] for each in _each("text", texts)]
         return self.ask(Classify(**options), [{"text": a, "text_b": b} for a, b in pairs])
 
@@ -80,15 +81,15 @@ class Predictor:
         return self.ask(AnswerQuestion(**options), [{"question": q, "context": c} for q, c in questions])
 
     def choose(self, prompts: Iterable[tuple[str, Sequence[str]]], **options: Any) -> list[JsonObject]:
-        """For each (prompt, choices) {"choice": the index of the best, "probabilities", ...}."""
+        """For each (prompt, choices) {"choice": the index of the most probable choice, "probabilities", ...}."""
         return self.ask(Choose(**options), [{"prompt": p, "choices": list(c)} for p, c in prompts])
 
     def resolve(self, pronouns: Iterable[tuple[str, str, str, str]]) -> list[JsonObject]:
-        """For each (text, pronoun, a, b) {"means": a, b or None, "probabilities", ...}; `ask` takes their offsets too."""
+        """For each (text, pronoun, a, b) {"means": a, b or None, "probabilities", ...}; `ask` takes character offsets too."""
         return self.ask(Resolve(), [dict(zip(("text", *MENTIONS), asked, strict=True)) for asked in pronouns])
 
     def ask(self, question: Question, records: Sequence[JsonObject]) -> list[Any]:
-        """Any question, on records that hold its fields."""
+        """The answers of any `question` to `records`, which hold its fields."""
         question.check(self.engine)
         replies = ask_each(self.engine, question, records)
         for number, reply in enumerate(replies, 1):
@@ -98,7 +99,7 @@ class Predictor:
 
 
 def _each(name: str, texts: Sequence[str | Sequence[str]]) -> list[JsonObject]:
-    """A record for each of `texts`. One text, which Python would take for the list of its characters, is refused."""
+    """A record for each of `texts`. Raises UserError for a single string, which would be read as a list of characters."""
     if isinstance(texts, str):
-        raise UserError("texts is one text, not a list of them; give [text]")
+        raise UserError("texts is one text, not a list of texts; give [text]")
     return [{name: text} for text in texts]

@@ -1,6 +1,6 @@
-"""What every question to a model has in common: how texts become items, and how a bad text fails alone.
+"""The interface of all questions to a model (fill-mask, classify, embed, ...), and the tokenisation that they share.
 
-A question is a frozen dataclass of its options with the members of `Question`.
+A question is a frozen dataclass: its fields are the options of a verb of `predict`, its methods are those of `Question`.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from bert_jax.prediction.streams import Field
 
 
 class Question(Protocol):
-    """One verb with its options."""
+    """One verb of `predict` with its options."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of a record."""
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError where the model lacks a part, or an option is out of range."""
+        """Raises UserError if the model lacks a part, or an option is out of range."""
 
     def prepare(self, engine: Engine, values: JsonObject) -> Any:
-        """One record as the model reads it. Raises UserError for a record that has no answer."""
+        """The tokenised record, as `answer` takes it. Raises UserError for a record that cannot be answered."""
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[Any]:
         """The answers to prepared records, in their order."""
 
-    def for_people(self, answer: Any) -> str:
-        """An answer as text for a terminal."""
+    def as_text(self, answer: Any) -> str:
+        """An answer formatted as text for a terminal."""
 
     def as_json(self, answer: Any) -> JsonObject:
         """An answer as a JSON object."""
 
 
 def ask_each(engine: Engine, question: Question, records: Sequence[JsonObject]) -> list[Any]:
-    """The answer to each record, or the UserError that says why there is none; the others are answered."""
+    """The answer to each record, or the UserError of a record that cannot be answered."""
     replies: list[Any] = []
     for values in records:
         try:
@@ -60,12 +60,12 @@ def ask_each(engine: Engine, question: Question, records: Sequence[JsonObject]) 
 
 NOT_FINITE = (
     "numbers that are not finite for this text: its weights are damaged, or too large for the computation; name another model, "
-    "or train or convert this one again"
+    "or train or convert this model again"
 )
 
 
 def is_finite(answer: Any) -> bool:
-    """Whether all numbers in an answer are: in arrays, dictionaries, sequences and dataclasses."""
+    """Whether all numbers in an answer are finite, including those in arrays, dictionaries, sequences and dataclasses."""
     if isinstance(answer, float):
         return math.isfinite(answer)
     if isinstance(answer, np.ndarray | np.generic):
@@ -88,10 +88,13 @@ def encoded(
     longest: int | None = None,
     with_specials: bool = False,
 ) -> Item:
-    """`[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`; with `with_specials` a written "[MASK]" is that token.
+    """The tokens of `[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`.
 
-    A text that does not fit in `longest` tokens (the position table) is cut where `truncate` says so, a pair token by token from
-    the end of its longer part as in the original; else it is a UserError, as is a text without a token.
+    longest: most tokens of the item; by default, and at most, the rows of the position table.
+    truncate: cut a longer text; a pair loses tokens one at a time from the end of its longer part, as in the original.
+    with_specials: "[MASK]" in the text is the mask token, and so for the other special tokens.
+
+    Raises UserError for a text without tokens, and for a text that is too long without `truncate`.
     """
     tokenizer = engine.model.tokenizer
     encode = tokenizer.encode_with_specials if with_specials else tokenizer.encode
@@ -107,8 +110,7 @@ def encoded(
     if total > room and not truncate:
         raise UserError(
             f"{shortened(text)} is {counted(total + 1 + len(parts), 'token')} with its [CLS] and [SEP], more than the "
-            f"{longest} of "
-            f"{limit}; shorten it, or say --truncate"
+            f"{longest} of {limit}; shorten it, or pass --truncate"
         )
     second = parts[1] if text_b is not None else []
     cut_a, cut_b = truncation(len(parts[0]), len(second), room)
@@ -118,5 +120,5 @@ def encoded(
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """A text in quotes, as an error message shows it."""
+    """A text in quotes for an error message, cut to `most` characters."""
     return repr(text if len(text) <= most else f"{text[: most - 3]}...")

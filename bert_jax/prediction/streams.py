@@ -1,7 +1,7 @@
-"""The records that a verb of `python -m bert_jax.predict` is to answer: any length of input in constant memory.
+"""Reads the records that a verb of `python -m bert_jax.predict` answers, from any length of input in constant memory.
 
 A line of text is one record, its fields separated by TABs; a line of JSON is one object with the fields by name. Blank lines
-are skipped, but where each line has to have its answer. A line that cannot be read is a record with a problem, and the lines
+are skipped unless the caller needs a record for every line. A line that cannot be read is a record with a problem; the lines
 after it are read.
 """
 
@@ -27,11 +27,11 @@ from bert_jax.interface.words import counted
 from bert_jax.tasks.tables import is_whole
 
 MOST_BYTES = 64 << 20
-"""A longer line fails: so a file without line ends does not fill the memory."""
-AHEAD_BYTES = 32 << 20
-"""Lines are read ahead up to this size, or one line."""
+"""A longer line is a record with a problem, so that a file without line ends does not fill the memory."""
+READ_AHEAD_BYTES = 32 << 20
+"""The reading thread stops when the records that wait reach this size."""
 COUNTED_BYTES = 1 << 30
-"""Lines of a larger file are not counted for the estimate of the time left."""
+"""The lines of a larger file are not counted, so there is no estimate of the time left."""
 _File = IO[bytes] | gzip.GzipFile
 _BOM = b"\xef\xbb\xbf"
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh91AY&SY": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
@@ -39,36 +39,36 @@ _PACKED = {b"\x1f\x8b": "gzip", b"BZh91AY&SY": "bzip2", b"\xfd7zXZ\0": "xz", b"\
 
 @dataclass(frozen=True)
 class Field:
-    """One thing a verb asks of a record. In text lines the texts stand in order, and a `many` one takes all that is left."""
+    """A field of a record. The texts of a line are the fields in order; a field with `many` takes all texts that are left."""
 
     name: str
-    many: bool = False  # a list of texts
-    optional: bool = False  # None where it is absent
-    number: bool = False  # a count of characters instead of a text, which JSON alone can hold
-    words: bool = False  # of a `many` one: white space separates them in a line that has no TAB
+    many: bool = False  # the value is a list of texts
+    optional: bool = False  # the value may be absent, and is None then
+    number: bool = False  # the value is a number of characters; only JSON records can hold it
+    words: bool = False  # with `many`: white space separates the texts in a line without TABs
 
 
 @dataclass(frozen=True)
 class Record:
-    """One line of the input, or why it is none (`problem`)."""
+    """One line of the input, or the reason why it cannot be read (`problem`)."""
 
-    number: int  # of the line, from 1; of the text, where texts are given as arguments
-    place: str  # "FILE, line 3: ", for messages; "" for a single argument
-    values: JsonObject = field(default_factory=dict)  # by the fields' names
-    rest: JsonObject = field(default_factory=dict)  # what else a JSON object holds
+    number: int  # of the line, from 1, or of the argument
+    place: str  # prefix of messages: "FILE, line 3: "; "" for a single argument
+    values: JsonObject = field(default_factory=dict)  # by field name
+    rest: JsonObject = field(default_factory=dict)  # the other fields of a JSON object
     problem: str | None = None
-    blank: bool = False  # a line with nothing in it, where those are records too
-    size: int = 0  # bytes
+    blank: bool = False  # a blank line
+    size: int = 0  # in bytes
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of an input, to be iterated over once."""
+    """The records of an input, an iterator that can be used once."""
 
     source: Iterator[Record]
-    typed: bool = False  # by a person at a terminal, who waits for each answer
-    count: Callable[[], int | None] = lambda: None  # the number of the last record, None where it is dear to know
-    file: os.stat_result | None = None  # what they are read from, where it is a regular file
+    typed: bool = False  # typed by a person at a terminal, who waits for each answer
+    count: Callable[[], int | None] = lambda: None  # returns the number of the last record, or None if counting is too slow
+    file: os.stat_result | None = None  # the input file, if it is a regular file
 
     def __iter__(self) -> Iterator[Record]:
         return self.source
@@ -83,11 +83,12 @@ def read_records(
     blank_lines: bool = False,
     stdin: TextIO | None = None,
 ) -> Records:
-    """The records in `texts`, else in the file `input_path` ("-" is standard input), else in `stdin` (sys.stdin).
+    """The records of `texts`, else of the file `input_path` ("-": standard input), else of `stdin` (default: sys.stdin).
 
-    A file is opened at once, so that a misspelt name costs no model's loading; `.gz` is unpacked, `.jsonl` and `.jsonl.gz` hold
-    JSON as all input does with `jsonl`. With `blank_lines` a blank line is a record too, but where a person types. Raises
-    UserError for texts and a file together, no input at all, and a file that cannot be read, while the records are read too.
+    A file is opened at once, so that a misspelt path is reported before the model is loaded. `.gz` is decompressed; `.jsonl` and
+    `.jsonl.gz` hold JSON, and with `jsonl` every input does. With `blank_lines` a blank line is a record too, except at a
+    terminal. Raises UserError for both texts and a file, for no input, and for a file that cannot be read; the latter also while
+    the records are iterated over.
     """
     if texts and input_path:
         raise UserError("both texts and --input are given; give the texts as arguments, or --input=FILE, not both")
@@ -104,28 +105,28 @@ def read_records(
         raise UserError("there is no text: standard input is closed; give texts as arguments, or --input=FILE")
     if stdin.isatty():
         line = "JSON object" if jsonl else " TAB ".join(f.name for f in fields if not f.number)
-        print(f"one {line} a line; end with Ctrl-D", file=sys.stderr)
+        print(f"type one {line} per line; end with Ctrl-D", file=sys.stderr)
     typed, own = stdin.isatty(), _own(stdin)
     read = _file_records(own, "standard input", fields, jsonl, blank_lines and not typed)
     return Records(read, typed=typed, file=_regular(own))
 
 
-def in_windows(records: Iterable[Record], size: int, *, wait: float = 0.2) -> Iterator[list[Record]]:
-    """`records` in lists of at most `size`, read ahead by a thread while the list before is answered.
+def in_groups(records: Iterable[Record], size: int, *, wait: float = 0.2) -> Iterator[list[Record]]:
+    """Lists of at most `size` of the `records`; a thread reads the next list while the caller answers one.
 
-    What has come `wait` seconds after the first record goes out, so a slow pipe gets its answers promptly; a person who types
-    gets each answer at once.
+    A list is yielded at most `wait` seconds after its first record arrived, so that a slow pipe gets its answers promptly; input
+    typed at a terminal is yielded line by line.
     """
-    ahead = _Ahead(records, 1 if isinstance(records, Records) and records.typed else size)
+    ahead = _ReadAhead(records, 1 if isinstance(records, Records) and records.typed else size)
     try:
-        while window := ahead.take(wait):
-            yield window
+        while group := ahead.take(wait):
+            yield group
     finally:
         ahead.stop()
 
 
-class _Ahead:
-    """A thread that reads records until `size` of them, or AHEAD_BYTES, wait to be taken."""
+class _ReadAhead:
+    """A thread that reads records ahead: at most `size` of them, or READ_AHEAD_BYTES."""
 
     def __init__(self, records: Iterable[Record], size: int):
         self._records, self._size = records, size
@@ -134,28 +135,29 @@ class _Ahead:
         self._ended = self._stopped = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        # a daemon: it may wait for a line that never comes when the process has to end
+        # a daemon, since it may wait for input that never arrives, which must not keep the process alive
         threading.Thread(target=self._read, daemon=True, name="reader of records").start()
 
     def take(self, wait: float) -> list[Record]:
-        """What is ready when it is full or `wait` seconds after the first; empty at the end. Raises what reading raised."""
+        """The records that were read: when the limit is reached, or `wait` seconds after the first. An empty list at the end of
+        the input. Raises the exception of the reading thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             self._changed.wait_for(lambda: self._full() or self._ended, wait)
-            window, self._ready, self._bytes = self._ready, [], 0
+            group, self._ready, self._bytes = self._ready, [], 0
             self._changed.notify_all()
-        if not window and self._error:
+        if not group and self._error:
             raise self._error
-        return window
+        return group
 
     def stop(self) -> None:
-        """Lets the thread end at its next record."""
+        """Makes the thread end at its next record."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def _full(self) -> bool:
-        return len(self._ready) >= self._size or self._bytes >= AHEAD_BYTES
+        return len(self._ready) >= self._size or self._bytes >= READ_AHEAD_BYTES
 
     def _read(self) -> None:
         try:
@@ -187,14 +189,14 @@ def _unreadable(path: str, error: Exception) -> NoReturn:
     name = path if path == "standard input" else f"--input={path}"
     reason = getattr(error, "strerror", None)
     if isinstance(error, FileNotFoundError):
-        raise UserError(f"--input={missing_path(path)} cannot be read: {reason}; name a file that is there") from error
+        raise UserError(f"--input={missing_path(path)} cannot be read: {reason}; name an existing file") from error
     if reason:
-        raise UserError(f"{name} cannot be read: {reason}; name a file of text that you may read") from error
+        raise UserError(f"{name} cannot be read: {reason}; name a text file that you may read") from error
     raise UserError(f"{name} cannot be read: it is not a whole gzip file ({error}); copy or make it again") from error
 
 
 def _regular(file: Any) -> os.stat_result | None:
-    """What `file` is, where it is a regular file of the system."""
+    """The status of `file` if it is a regular file, else None."""
     try:
         found = os.fstat(file.fileno())
     except (OSError, ValueError):
@@ -203,16 +205,16 @@ def _regular(file: Any) -> os.stat_result | None:
 
 
 def _own(stdin: TextIO) -> IO[bytes]:
-    """A reader of our own of standard input: Python locks its own at exit, which a thread that still waits there would forbid."""
+    """A second reader of standard input. Python locks sys.stdin at exit, which fails while the reading thread waits in it."""
     try:
         return os.fdopen(os.dup(stdin.fileno()), "rb")
-    except (OSError, ValueError):  # not a file of the system
+    except (OSError, ValueError):  # stdin has no file descriptor
         return stdin.buffer
 
 
 def _file_records(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
     records = _read(file, name, fields, jsonl, blank_lines)
-    weakref.finalize(records, file.close).atexit = False  # a generator that never begins closes nothing
+    weakref.finalize(records, file.close).atexit = False  # for a generator that is never started, whose `with` does not run
     return records
 
 
@@ -236,20 +238,20 @@ def _read(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_li
 
 
 def _check_first(name: str, line: bytes, fields: Sequence[Field], jsonl: bool) -> None:
-    """Refuses a packed file, and says where lines look like JSON that they are read as text."""
+    """Raises UserError for a compressed file, and warns if lines look like JSON but are read as text."""
     if packing := next((packing for first, packing in _PACKED.items() if line.startswith(first)), None):
-        remedy = "give it a name that ends in .gz, or unpack it first" if packing == "gzip" else "unpack it first"
-        raise UserError(f"{name} is packed by {packing}; {remedy}")
+        remedy = "give it a name that ends in .gz, or decompress it first" if packing == "gzip" else "decompress it first"
+        raise UserError(f"{name} is compressed with {packing}; {remedy}")
     if jsonl or not line.startswith(b"{"):
         return
     with contextlib.suppress(ValueError):
         found = [field.name for field in fields if field.name in parse_json(line)]
         if found:
-            print(f"{name} is read as text, but its first line is JSON with {found[0]!r}; --jsonl reads that", file=sys.stderr)
+            print(f"{name} is read as text, but its first line is JSON with {found[0]!r}; --jsonl reads JSON", file=sys.stderr)
 
 
 def _lines(file: _File) -> Iterator[bytes]:
-    """The lines of a file; of one that is too long, the first MOST_BYTES."""
+    """The lines of a file; of a longer line, the first MOST_BYTES."""
     while line := file.readline(MOST_BYTES):
         rest = line
         while len(rest) == MOST_BYTES and not rest.endswith(b"\n"):
@@ -258,11 +260,11 @@ def _lines(file: _File) -> Iterator[bytes]:
 
 
 def _decoded(line: bytes) -> tuple[str, str | None]:
-    """(text of a line, None) or ("", what is wrong with it)."""
+    """(the text of a line, None), or ("", its problem)."""
     if len(line) == MOST_BYTES and not line.endswith(b"\n"):
         return "", f"longer than {MOST_BYTES >> 20} MiB; split the text into lines"
     if (place := line.find(b"\0")) >= 0:
-        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one a line"
+        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line"
     try:
         return line.removeprefix(_BOM).decode("utf-8"), None
     except UnicodeDecodeError as error:
@@ -270,11 +272,11 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 
 def _argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
-    """The records in arguments: one each; but of a question that needs several texts they are the parts of one record, as are
-    words, unless there is a TAB or (between words) a space in one of them."""
+    """The records of the arguments: one per argument; but if several fields are required, or words, the arguments are the fields
+    of one record, unless an argument holds a TAB or (for words) a space."""
     required = [field for field in fields if not field.optional]
-    apart = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
-    if not apart and (len(required) > 1 or fields[0].words):
+    one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
+    if not one_each and (len(required) > 1 or fields[0].words):
         yield _divided(1, "", list(texts), fields, arguments=True)
         return
     for number, text in enumerate(texts, 1):
@@ -291,7 +293,7 @@ def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) ->
 
 
 def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Field], *, arguments: bool = False) -> Record:
-    """The record of texts in the order of its fields: from between TABs, or `arguments`."""
+    """The record of texts in the order of its fields, which TABs separated or which are `arguments`."""
     fields = [f for f in fields if not f.number]
     parts = [part.strip() for part in parts]
     names = [f"{f.name} ..." if f.many else f.name for f in fields]
@@ -320,7 +322,7 @@ def _json_record(number: int, place: str, text: str, fields: Sequence[Field]) ->
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """The record of the values `given`, which holds its fields and the rest."""
+    """The record of the object `given`, with its fields in `values` and other keys in `rest`."""
     names = {f.name for f in fields}
     rest = {name: value for name, value in given.items() if name not in names}
     values = {f.name: given.get(f.name) for f in fields}
@@ -329,7 +331,7 @@ def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field])
 
 
 def _problem(of: Field, given: JsonObject) -> str | None:
-    """What is wrong with a field, if anything."""
+    """The problem of a field's value, or None."""
     value = given.get(of.name)
     if value is None and of.optional:
         return None
@@ -349,7 +351,7 @@ def _problem(of: Field, given: JsonObject) -> str | None:
 
 
 def _count_lines(path: pathlib.Path) -> int | None:
-    """How many lines a file has, None where that takes long to tell."""
+    """The number of lines of a file; None if it is compressed, no regular file, or larger than COUNTED_BYTES."""
     if path.suffix == ".gz" or not path.is_file() or path.stat().st_size > COUNTED_BYTES:
         return None
     count, last = 0, b""

@@ -1,4 +1,4 @@
-"""Embeddings into one .npy file, a row for every record, without knowing beforehand how many will come."""
+"""Writes embeddings to one .npy file, a row for every record; the number of records need not be known in advance."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ HEADER_BYTES = 128
 
 
 class VectorWriter(Writer):
-    """As `Writer`, for answers {"embedding": float32 [I]}: float32 [records, I], where a record that failed is a row of NaN, so
-    that rows answer the records in order, and so is one without an embedding, a blank line."""
+    """A `Writer` of answers {"embedding": float32 [I]} to a .npy file with float32 [records, I].
 
-    _of_blank = "their rows are NaN"
+    The row of a failed record or of a blank line is NaN, so that row i belongs to record i.
+    """
+
+    _blank_result = "their rows are NaN"
 
     def __init__(self, output: str, records: Records | None = None):
         super().__init__(output, None, records)
@@ -25,7 +27,7 @@ class VectorWriter(Writer):
 
     def __enter__(self) -> VectorWriter:
         if self._path is None or (self._path.exists() and not self._path.is_file()):
-            raise UserError(f"{self._name} cannot hold a .npy, whose first bytes are written last; name a file")
+            raise UserError(f"{self._name} is not a regular file, and the header of a .npy is written last; name a file")
         super().__enter__()
         self._put(bytes(HEADER_BYTES))
         return self
@@ -43,7 +45,7 @@ class VectorWriter(Writer):
         self._row(vector.tobytes())
 
     def _write_json(self, record: Record, values: JsonObject) -> None:
-        self._row(self._nan())  # of a record that failed: the only one that comes here
+        self._row(self._nan())  # called for failed records only, since `answer` writes no JSON
 
     def _row(self, row: bytes) -> None:
         self._rows += 1

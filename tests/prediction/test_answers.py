@@ -108,7 +108,7 @@ def test_json_lines_answer_the_records_in_order_and_carry_what_else_they_held(so
 
 
 def test_failed_lines_are_named_and_counted_for_people(source, tmp_path, capsys):
-    answered(source, tmp_path / "out.txt", for_people=lambda answer: f"{answer['text']}\n  {answer['loud']}")
+    answered(source, tmp_path / "out.txt", as_text=lambda answer: f"{answer['text']}\n  {answer['loud']}")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "a\n  A\nü\n  Ü\ne\n  E\n"
     errors = capsys.readouterr().err.splitlines()
     assert errors[0] == f"error: {source}, line 2: no word in it"

@@ -204,7 +204,7 @@ def test_without_a_limit_texts_are_cut_at_the_position_table(made_for, predictor
 )
 def test_a_module_that_is_not_known_here_is_refused_until_the_pooling_is_said(made_for, pretrained, modules, settings, unknown):
     made = made_for(*modules, **settings)
-    with pytest.raises(UserError, match=rf"pools in a way that is not known here \({unknown}\); choose with --pooling"):
+    with pytest.raises(UserError, match=rf"pools in a way that is not implemented here \({unknown}\); choose with --pooling"):
         made.embed(["the"])
     np.testing.assert_allclose(made.embed(["the"], pooling="cls")[0], vector_by_hand(pretrained, "the", "cls"), atol=WITHIN)
 
@@ -214,8 +214,8 @@ def test_a_module_that_is_not_known_here_is_refused_until_the_pooling_is_said(ma
     [
         (None, None, "1_Pooling/config.json cannot be read as JSON"),
         ({}, "{", "modules.json cannot be read as JSON"),
-        ({}, '{"a": 1}', "modules.json, or a file it names, is not as sentence-transformers writes it"),
-        ({}, '[{"path": ""}]', "modules.json, or a file it names, is not as sentence-transformers writes it"),
+        ({}, '{"a": 1}', "modules.json, or a file that it names, is not in the format of sentence-transformers"),
+        ({}, '[{"path": ""}]', "modules.json, or a file that it names, is not in the format of sentence-transformers"),
     ],
 )
 def test_a_broken_directory_of_sentence_transformers_is_a_sentence(made_for, tmp_path, pooling, modules, message):
@@ -244,15 +244,15 @@ def test_an_impossible_option_is_named_with_what_there_is(predictor, options, me
 def test_a_model_without_a_pooler_is_not_pooled_by_it_and_gives_other_vectors(pretrained, predictor, tmp_path):
     export_model(tmp_path / "m", without_parts(pretrained, ["pooler", "nsp_head", "mlm_head"]))
     bare = Predictor(engine_on(tmp_path / "m"))
-    with pytest.raises(UserError, match="has no pooler, so it cannot give its pooled vectors"):
+    with pytest.raises(UserError, match="has no pooler, so it cannot pool with it"):
         bare.embed(["the"], pooling="pooler")
     np.testing.assert_allclose(bare.embed(["the river"]), predictor.embed(["the river"]), atol=WITHIN)
 
 
 def test_people_see_the_first_numbers_and_the_text(predictor):
     (vector,) = predictor.embed(["the river"])
-    shown = Embed().for_people({"text": "the river", "embedding": vector})
+    shown = Embed().as_text({"text": "the river", "embedding": vector})
     assert shown == f"[{' '.join(f'{x:.3f}' for x in vector[:4])} ... 16 numbers]  'the river'"
     (words,) = predictor.embed_words(["the river"])
-    lines = Embed(words=True).for_people({"text": "the river", "words": words}).splitlines()
+    lines = Embed(words=True).as_text({"text": "the river", "words": words}).splitlines()
     assert [line.split()[0] for line in lines] == ["the", "the", "river"]

@@ -26,7 +26,7 @@ ALL = {"layers": (0, 1, 2), "combine": "concat"}
 @pytest.fixture(scope="module")
 def items(pretrained) -> list[Item]:
     texts = [*mixed_texts(200, longest=37), "the " * 38]  # as long as the table
-    return [Item(with_specials(pretrained, text)[0], places=(1, 2)) for text in texts]
+    return [Item(with_specials(pretrained, text)[0], query_positions=(1, 2)) for text in texts]
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +49,16 @@ def test_every_token_of_every_text_has_the_hidden_states_of_the_text_alone_in_a_
 
 def test_a_tuple_of_results_comes_apart_item_by_item(engine, items):
     ids, probabilities = zip(
-        *engine.run(forwards.candidates, items[:50], "place", top_k=3, kind="any"), strict=True
+        *engine.run(forwards.candidates, items[:50], "position", top_k=3, kind="any"), strict=True
     )
     assert {x.shape for x in ids} == {(2, 3)}
-    alone_ids, alone_p = engine.run(forwards.candidates, [items[7]], "place", top_k=3, kind="any")[0]
+    alone_ids, alone_p = engine.run(forwards.candidates, [items[7]], "position", top_k=3, kind="any")[0]
     np.testing.assert_array_equal(ids[7], alone_ids)
     np.testing.assert_allclose(probabilities[7], alone_p, atol=WITHIN)
 
 
 def test_answers_keep_the_order_of_more_items_than_are_packed_together(engine, items, monkeypatch):
-    monkeypatch.setattr(engine_module, "WINDOW", 100)
+    monkeypatch.setattr(engine_module, "GROUP", 100)
     many = [items[i] for i in random.Random(2).choices(range(len(items)), k=505)]
     static = {**ALL, "pooling": "mean", "normalise": True}
     of_one = {id(item): x for item, x in zip(items, engine.run(forwards.text_vectors, items, "text", **static), strict=True)}
@@ -67,7 +67,7 @@ def test_answers_keep_the_order_of_more_items_than_are_packed_together(engine, i
 
 
 def test_a_stream_reads_a_window_of_items_ahead_and_no_more(engine, items, monkeypatch):
-    monkeypatch.setattr(engine_module, "WINDOW", 100)
+    monkeypatch.setattr(engine_module, "GROUP", 100)
     taken = 0
 
     def endless() -> Iterator[Item]:
@@ -107,7 +107,7 @@ def test_no_items_have_no_answers(engine):
     [
         (forwards.token_vectors, "token", ALL),
         (forwards.text_vectors, "text", {**ALL, "pooling": "mean", "normalise": True}),
-        (forwards.target_log_probabilities, "place", {}),
+        (forwards.target_log_probabilities, "position", {}),
     ],
     ids=["tokens", "texts", "places"],
 )

@@ -96,7 +96,7 @@ def test_a_regression_gives_the_value_itself(labelled):
     ],
 )
 def test_people_read_the_verdict_before_the_text(answer, shown):
-    assert Classify().for_people(answer) == shown
+    assert Classify().as_text(answer) == shown
 
 
 def test_a_word_has_the_label_of_its_first_piece_in_the_unpacked_model(labelled):
@@ -243,7 +243,7 @@ def test_labels_of_another_form_make_no_entities(labelled):
     _, predictor = labelled(TokenHead(labels=("NOUN", "VERB")))
     (answer,) = predictor.tag(["the river"])
     assert "entities" not in answer
-    assert Tag().for_people(answer).split()[0] in ("the/NOUN", "the/VERB")
+    assert Tag().as_text(answer).split()[0] in ("the/NOUN", "the/VERB")
 
 
 def questions(count: int) -> list[tuple[str, str]]:
@@ -302,7 +302,7 @@ def test_no_answer_wins_where_it_may_and_its_margin_is_above_the_threshold(label
         found = predictor.answer(asked, may_be_unanswerable=True, no_answer_threshold=threshold)
         assert {answer["answer"] == "" for answer in found} == {empty}
     assert all(answer["answer"] for answer in predictor.answer(asked))
-    shown = AnswerQuestion().for_people(predictor.answer(asked[:1], may_be_unanswerable=True, no_answer_threshold=-1e4)[0])
+    shown = AnswerQuestion().as_text(predictor.answer(asked[:1], may_be_unanswerable=True, no_answer_threshold=-1e4)[0])
     assert shown.endswith("(no answer)")
 
 
@@ -327,7 +327,7 @@ def test_the_choice_is_the_likeliest_of_the_unpacked_scores(labelled, fields):
         assert answers[i]["choice"] == p.argmax()
         assert answers[i]["text"] == choices[p.argmax()]
         np.testing.assert_allclose(predictor.choose([prompts[i]])[0]["probabilities"], p, atol=WITHIN)
-    assert Choose().for_people(answers[0]).splitlines()[0] == prompts[0][0]
+    assert Choose().as_text(answers[0]).splitlines()[0] == prompts[0][0]
 
 
 ASK = {
@@ -356,7 +356,7 @@ def test_a_head_or_a_pooler_that_was_never_trained_is_not_asked(labelled, head):
         (TOKENS, lambda p: p.classify(["a"]), r"has no sequence_head, so it cannot classify \(it has token_head\)"),
         (TOKENS, lambda p: p.answer([("a", "b")]), "has no span_head, so it cannot answer questions"),
         (TOKENS, lambda p: p.choose([("a", ["b", "c"])]), "has no choice_head, so it cannot choose"),
-        (SEQUENCE, lambda p: p.classify(["the " * 39]), "is 41 tokens .* more than the 40 .*; shorten it, or say --truncate"),
+        (SEQUENCE, lambda p: p.classify(["the " * 39]), "is 41 tokens .* more than the 40 .*; shorten it, or pass --truncate"),
         (TOKENS, lambda p: p.tag(["\x01"]), r"'\\x01' holds no word; give text"),
         (CHOICE, lambda p: p.choose([("the", ["river"])]), "1 choice for 'the'; give two or more"),
         (SPAN, lambda p: p.answer([("\x01", "river")]), r"the question '\\x01' holds no token; give text"),

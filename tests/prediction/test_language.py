@@ -188,13 +188,13 @@ def test_pairs_that_are_too_long_are_cut_where_the_longer_part_ends(predictor):
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda p: p.fill_mask(["no blank"]), r"no \[MASK\] in 'no blank'; put one where a word is to be guessed"),
+        (lambda p: p.fill_mask(["no blank"]), r"no \[MASK\] in 'no blank'; write \[MASK\] in place of a word"),
         (lambda p: p.fill_mask(["a [mask]"]), r"no \[MASK\] in 'a \[mask\]'; write it in capitals"),
         (lambda p: p.fill_mask(["[MASK] " * 39]), r"is 41 tokens with its \[CLS\] and \[SEP\], more than the 40 of the model's"),
         (lambda p: p.fill_mask(["[MASK] " * 37], pieces=3), "leaves no room for 3 pieces in a mask; shorten it, or lower"),
         (lambda p: p.fill_mask(["[MASK]"], top_k=0), "--top-k=0 must be between 1 and the vocabulary's"),
         (lambda p: p.fill_mask(["[MASK]"], pieces=9), "--pieces=9 must be between 1 and 8"),
-        (lambda p: p.next_sentence([("the " * 20, "of " * 18)]), "is 41 tokens .*; shorten it, or say --truncate"),
+        (lambda p: p.next_sentence([("the " * 20, "of " * 18)]), "is 41 tokens .*; shorten it, or pass --truncate"),
         (lambda p: p.next_sentence([("the", "\u200b")]), r"'\\u200b' holds no token; give text"),
         (lambda p: p.score(["the", "\x01"]), r"text 2 of 2: '\\x01' holds no token; give text"),
     ],
@@ -207,8 +207,8 @@ def test_what_cannot_be_answered_is_named_with_its_remedy(predictor, ask, messag
 def test_people_read_the_candidates_of_each_mask_under_its_text(predictor):
     question = FillMask(top_k=5)
     one, two = predictor.fill_mask(["the [MASK].", "[MASK] is [MASK]"], top_k=5)
-    lines = question.for_people(one).splitlines()
+    lines = question.as_text(one).splitlines()
     assert lines[0] == "the [MASK]."
     assert [line.split()[0][-1] for line in lines[1:]] == ["%"] * 5
-    assert question.for_people(two).splitlines()[:2] == ["[MASK] is [MASK]", "  [MASK] 1"]
-    assert len(question.for_people(two).splitlines()) == 1 + 2 * 6
+    assert question.as_text(two).splitlines()[:2] == ["[MASK] is [MASK]", "  [MASK] 1"]
+    assert len(question.as_text(two).splitlines()) == 1 + 2 * 6

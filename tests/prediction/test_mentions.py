@@ -74,7 +74,7 @@ def test_a_mention_is_found_where_it_stands(text, mention, place):
         ("she said she", "she", "'she' occurs 2 times in 'she said she'; say which, for example 'she#1'"),
         ("she said she", "she#3", "'she#3': 'she' occurs 2 times in 'she said she'; count from 1"),
         ("she said she", "she#0", "count from 1"),
-        ("she said", "  ", "a mention is empty; give the words of the text that it is"),
+        ("she said", "  ", "a mention is empty; give its words as in the text"),
     ],
 )
 def test_a_mention_that_names_no_place_is_refused(text, mention, message):
@@ -125,6 +125,6 @@ def test_one_name_twice_a_pronoun_that_is_a_name_and_a_model_that_cannot_resolve
 
 def test_people_read_the_name(labelled):
     (answer,) = labelled(HEAD)[1].resolve([("the river is Paris", "is", "river", "Paris")])
-    shown = Resolve().for_people({**answer, "means": "river", "probability": 0.5})
+    shown = Resolve().as_text({**answer, "means": "river", "probability": 0.5})
     assert shown.split() == ["50.00%", "is", "=", "river", "the", "river", "is", "Paris"]
-    assert " is = neither " in Resolve().for_people({**answer, "means": None})
+    assert " is = neither " in Resolve().as_text({**answer, "means": None})

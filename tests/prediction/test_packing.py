@@ -32,7 +32,7 @@ def realistic_lengths(count: int, longest: int = 512, seed: int = 3) -> list[int
 
 def shape_of(packed: Packed) -> tuple[int, ...]:
     """(B, L, T, K): what a compiled program is made for."""
-    return (*packed.arrays["input_ids"].shape, *packed.arrays["starts"].shape, *packed.arrays["places"].shape)
+    return (*packed.arrays["input_ids"].shape, *packed.arrays["starts"].shape, *packed.arrays["query_positions"].shape)
 
 
 def expected_rows(items: list[Item], packed: Packed) -> dict[str, np.ndarray]:
@@ -77,14 +77,14 @@ def test_starts_and_places_point_at_their_tokens_in_the_flat_batch():
         assert packed.arrays["starts"][: len(packed.items)].tolist() == list(packed.starts)
         assert len(packed.arrays["starts"]) >= len(packed.items)
         taken: list[int] = []
-        for i, own in zip(packed.items, packed.places, strict=True):
+        for i, own in zip(packed.items, packed.query_positions, strict=True):
             item = items[i]
             taken += range(own.start, own.stop)
-            assert flat[packed.arrays["places"][own]].tolist() == [item.ids[place] for place in item.places]
-            assert packed.arrays["targets"][own].tolist() == list(item.targets or [0] * len(item.places))
+            assert flat[packed.arrays["query_positions"][own]].tolist() == [item.ids[place] for place in item.query_positions]
+            assert packed.arrays["targets"][own].tolist() == list(item.targets or [0] * len(item.query_positions))
         assert taken == list(range(len(taken))), "the places of the items lie side by side"
-        assert not packed.arrays["places"][len(taken) :].any()
-        assert len(packed.arrays["places"]) == len(packed.arrays["targets"])
+        assert not packed.arrays["query_positions"][len(taken) :].any()
+        assert len(packed.arrays["query_positions"]) == len(packed.arrays["targets"])
 
 
 def windows_of(items: list[Item], tokens: int, longest: int = 512, devices: int = 1) -> list[Packed]:
@@ -107,7 +107,7 @@ def test_five_thousand_texts_of_any_length_need_few_compiled_programs(tokens):
 
 def test_places_multiply_the_programs_by_powers_of_four_only():
     batches = windows_of(items_of(realistic_lengths(5000)), 1024)
-    places = {len(b.arrays["places"]) for b in batches}
+    places = {len(b.arrays["query_positions"]) for b in batches}
     assert places <= {8, 32, 128, 512}
     assert len({shape_of(b) for b in batches}) <= 20
 

@@ -53,7 +53,7 @@ def test_the_first_text_that_cannot_be_answered_is_named(predictor):
 
 @pytest.mark.parametrize("name", ["fill_mask", "score", "embed", "embed_words", "classify", "tag"])
 def test_one_text_is_not_taken_for_the_list_of_its_letters(predictor, name):
-    with pytest.raises(UserError, match=r"one text, not a list of them; give \[text\]"):
+    with pytest.raises(UserError, match=r"one text, not a list of texts; give \[text\]"):
         getattr(predictor, name)("[MASK]")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.prediction import streams
-from bert_jax.prediction.streams import Field, Record, in_windows, read_records
+from bert_jax.prediction.streams import Field, Record, in_groups, read_records
 
 TEXT = (Field("text"),)
 PAIR = (Field("text"), Field("text_b", optional=True))
@@ -207,7 +207,7 @@ def test_a_line_of_a_megabyte_is_read_and_one_of_too_many_fails_alone(tmp_path, 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nofile", r"--input=nofile \(looked for in /.*\) cannot be read: No such file or directory; name a file that is there"),
+        ("nofile", r"--input=nofile \(looked for in /.*\) cannot be read: No such file or directory; name an existing file"),
         ("REDME.md", r"--input=REDME.md \(looked for in /.*; did you mean README.md\?\) cannot be read: No such file"),
         ("tests/prediktion/reference.py", r"; did you mean tests/prediction/reference.py\?\)"),
         (".", "--input=. cannot be read: Is a directory"),
@@ -227,7 +227,7 @@ def test_a_broken_gzip_file_is_an_error_after_its_whole_lines(tmp_path):
     lines = b"".join(os.urandom(30).hex().encode() + b"\n" for _ in range(2000))
     (tmp_path / "cut.gz").write_bytes(gzip.compress(lines)[:-2000])
     read_ones: list[str] = []
-    windows = in_windows(read_records([], str(tmp_path / "cut.gz"), TEXT), 100)
+    windows = in_groups(read_records([], str(tmp_path / "cut.gz"), TEXT), 100)
     with pytest.raises(UserError, match="it is not a whole gzip file"):
         read_ones.extend(f"{record.values['text']}\n" for window in windows for record in window)
     assert len(read_ones) > 500
@@ -237,9 +237,9 @@ def test_a_broken_gzip_file_is_an_error_after_its_whole_lines(tmp_path):
 @pytest.mark.parametrize(
     ("pack", "message"),
     [
-        (gzip.compress, "in.txt is packed by gzip; give it a name that ends in .gz, or unpack it first"),
-        (bz2.compress, "in.txt is packed by bzip2; unpack it first"),
-        (lzma.compress, "in.txt is packed by xz; unpack it first"),
+        (gzip.compress, "in.txt is compressed with gzip; give it a name that ends in .gz, or decompress it first"),
+        (bz2.compress, "in.txt is compressed with bzip2; decompress it first"),
+        (lzma.compress, "in.txt is compressed with xz; decompress it first"),
     ],
 )
 def test_a_packed_file_that_its_name_does_not_show_is_refused(tmp_path, pack, message):
@@ -252,7 +252,7 @@ def test_json_that_is_read_as_text_is_said_once(tmp_path, capsys):
     first, second = read(tmp_path / "in.txt", b'{"text": "a"}\n{"text": "b"}\n')
     assert (first.values["text"], second.values["text"]) == ('{"text": "a"}', '{"text": "b"}')
     name = tmp_path / "in.txt"
-    assert capsys.readouterr().err == f"{name} is read as text, but its first line is JSON with 'text'; --jsonl reads that\n"
+    assert capsys.readouterr().err == f"{name} is read as text, but its first line is JSON with 'text'; --jsonl reads JSON\n"
     read(tmp_path / "in.txt", b'{"other": "a"}\n{"text": "b"}\n')
     read(tmp_path / "in.txt", b"{not JSON}\n")
     assert capsys.readouterr().err == ""
@@ -301,25 +301,25 @@ def records_of(sizes: list[int]) -> list[Record]:
 
 def test_windows_hold_every_record_in_order():
     records = records_of([1] * 10_000)
-    held = list(in_windows(records, 64))
+    held = list(in_groups(records, 64))
     assert list(itertools.chain(*held)) == records
     assert max(map(len, held)) <= 64
-    assert list(in_windows([], 64)) == []
+    assert list(in_groups([], 64)) == []
 
 
 def test_a_file_fills_its_windows():
-    assert [len(window) for window in in_windows(records_of([1] * 250), 100, wait=60)] == [100, 100, 50]
+    assert [len(window) for window in in_groups(records_of([1] * 250), 100, wait=60)] == [100, 100, 50]
 
 
 def test_long_lines_make_short_windows(monkeypatch):
-    monkeypatch.setattr(streams, "AHEAD_BYTES", 100)
-    assert [len(window) for window in in_windows(records_of([40, 40, 40, 500, 1, 99]), 100, wait=60)] == [3, 1, 2]
+    monkeypatch.setattr(streams, "READ_AHEAD_BYTES", 100)
+    assert [len(window) for window in in_groups(records_of([40, 40, 40, 500, 1, 99]), 100, wait=60)] == [3, 1, 2]
 
 
 def test_endless_input_is_read_only_one_window_ahead():
     read_ones = itertools.count(1)
     endless = (Record(next(read_ones), "", {}) for _ in itertools.count())
-    windows = in_windows(endless, 10, wait=60)
+    windows = in_groups(endless, 10, wait=60)
     first = next(windows)
     ahead = threading.Event()
     ahead.wait(0.1)  # what the thread could read by now, it has
@@ -334,7 +334,7 @@ def test_a_slow_pipe_gets_each_answer_before_its_next_line(pipe):
     patience = threading.Timer(20, writer.close)  # a reader that waits for more ends with too little, not never
     patience.start()
     answered = []
-    for window in in_windows(read_records([], None, TEXT, stdin=reader), 1024):
+    for window in in_groups(read_records([], None, TEXT, stdin=reader), 1024):
         answered += [record.values["text"] for record in window]
         if len(answered) < 4:
             writer.write(f"line {len(answered)}\n".encode())
@@ -347,7 +347,7 @@ def test_a_slow_pipe_gets_each_answer_before_its_next_line(pipe):
 def test_what_a_pipe_holds_goes_out_together(pipe):
     reader, writer = pipe
     writer.write(b"line\n" * 50)
-    windows = in_windows(read_records([], None, TEXT, stdin=reader), 1024)
+    windows = in_groups(read_records([], None, TEXT, stdin=reader), 1024)
     assert len(next(windows)) == 50
     writer.close()
     assert list(windows) == []
@@ -357,10 +357,10 @@ def test_who_types_gets_one_answer_a_line_and_is_told_how_to_end(capsys):
     controller, terminal = os.openpty()
     with os.fdopen(terminal, "r") as keyboard:
         os.write(controller, b"one\ntwo\nthree\n\x04")
-        windows = list(in_windows(read_records([], None, QUESTION, stdin=keyboard), 1024, wait=60))
+        windows = list(in_groups(read_records([], None, QUESTION, stdin=keyboard), 1024, wait=60))
         os.close(controller)
     assert [len(window) for window in windows] == [1, 1, 1]
-    assert capsys.readouterr().err == "one question TAB context a line; end with Ctrl-D\n"
+    assert capsys.readouterr().err == "type one question TAB context per line; end with Ctrl-D\n"
 
 
 def test_an_error_of_the_reader_comes_after_the_records_before_it():
@@ -368,7 +368,7 @@ def test_an_error_of_the_reader_comes_after_the_records_before_it():
         yield from records_of([1, 1, 1])
         raise UserError("the disk is gone")
 
-    windows = in_windows(broken(), 2, wait=60)
+    windows = in_groups(broken(), 2, wait=60)
     assert [record.number for _ in range(2) for record in next(windows)] == [1, 2, 3]
     with pytest.raises(UserError, match="the disk is gone"):
         next(windows)
@@ -377,7 +377,7 @@ def test_an_error_of_the_reader_comes_after_the_records_before_it():
 def test_windows_left_early_end_their_thread(tmp_path):
     before = set(threading.enumerate())
     (tmp_path / "in.txt").write_text("line\n" * 1000)
-    windows = in_windows(read_records([], str(tmp_path / "in.txt"), TEXT), 10)
+    windows = in_groups(read_records([], str(tmp_path / "in.txt"), TEXT), 10)
     next(windows)
     (thread,) = set(threading.enumerate()) - before
     windows.close()

@@ -72,12 +72,12 @@ CASES = [
     Case(
         "other layers for the pooler",
         "embed --pooling=pooler --layers=0 x",
-        "there is no use for --layers: the pooler reads the last layer; leave one of the two out",
+        "--pooling=pooler reads the last layer only, so --layers has no effect; leave one of the two out",
     ),
     Case(
         "a pooling of words",
         "embed --pooling=cls --words x",
-        "there is no use for --pooling: with --words every word has its own vector; leave one of the two out",
+        "--words gives every word a vector, so --pooling has no effect; leave one of the two out",
     ),
     Case("a window of nothing", "answer --model=$reader --length=0 who 'it was ada'", "--length=0 must be at least 8"),
     Case("a stride of nothing", "answer --model=$reader --stride=0 who 'it was ada'", "--doc-stride=0 must be at least 1"),
@@ -154,14 +154,14 @@ CASES = [
     Case(
         "a text without a mask",
         "fill-mask 'the house'",
-        "no [MASK] in 'the house'; put one where a word is to be guessed",
+        "no [MASK] in 'the house'; write [MASK] in place of a word",
         exit=1,
     ),
     Case("a text without a token", "score ''", "its text is empty", exit=1),
     Case(
         "a text that is too long",
         f"score '{'the house ' * 40}'",
-        "'the house the house the house the house the house the hou...' is 82 tokens with its ... shorten it, or say --truncate",
+        "'the house the house the house the house the house the hou...' is 82 tokens with its ... shorten it, or pass --truncate",
         exit=1,
     ),
     Case("a question without a context", "answer --model=$reader who", "no context: the arguments are question context", exit=1),
@@ -245,7 +245,7 @@ CASES = [
     Case(
         "a NUL in a text",
         "embed",
-        "standard input, line 1: byte 2 is NUL, which no text holds; give text in UTF-8, one a line",
+        "standard input, line 1: byte 2 is NUL, which no text holds; give text in UTF-8, one per line",
         exit=1,
         stdin=b"a\0b\n",
     ),
