@@ -44,7 +44,17 @@ SEEN = [
     ),
     Mistake("bert_jax/costs/hlo.py", 1, '(1 if direction == "LE" else -1 if direction == "GE" else 0)', "0"),
     Mistake("bert_jax/examples/pairs.py", 1, "key_of(key, _CUT_B)", "key_of(key, _CUT_A)"),
+    Mistake(
+        "bert_jax/heads/outputs.py",
+        1,
+        "takes_class_weights = takes_smoothing = has_accuracy = False",
+        "takes_class_weights = takes_smoothing = has_accuracy = True",
+    ),
+    Mistake("bert_jax/heads/outputs.py", 1, "if len(values) == 1 else", "if len(values) == 2 else"),
+    Mistake("bert_jax/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
 ]
 """What passed unseen once; the test that was added holds the kind."""
-EQUIVALENT: list[Equivalent] = []
+EQUIVALENT: list[Equivalent] = [
+    Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "any tiny probability has a finite logarithm"),
+]
 """Found by `run.py`, each with why no test could see it."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -43,15 +44,13 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
     while not (root / mirror).is_dir():
         mirror = mirror.parent
     folder = mirror.as_posix()
-    imported = (
-        f"from {module} import",
-        f"import {module}",
-        f"from {module.rpartition('.')[0]} import {module.rpartition('.')[2]}",
-    )
+    package, _, last = module.rpartition(".")
+    names = rf"(?:[^(\n]*|\([^)]*)\b{last}\b"
+    imported = re.compile(rf"^from {module} import|^import {module}\b|^from {package} import {names}", re.MULTILINE)
     own, near, beside, far = [], [], [], []
     for test in sorted((root / "tests").rglob("test_*.py")):
         name, text = test.relative_to(root).as_posix(), test.read_text()
-        imports = any(line in text for line in imported)
+        imports = imported.search(text) is not None
         if name.startswith(SLOW):
             continue
         if path.stem in test.stem and str(test.parent.relative_to(root).as_posix()) == folder:
