@@ -13,6 +13,7 @@ from bert_jax.examples.labelled import Feature
 from bert_jax.heads import registry
 from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
+from bert_jax.heads.outputs import MultiLabel
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.model.config import ModelConfig
 from tests.random_rows import TINY
@@ -27,39 +28,41 @@ HEADS: dict[str, TaskHead] = {kind: head(labels=LABELS if head.has_labels else (
 """By the kind of their labels."""
 KINDS = tuple(HEADS)
 LAYOUTS = {kind: head.layout for kind, head in HEADS.items()}
-KIND_OF = {layout: kind for kind, layout in LAYOUTS.items()}
 
 
 def random_features(kind: str, count: int, seed: int = 0, *, shortest: int = 4, longest: int = 10) -> list[Feature]:
-    """Units that begin with [CLS] and have no two pieces of text alike; a choice has two or three candidates.
+    """Features with targets as the layout of the head has them; all begin with [CLS], and the pieces of a text differ.
 
-    Some tokens have no label, and some questions no answer.
+    A feature with candidates has two or three; some tokens have no label, and some questions no answer.
     """
     rng = np.random.default_rng(seed)
     return [_feature(kind, number, rng, shortest, longest) for number in range(count)]
 
 
 def _feature(kind: str, number: int, rng: np.random.Generator, shortest: int, longest: int) -> Feature:
-    sequences = int(rng.integers(2, CANDIDATES + 1)) if kind == "choice" else 1
+    head, layout = HEADS[kind], LAYOUTS[kind]
+    sequences = int(rng.integers(2, CANDIDATES + 1)) if layout.logits_per_candidate else 1
     ids, types = [], []
     for _ in range(sequences):
         n = int(rng.integers(shortest, longest + 1))
         ids.append(np.array([CLS, *rng.choice(np.arange(5, TINY.vocab_size), n - 1, replace=False)], np.int32))
         types.append((np.arange(n) > rng.integers(1, n)).astype(np.int32))
     length = len(ids[0])
-    start = int(rng.integers(1, length)) * int(rng.random() < 0.8)  # 0: no answer
-    targets = {
-        "sequence": np.int32(rng.integers(len(LABELS))),
-        "regression": np.float32(rng.normal()),
-        "multi_label": (rng.random(len(LABELS)) < 0.5).astype(np.float32),
-        "token": np.where(rng.random(length) < 0.3, -1, rng.integers(len(LABELS), size=length)).astype(np.int32),
-        "span": np.array([start, rng.integers(start, length) if start else 0], np.int32),
-        "choice": np.int32(rng.integers(sequences)),
-        "mention": np.int32(rng.integers(len(LABELS))),
-    }
-    read_positions = rng.choice(np.arange(1, length), 3, replace=False).astype(np.int32) if kind == "mention" else None
-    target = np.asarray(targets.get(kind, targets["sequence"]))  # a new kind has a label for each text, until it says otherwise
-    return Feature(number, tuple(ids), tuple(types), target, read_positions)
+    target: Any
+    if layout.per_token:
+        target = np.where(rng.random(length) < 0.3, -1, rng.integers(head.num_outputs, size=length))
+    elif layout.are_positions:
+        start = int(rng.integers(1, length)) * int(rng.random() < 0.8)  # 0: no answer
+        target = [start, rng.integers(start, length) if start else 0]
+    elif isinstance(head.outputs, MultiLabel):
+        target = rng.random(layout.shape) < 0.5
+    elif np.issubdtype(layout.dtype, np.floating):
+        target = rng.normal(size=layout.shape)
+    else:
+        target = rng.integers(sequences if layout.logits_per_candidate else head.num_outputs, size=layout.shape)
+    count = layout.read_positions
+    read_positions = rng.choice(np.arange(1, length), count, replace=False).astype(np.int32) if count else None
+    return Feature(number, tuple(ids), tuple(types), np.asarray(target, layout.dtype), read_positions)
 
 
 @functools.cache

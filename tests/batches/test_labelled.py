@@ -9,7 +9,7 @@ import pytest
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.examples.assemble import Batch
 from bert_jax.examples.labelled import Feature, RowShape, row_shape
-from tests.random_features import KIND_OF, KINDS, LAYOUTS, random_features
+from tests.random_features import KINDS, LAYOUTS, random_features
 
 FEATURES = random_features("sequence", 50, seed=1)
 SHAPE = row_shape(FEATURES, LAYOUTS["sequence"])
@@ -95,25 +95,25 @@ def fake_logits(batch: Batch, shape: RowShape) -> np.ndarray:
     """Of a token its id, its type and its place in its own sequence; of a sequence sums of them; of mentions the marked ids."""
     rows = np.arange(len(batch["input_ids"]))[:, None]
     of_tokens = np.stack([batch["input_ids"], batch["token_type_ids"], batch["position_ids"]], -1).astype(np.float32)
-    if KIND_OF[shape.layout] in ("token", "span"):
+    if shape.layout.logits_per_token:
         return of_tokens
-    if KIND_OF[shape.layout] == "mention":
+    if shape.layout.read_positions:
         return batch["input_ids"][rows[:, :, None], batch["read_positions"]].astype(np.float32)
     own = (batch["sequence_ids"][:, None, :] == np.arange(1, shape.slots + 1)[None, :, None]).astype(np.float32)
     sums = own @ of_tokens
-    return sums[..., :1] if KIND_OF[shape.layout] == "choice" else sums
+    return sums[..., :1] if shape.layout.logits_per_candidate else sums
 
 
-def fake_logits_of(feature: Feature, kind: str) -> np.ndarray:
+def fake_logits_of(feature: Feature, layout: LabelLayout) -> np.ndarray:
     """The same from the feature itself."""
     of_sequences = [
         np.stack([ids, types, np.arange(len(ids))], -1) for ids, types in zip(feature.ids, feature.types, strict=True)
     ]
-    if kind in ("token", "span"):
+    if layout.logits_per_token:
         return of_sequences[0]
-    if kind == "mention":
+    if layout.read_positions:
         return feature.ids[0][feature.read_positions]
-    return np.array([x[:, 0].sum() for x in of_sequences]) if kind == "choice" else of_sequences[0].sum(0)
+    return np.array([x[:, 0].sum() for x in of_sequences]) if layout.logits_per_candidate else of_sequences[0].sum(0)
 
 
 def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
@@ -152,7 +152,7 @@ def test_evaluation_gives_every_feature_its_own_logits_in_order_whatever_the_row
         for found in evaluated(EvaluationBatches(features, shape, rows, pad_id=0), hosts):
             assert len(found) == len(features)
             for mine, feature in zip(found, features, strict=True):
-                np.testing.assert_array_equal(mine, fake_logits_of(feature, kind))
+                np.testing.assert_array_equal(mine, fake_logits_of(feature, shape.layout))
 
 
 def test_evaluation_tells_how_many_of_its_rows_are_done():

@@ -5,8 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.examples.labelled import Feature, RowShape, assemble_features, feature_logits, pack_features, row_shape
-from tests.random_features import CANDIDATES, KIND_OF, KINDS, LABELS, LAYOUTS, random_features
+from bert_jax.examples.labelled import (
+    Feature,
+    LabelLayout,
+    RowShape,
+    assemble_features,
+    feature_logits,
+    pack_features,
+    row_shape,
+)
+from tests.random_features import CANDIDATES, KINDS, LABELS, LAYOUTS, random_features
 
 PAD = 1
 COUNT = 40
@@ -16,9 +24,20 @@ def feature_of(*lengths: int) -> Feature:
     return Feature(0, tuple(np.full(n, 7, np.int32) for n in lengths), tuple(np.zeros(n, np.int32) for n in lengths))
 
 
-def test_the_layouts_that_these_tests_tell_apart_differ():
-    kinds = ("sequence", "regression", "multi_label", "token", "span", "choice", "mention")
-    assert len({LAYOUTS[kind] for kind in kinds}) == len(kinds)
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        ("sequence", LabelLayout()),
+        ("regression", LabelLayout(dtype=np.float32)),
+        ("multi_label", LabelLayout(shape=(len(LABELS),), dtype=np.float32)),
+        ("token", LabelLayout(per_token=True, logits_per_token=True)),
+        ("span", LabelLayout(shape=(2,), are_positions=True, logits_per_token=True)),
+        ("choice", LabelLayout(logits_per_candidate=True)),
+        ("mention", LabelLayout(read_positions=3)),
+    ],
+)
+def test_the_labels_of_each_kind_have_the_arrays_of_its_layout(kind: str, layout: LabelLayout):
+    assert LAYOUTS[kind] == layout
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -62,15 +81,14 @@ def test_nothing_else_is_in_the_rows(packed):
 def test_every_array_has_the_shape_and_type_that_the_docstring_says(packed):
     *_, shape, batch = packed
     rows, tokens, features = len(batch["input_ids"]), shape.length, shape.features
-    slots = features * (CANDIDATES if KIND_OF[shape.layout] == "choice" else 1)
-    labels = {"token": (rows, tokens), "span": (rows, features, 2), "multi_label": (rows, features, len(LABELS))}
+    layout = shape.layout
+    slots = features * (CANDIDATES if layout.logits_per_candidate else 1)
     wanted = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), ((rows, tokens), np.int32))
     wanted["cls_positions"] = (rows, slots), np.int32
-    kind = np.float32 if KIND_OF[shape.layout] in ("regression", "multi_label") else np.int32
-    wanted["labels"] = labels.get(KIND_OF[shape.layout], (rows, features)), kind
-    wanted["label_weights"] = (rows, tokens if KIND_OF[shape.layout] == "token" else features), np.float32
-    if KIND_OF[shape.layout] == "mention":
-        wanted["read_positions"] = (rows, features, 3), np.int32
+    wanted["labels"] = (rows, tokens) if layout.per_token else (rows, features, *layout.shape), np.dtype(layout.dtype)
+    wanted["label_weights"] = (rows, tokens if layout.per_token else features), np.float32
+    if layout.read_positions:
+        wanted["read_positions"] = (rows, features, layout.read_positions), np.int32
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == wanted
 
 
@@ -79,13 +97,13 @@ def test_every_target_is_where_its_feature_is_and_has_weight_one_where_it_says_s
     weight = 0
     for feature, r, slot, ids, _ in slots_of(features, rows, shape):
         column, place = batch["cls_positions"][r, slot], slot // shape.candidates
-        if KIND_OF[shape.layout] == "token":
+        if shape.layout.per_token:
             own = slice(column, column + len(ids))
             np.testing.assert_array_equal(batch["label_weights"][r, own], feature.target >= 0)
             np.testing.assert_array_equal(batch["labels"][r, own], np.maximum(feature.target, 0))
             weight += (feature.target >= 0).sum()
         elif slot % shape.candidates == 0:
-            wanted = feature.target + column if KIND_OF[shape.layout] == "span" else feature.target
+            wanted = feature.target + column if shape.layout.are_positions else feature.target
             np.testing.assert_array_equal(batch["labels"][r, place], wanted)
             weight += 1
     assert batch["label_weights"].sum() == weight
@@ -118,7 +136,7 @@ def test_features_of_unknown_target_have_no_weight(packed):
 def test_the_logits_of_a_feature_are_those_of_its_own_slots_or_tokens(packed):
     """The fake model says the id of every token, or the sum of a sequence's ids."""
     features, rows, shape, batch = packed
-    if KIND_OF[shape.layout] in ("token", "span"):
+    if shape.layout.logits_per_token:
         logits = np.stack([batch["input_ids"], batch["position_ids"]], -1).astype(np.float32)
         wanted = [np.stack([feature.ids[0], np.arange(feature.size)], -1) for feature in features]
     else:

@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax import convert
 from bert_jax.errors import UserError
+from bert_jax.heads import registry
 from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.mention import MentionHead
@@ -37,6 +38,7 @@ HEADS = [
     SpanHead(layers="all_sum"),
     ChoiceHead(layers="embeddings"),
 ]
+HEADS += [kind.typical() for kind in registry.HEADS.values() if not kind.architecture and kind is not MentionHead]
 TAGGER = HEADS[3]
 MOVES = pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.layers}")
 

@@ -108,7 +108,7 @@ def test_every_site_of_pretraining_has_its_rate_and_in_every_step_and_microbatch
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str, sites: list[Site]):
     head = dataclasses.replace(HEADS[kind], dropout=HEAD)
-    shape = RowShape(head.layout, 32, 1, CANDIDATES if kind == "choice" else 1)
+    shape = RowShape(head.layout, 32, 1, CANDIDATES if head.layout.logits_per_candidate else 1)
     rows = assemble_features(random_features(kind, 2), [[0], [1]], 2, shape, 0)
     batch = {name: jnp.asarray(array) for name, array in rows.items()}
     walk(label_objective(CONFIG, head, LabelLoss()), random_label_parameters(head), batch, steps=2, microbatches=1)

@@ -13,6 +13,7 @@ import pytest
 
 from bert_jax.examples.labelled import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.heads.bert_with_head import BertWithHead
+from bert_jax.heads.outputs import MultiLabel, Outputs
 from bert_jax.training.label_losses import (
     LabelLoss,
     hidden_state_difference,
@@ -26,7 +27,8 @@ from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random
 from tests.random_rows import TINY, largest_difference
 
 COUNT = 12
-CLASSES = ("sequence", "token", "mention")  # whose labels have names, and so weights
+CLASSIFYING = tuple(kind for kind in KINDS if type(HEADS[kind].outputs) is Outputs)
+CLASSES = tuple(kind for kind in CLASSIFYING if HEADS[kind].has_labels)  # with names, and so weights
 PLAIN = LabelLoss()
 CONFIG = dataclasses.replace(TINY, num_layers=1)
 
@@ -46,7 +48,7 @@ def random_logits(kind: str, seed: int = 0) -> np.ndarray:
     """Logits in the shape that a model gives for `packed(kind)`."""
     _, _, shape, _ = packed(kind)
     outputs = HEADS[kind].num_outputs
-    slots = shape.length if kind in ("token", "span") else shape.slots
+    slots = shape.length if shape.layout.logits_per_token else shape.slots
     return np.random.default_rng(seed).normal(size=(COUNT, slots, outputs), scale=2.0).astype(np.float32)
 
 
@@ -55,9 +57,9 @@ def answers(kind: str, seed: int = 0) -> Iterator[tuple[np.ndarray, int]]:
     features, rows, shape, _ = packed(kind)
     for feature, logits in zip(features, feature_logits(random_logits(kind, seed), features, rows, shape), strict=True):
         scores = logits.astype(np.float64)
-        if kind == "token":
+        if LAYOUTS[kind].per_token:
             yield from ((row, label) for row, label in zip(scores, feature.target.tolist(), strict=True) if label >= 0)
-        elif kind == "span":
+        elif LAYOUTS[kind].are_positions:
             yield from zip(scores.T, feature.target.tolist(), strict=True)
         else:
             yield scores, int(feature.target)
@@ -76,7 +78,12 @@ def mean_loss(kind: str, settings: LabelLoss = PLAIN, **extra: np.ndarray) -> fl
 # ----------------------------------------------------------------------------------------------------------- losses from labels
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("regression", "multi_label")])
+def test_the_kinds_that_classify_are_known():
+    assert set(CLASSIFYING) >= {"sequence", "token", "span", "choice", "mention"}
+    assert set(CLASSES) >= {"sequence", "token", "mention"}
+
+
+@pytest.mark.parametrize("kind", CLASSIFYING)
 def test_cross_entropy_is_over_the_answers_that_there_are(kind):
     """Over the labels; of a choice over its own candidates; of a span over its own tokens, the mean of start and end."""
     assert mean_loss(kind) == pytest.approx(np.mean([-log_softmax(x)[label] for x, label in answers(kind)]), rel=1e-5)
@@ -91,7 +98,7 @@ def test_cross_entropy_with_class_weights_divides_by_the_weights_as_pytorchs(kin
     )
 
 
-@pytest.mark.parametrize("kind", ["sequence", "token", "span", "choice"])
+@pytest.mark.parametrize("kind", CLASSIFYING)
 def test_label_smoothing_is_pytorchs(kind):
     """torch.nn.CrossEntropyLoss: a mixture of the true label and the uniform distribution over all there are."""
     wanted = [-0.8 * log_softmax(x)[label] - 0.2 / len(x) * log_softmax(x).sum() for x, label in answers(kind)]
@@ -120,7 +127,7 @@ def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
     alone = assemble_features(features, [[i] for i in range(COUNT)], COUNT, shape, pad_id=0)
     for arrays in (batch, {name: jnp.asarray(array) for name, array in alone.items()}):
         counts = {name: float(x) for name, x in label_counts(arrays, HEADS[kind], PLAIN).items()}
-        labels = sum((feature.target >= 0).sum() for feature in features) if kind == "token" else COUNT
+        labels = sum((feature.target >= 0).sum() for feature in features) if LAYOUTS[kind].per_token else COUNT
         tokens = sum(feature.size for feature in features)
         assert counts == {"weight": labels, "labels": labels, "rows": COUNT, "tokens": tokens, "packed_rows": COUNT}
 
@@ -130,11 +137,11 @@ def test_correct_answers_are_counted(kind):
     features, rows, shape, batch = packed(kind)
     found = float(label_loss_sums(jnp.asarray(random_logits(kind)), batch, HEADS[kind], PLAIN)["correct"])
     of_features = feature_logits(random_logits(kind), features, rows, shape)
-    if kind == "regression":
+    if not HEADS[kind].outputs.has_accuracy:
         wanted = 0
-    elif kind == "multi_label":
+    elif isinstance(HEADS[kind].outputs, MultiLabel):
         wanted = sum(((logits > 0) == feature.target).all() for logits, feature in zip(of_features, features, strict=True))
-    elif kind == "span":
+    elif LAYOUTS[kind].are_positions:
         wanted = sum((logits.argmax(0) == feature.target).all() for logits, feature in zip(of_features, features, strict=True))
     else:
         wanted = sum(x.argmax() == label for x, label in answers(kind))
@@ -159,7 +166,7 @@ def divergence(taught: np.ndarray, said: np.ndarray, temperature: float) -> floa
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-@pytest.mark.parametrize("kind", ["sequence", "token", "span", "choice"])
+@pytest.mark.parametrize("kind", CLASSIFYING)
 def test_distillation_is_the_divergence_from_the_softened_teacher_times_temperature_squared(kind, temperature):
     settings = LabelLoss(temperature=temperature, soft_weight=0.75)
     pairs = zip(answers(kind), answers(kind, seed=1), strict=True)
@@ -185,7 +192,7 @@ def test_a_teacher_of_values_is_followed_in_the_value():
     assert found == pytest.approx(np.mean((said - taught) ** 2), rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["sequence", "multi_label", "span", "regression"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_who_says_what_the_teacher_says_loses_nothing(kind):
     assert mean_loss(kind, LabelLoss(temperature=2.0, soft_weight=1.0), teacher_logits=random_logits(kind)) == pytest.approx(
         0.0, abs=1e-6
@@ -245,8 +252,9 @@ def test_packed_features_have_the_logits_the_loss_and_the_gradients_of_a_row_eac
         np.testing.assert_allclose(one, other, atol=2e-5)
     assert float(loss) == pytest.approx(float(loss_apart), rel=1e-5)
     for tree in (grads, grads_apart):  # what adds one number to everything that softmax compares: its gradient is rounding alone
-        shifts = [tree[VARIANTS[name].part]["dense"]] if name in ("span", "choice") else []
-        shifts += [tree["encoder"]["layers"]["feed_forward_layer_norm"]] if name == "span" else []
+        layout = VARIANTS[name].layout
+        shifts = [tree[VARIANTS[name].part]["dense"]] if layout.are_positions or layout.logits_per_candidate else []
+        shifts += [tree["encoder"]["layers"]["feed_forward_layer_norm"]] if layout.are_positions else []
         assert all(np.abs(layer.pop("bias")).max() < 1e-6 for layer in shifts)
     assert largest_difference(grads_apart, grads) < 1e-4
 

@@ -125,7 +125,7 @@ def test_every_parameter_of_every_head_decays_as_the_golden_list_says():
     found = {}
     for flags, _ in every_parameter():
         found |= flags
-    assert found == DECAYED
+    assert {path: flag for path, flag in found.items() if path in DECAYED} == DECAYED  # of heads added since, the test below
 
 
 def test_what_decays_is_what_the_originals_exclusion_list_leaves():
