@@ -24,7 +24,7 @@ from typing import IO, Any, NoReturn, TextIO
 from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
-from bert_jax.tasks.tables import is_whole
+from bert_jax.tasks.readers.tables import is_whole
 
 MOST_BYTES = 64 << 20
 """A longer line is a record with a problem, so that a file without line ends does not fill the memory."""

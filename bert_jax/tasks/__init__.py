@@ -5,13 +5,7 @@ In: the files of GLUE, SQuAD, SWAG, CoNLL, GAP, SICK, or one's own. Out: feature
     registry.py           every task by its name, found in the files *_task.py
     task.py               what a task answers, and the settings of `config.task`
     examples.py           labelled examples as people wrote them: one class a kind of question
-    tables.py             rows of text files, every fault named by file, line and column
-    readers.py            official files of words to tag, of choices, of pronouns and of SICK
-    squad.py              official files of questions
-    glue.py               official files of GLUE
-    catalogue.py          the same examples from TensorFlow Datasets
-    own_rows.py           rows of one's own files, of tables and of JSON lines
-    own_data.py           one's own data for every kind of head
+    readers/              files -> examples: official formats, TensorFlow Datasets, one's own data
     windows.py            sliding windows over a context that is too long for a row
     text_task.py          texts and pairs to classify or score
     token_task.py         words to tag

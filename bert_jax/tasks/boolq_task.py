@@ -16,11 +16,11 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.heads.sequence import SequenceHead
-from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.own_rows import read_own_rows
+from bert_jax.tasks.readers import catalogue
+from bert_jax.tasks.readers.own_rows import read_own_rows
+from bert_jax.tasks.readers.tables import MEND, Say, note
 from bert_jax.tasks.scores import accuracy
-from bert_jax.tasks.tables import MEND, Say, note
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
 from bert_jax.tasks.text_task import TextTask
 

@@ -17,13 +17,13 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.examples.labelled import Feature
 from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.outputs import softmax
-from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import ChoiceExample
-from bert_jax.tasks.own_data import SPLITS, load_own_data
-from bert_jax.tasks.readers import read_codah, read_swag
+from bert_jax.tasks.readers import catalogue
+from bert_jax.tasks.readers.official import read_codah, read_swag
+from bert_jax.tasks.readers.own_data import SPLITS, load_own_data
+from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.scores import ALIKE, accuracy
-from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import (
     TaskConfig,
     all_equal,

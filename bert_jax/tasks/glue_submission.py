@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser
-from bert_jax.tasks.glue import SUBMISSION, TASKS, write_submission
-from bert_jax.tasks.tables import number, read_table
+from bert_jax.tasks.readers.glue import SUBMISSION, TASKS, write_submission
+from bert_jax.tasks.readers.tables import number, read_table
 
 
 def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[str | float]]:

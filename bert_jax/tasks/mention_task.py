@@ -19,12 +19,12 @@ from bert_jax.examples.labelled import Feature
 from bert_jax.heads.mention import MentionHead
 from bert_jax.heads.outputs import softmax
 from bert_jax.interface.words import counted
-from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import PronounExample
-from bert_jax.tasks.readers import read_gap
+from bert_jax.tasks.readers import catalogue
+from bert_jax.tasks.readers.official import read_gap
+from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.scores import ALIKE, accuracy, gap_scores, log_loss
-from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, table_text, usable_splits
 
 LABELS = ("A", "B", "neither")

@@ -13,7 +13,7 @@ from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS
 from bert_jax.interface.python_files import load_module
-from bert_jax.tasks.tables import Say, note
+from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.task import Task, TaskConfig
 
 _MODULES = tuple(

@@ -21,7 +21,7 @@ from bert_jax.heads.head import TaskHead
 from bert_jax.interface.ranges import CountOrZero, Name, OneOf
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.entity_scores import SCHEMES
-from bert_jax.tasks.own_data import OwnDataConfig
+from bert_jax.tasks.readers.own_data import OwnDataConfig
 
 CONTEXTS = ("sentence", "document")
 

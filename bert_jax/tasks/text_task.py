@@ -18,12 +18,13 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.examples.labelled import Feature
 from bert_jax.heads.outputs import Label
 from bert_jax.heads.sequence import SequenceHead
-from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.glue import GLUE_NAMES, TASKS, GlueTask, has_glue, prediction_table, read_glue
-from bert_jax.tasks.own_data import SPLITS, load_own_data
-from bert_jax.tasks.readers import SICK_LABELS, has_sick, read_sick
+from bert_jax.tasks.readers import catalogue
+from bert_jax.tasks.readers.glue import GLUE_NAMES, TASKS, GlueTask, has_glue, prediction_table, read_glue
+from bert_jax.tasks.readers.official import SICK_LABELS, has_sick, read_sick
+from bert_jax.tasks.readers.own_data import SPLITS, load_own_data
+from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.scores import (
     ALIKE,
     accuracy,
@@ -37,7 +38,6 @@ from bert_jax.tasks.scores import (
     pearson,
     spearman,
 )
-from bert_jax.tasks.tables import Say, note
 from bert_jax.tasks.task import (
     TaskConfig,
     all_equal,

@@ -23,14 +23,14 @@ from bert_jax.examples.labelled import Feature
 from bert_jax.heads.outputs import MOST_CONSTANTS
 from bert_jax.heads.token import TokenHead
 from bert_jax.interface.words import counted
-from bert_jax.tasks import catalogue
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.entity_scores import convert, entity_scores, is_tag
 from bert_jax.tasks.examples import WordsExample
-from bert_jax.tasks.own_data import SPLITS, collect_labels, load_own_data
-from bert_jax.tasks.readers import conll_width, read_conll, read_conllu
+from bert_jax.tasks.readers import catalogue
+from bert_jax.tasks.readers.official import conll_width, read_conll, read_conllu
+from bert_jax.tasks.readers.own_data import SPLITS, collect_labels, load_own_data
+from bert_jax.tasks.readers.tables import Say, note, read_text, split_lines
 from bert_jax.tasks.scores import ALIKE, accuracy, macro_f1
-from bert_jax.tasks.tables import Say, note, read_text, split_lines
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
 
 Reader = Callable[[pathlib.Path], list[WordsExample]]

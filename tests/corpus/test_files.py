@@ -12,8 +12,8 @@ from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.tensorflow import import_tf1
 from bert_jax.interop.weights import read_weights
 from bert_jax.runtime.workdir import stored_config
-from bert_jax.tasks.own_rows import read_own_rows
-from bert_jax.tasks.squad import read_squad
+from bert_jax.tasks.readers.own_rows import read_own_rows
+from bert_jax.tasks.readers.squad import read_squad
 
 NESTED = "[" * 100_000
 

@@ -9,7 +9,7 @@ from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.tasks.choice_task import load
-from bert_jax.tasks.own_data import OwnDataConfig
+from bert_jax.tasks.readers.own_data import OwnDataConfig
 from bert_jax.tasks.task import TaskConfig
 from tests.random_features import LAYOUTS
 

@@ -7,8 +7,8 @@ import zipfile
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.glue import SUBMISSION, TASKS, prediction_table
 from bert_jax.tasks.glue_submission import collect_predictions, main
+from bert_jax.tasks.readers.glue import SUBMISSION, TASKS, prediction_table
 
 
 def put(directory: pathlib.Path, name: str, rows: int | None = None) -> pathlib.Path:

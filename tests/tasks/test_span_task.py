@@ -16,11 +16,11 @@ from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.corpus.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Feature
-from bert_jax.tasks import catalogue
 from bert_jax.tasks.examples import QuestionExample
-from bert_jax.tasks.own_data import OwnDataConfig
+from bert_jax.tasks.readers import catalogue
+from bert_jax.tasks.readers.own_data import OwnDataConfig
+from bert_jax.tasks.readers.squad import read_squad
 from bert_jax.tasks.span_task import SpanTask, answer_tokens, load
-from bert_jax.tasks.squad import read_squad
 from bert_jax.tasks.squad_scores import squad1_scores, squad2_scores
 from bert_jax.tasks.task import TaskConfig
 

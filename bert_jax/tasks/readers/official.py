@@ -15,7 +15,7 @@ from typing import TypeVar
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, TextExample, WordsExample
-from bert_jax.tasks.tables import MEND, Place, Table, filled, integer, number, read_table, read_text, split_lines
+from bert_jax.tasks.readers.tables import MEND, Place, Table, filled, integer, number, read_table, read_text, split_lines
 
 _Example = TypeVar("_Example")
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")

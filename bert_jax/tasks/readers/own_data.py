@@ -25,9 +25,9 @@ from bert_jax.heads.outputs import OUTPUTS, PROBLEMS, Label
 from bert_jax.interface.ranges import Name, OneOf, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.own_rows import Row, read_own_rows, short, suffix
-from bert_jax.tasks.squad import AnswerPlaces, read_squad
-from bert_jax.tasks.tables import MEND, Say, note, number
+from bert_jax.tasks.readers.own_rows import Row, read_own_rows, short, suffix
+from bert_jax.tasks.readers.squad import AnswerPlaces, read_squad
+from bert_jax.tasks.readers.tables import MEND, Say, note, number
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
 

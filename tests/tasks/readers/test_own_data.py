@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.own_data import OwnDataConfig, load_own_data, read_own_data
+from bert_jax.tasks.readers.own_data import OwnDataConfig, load_own_data, read_own_data
 
 
 def put(path: pathlib.Path, *rows: object) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
-from bert_jax.tasks.tables import MEND, Place, is_whole, read_table, read_text, split_lines
+from bert_jax.tasks.readers.tables import MEND, Place, is_whole, read_table, read_text, split_lines
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _JSON = (".jsonl", ".ndjson")

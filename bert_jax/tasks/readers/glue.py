@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.tables import MEND, Place, Say, note, number, read_rows, read_table
+from bert_jax.tasks.readers.tables import MEND, Place, Say, note, number, read_rows, read_table
 
 _SPLITS = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
 _MNLI_LABELS = ("contradiction", "entailment", "neutral")

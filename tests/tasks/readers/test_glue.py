@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.glue import SUBMISSION, TASKS, read_glue, write_submission
+from bert_jax.tasks.readers.glue import SUBMISSION, TASKS, read_glue, write_submission
 
 STS = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
 PAIRS = "index\tsentence1\tsentence2\tlabel\n"

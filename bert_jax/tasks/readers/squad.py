@@ -13,7 +13,7 @@ from bert_jax.corpus.files import parse_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import QuestionExample
-from bert_jax.tasks.tables import Say, is_whole, note, read_text
+from bert_jax.tasks.readers.tables import Say, is_whole, note, read_text
 
 _KINDS = {list: "a list", str: "a text", int: "an integer", bool: "true or false", dict: "an object"}
 

@@ -1,0 +1,14 @@
+"""Labelled data in the official formats, the user's own and TensorFlow Datasets, as the examples of `tasks/examples.py`.
+
+In: the files of a data set. Out: lists of examples; every error names file, line and column.
+
+    tables.py      text files in rows and columns
+    official.py    CoNLL and CoNLL-U, SWAG and CODAH, GAP, SICK
+    squad.py       the JSON of SQuAD
+    glue.py        GLUE, and submissions to its leaderboard
+    catalogue.py   the same data sets from TensorFlow Datasets
+    own_rows.py    rows of the user's own tables and JSON lines
+    own_data.py    the user's own data for every kind of head, and the settings of `config.task.own`
+
+A new task reads its files in its own module, as `boolq_task.py` does, by `tables.py` or `own_rows.py`.
+"""
