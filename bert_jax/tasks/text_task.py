@@ -22,8 +22,8 @@ from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.glue import GLUE_NAMES, TASKS, GlueTask, has_glue, prediction_table, read_glue
-from bert_jax.tasks.readers.official import SICK_LABELS, has_sick, read_sick
 from bert_jax.tasks.readers.own_data import SPLITS, load_own_data
+from bert_jax.tasks.readers.sick import SICK_LABELS, has_sick, read_sick
 from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.scores import (
     ALIKE,

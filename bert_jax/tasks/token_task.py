@@ -27,7 +27,7 @@ from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.entity_scores import convert, entity_scores, is_tag
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers import catalogue
-from bert_jax.tasks.readers.official import conll_width, read_conll, read_conllu
+from bert_jax.tasks.readers.conll import conll_width, read_conll, read_conllu
 from bert_jax.tasks.readers.own_data import SPLITS, collect_labels, load_own_data
 from bert_jax.tasks.readers.tables import Say, note, read_text, split_lines
 from bert_jax.tasks.scores import ALIKE, accuracy, macro_f1

@@ -35,8 +35,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.tasks.entity_scores import entity_scores
 from bert_jax.tasks.examples import QuestionExample, TextExample, WordsExample
+from bert_jax.tasks.readers.conll import read_conll
 from bert_jax.tasks.readers.glue import TASKS, GlueTask, read_glue
-from bert_jax.tasks.readers.official import read_conll
 from bert_jax.tasks.readers.squad import read_squad
 from bert_jax.tasks.scores import glue_scores
 from bert_jax.tasks.squad_scores import squad1_scores

@@ -3,8 +3,11 @@
 In: the files of a data set. Out: lists of examples; every error names file, line and column.
 
     tables.py      text files in rows and columns
-    official.py    CoNLL and CoNLL-U, SWAG and CODAH, GAP, SICK
-    squad.py       the JSON of SQuAD
+    conll.py       words to tag: CoNLL and CoNLL-U
+    squad.py       questions about contexts: SQuAD 1.1 and 2.0
+    swag.py        multiple choice: SWAG and CODAH
+    gap.py         ambiguous pronouns: GAP
+    sick.py        entailment and relatedness of sentence pairs: SICK
     glue.py        GLUE, and submissions to its leaderboard
     catalogue.py   the same data sets from TensorFlow Datasets
     own_rows.py    rows of the user's own tables and JSON lines

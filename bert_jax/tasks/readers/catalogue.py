@@ -24,8 +24,8 @@ from bert_jax.corpus.tfds_text import TextSet, catalogue_builder, without_tfds_w
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import PronounExample, QuestionExample, TextExample, WordsExample
+from bert_jax.tasks.readers.gap import GENDERS
 from bert_jax.tasks.readers.glue import GLUE_NAMES, TASKS, GlueTask
-from bert_jax.tasks.readers.official import GENDERS
 from bert_jax.tasks.readers.squad import AnswerPlaces
 from bert_jax.tasks.readers.tables import Say, note
 

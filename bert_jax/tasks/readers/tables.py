@@ -11,10 +11,12 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 
+Example = TypeVar("Example")
 Say = Callable[[str], object]
 """Takes one sentence about a file that could be read, but not all of it as it stands."""
 
@@ -174,3 +176,10 @@ def number(place: Place, name: str, value: str, low: float, high: float) -> floa
         pass
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
     raise place.error(f"{name} is {value!r}, not a number{within}; {MEND}")
+
+
+def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:
+    """`examples`. Raises UserError if there are none; `which` describes the rows that the file should have."""
+    if not examples:
+        raise UserError(f"{path} has no rows{which}; give the file of that set")
+    return examples

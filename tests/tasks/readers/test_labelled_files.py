@@ -14,10 +14,13 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample
+from bert_jax.tasks.readers.conll import read_conll, read_conllu
+from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.glue import read_glue
-from bert_jax.tasks.readers.official import read_codah, read_conll, read_conllu, read_gap, read_sick, read_swag
 from bert_jax.tasks.readers.own_data import OwnDataConfig, read_own_data
+from bert_jax.tasks.readers.sick import read_sick
 from bert_jax.tasks.readers.squad import read_squad
+from bert_jax.tasks.readers.swag import read_codah, read_swag
 
 Read = Callable[[pathlib.Path], Sequence[Any]]
 

@@ -9,8 +9,11 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.official import read_codah, read_conll, read_conllu, read_gap, read_sick, read_swag
+from bert_jax.tasks.readers.conll import read_conll, read_conllu
+from bert_jax.tasks.readers.gap import read_gap
+from bert_jax.tasks.readers.sick import read_sick
 from bert_jax.tasks.readers.squad import nearest_place, read_squad
+from bert_jax.tasks.readers.swag import read_codah, read_swag
 
 
 def put(path: pathlib.Path, text: str) -> pathlib.Path:

@@ -1,0 +1,62 @@
+"""Ambiguous pronouns in the format of GAP."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+from bert_jax.tasks.examples import PronounExample
+from bert_jax.tasks.readers.tables import MEND, Place, Table, integer, not_empty, read_table
+
+GENDERS = {
+    **dict.fromkeys(("he", "him", "his", "himself"), "masculine"),
+    **dict.fromkeys(("she", "her", "hers", "herself"), "feminine"),
+}
+
+
+def read_gap(path: str | os.PathLike[str]) -> list[PronounExample]:
+    """GAP's TSV. Offsets count characters and are checked against the text. Labels are None where the coref columns lack."""
+    table = read_table(pathlib.Path(path))
+    table.require("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")
+    has_label = "A-coref" in table.columns or "B-coref" in table.columns
+    if has_label:
+        table.require("A-coref", "B-coref")
+    return not_empty(table.path, list(_pronouns(table, has_label)))
+
+
+def _pronouns(table: Table, has_label: bool) -> Iterator[PronounExample]:
+    for place, row in table:
+        starts = {}
+        for name in ("Pronoun", "A", "B"):
+            start = starts[name] = integer(place, f"{name}-offset", row[f"{name}-offset"])
+            found = row["Text"][start : start + len(row[name])]
+            if not row[name] or found != row[name]:
+                raise place.error(
+                    f"{name} is {row[name]!r}, but {found!r} stands at {name}-offset={start}; "
+                    "offsets count the characters of Text from 0"
+                )
+        yield PronounExample(
+            id=row["ID"],
+            text=row["Text"],
+            pronoun=row["Pronoun"],
+            pronoun_start=starts["Pronoun"],
+            a=row["A"],
+            a_start=starts["A"],
+            b=row["B"],
+            b_start=starts["B"],
+            label=_pronoun_label(place, row) if has_label else None,
+            gender=GENDERS.get(row["Pronoun"].lower()),
+        )
+
+
+def _pronoun_label(place: Place, row: dict[str, str]) -> str:
+    corefers = {}
+    for name in ("A", "B"):
+        value = row[f"{name}-coref"].upper()
+        if value not in ("TRUE", "FALSE"):
+            raise place.error(f"{name}-coref is {row[f'{name}-coref']!r}, not TRUE or FALSE; {MEND}")
+        corefers[name] = value == "TRUE"
+    if all(corefers.values()):
+        raise place.error("A-coref and B-coref are both TRUE, but A and B are different people; set one to FALSE")
+    return next((name for name, does in corefers.items() if does), "neither")

@@ -1,0 +1,47 @@
+"""Sentence pairs with entailment and relatedness in the format of SICK."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from bert_jax.errors import UserError, nearest
+from bert_jax.tasks.examples import TextExample
+from bert_jax.tasks.readers.tables import MEND, filled, not_empty, number, read_table
+
+_SICK_SETS = {"train": "TRAIN", "dev": "TRIAL", "test": "TEST"}
+SICK_LABELS = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
+
+
+def read_sick(path: str | os.PathLike[str], split: str, *, label: str = "entailment") -> list[TextExample]:
+    """The TRAIN, TRIAL (dev) or TEST rows of SICK's one file of 12 columns, as `split` "train", "dev" or "test".
+
+    label: "entailment" for one of `SICK_LABELS`, "relatedness" for the score from 1 to 5.
+    """
+    sets = _SICK_SETS
+    columns = {"entailment": "entailment_label", "relatedness": "relatedness_score"}
+    for name, value, known in (("split", split, sets), ("label", label, columns)):
+        if value not in known:
+            raise UserError(f"SICK has no {name} {value!r}; {nearest(value, known)}")
+    table = read_table(pathlib.Path(path))
+    column = columns[label]
+    table.require("pair_ID", "sentence_A", "sentence_B", column, "SemEval_set")
+    examples = []
+    for place, row in table:
+        if row["SemEval_set"] not in sets.values():
+            raise place.error(f"SemEval_set is {row['SemEval_set']!r}, not one of {', '.join(sets.values())}; {MEND}")
+        if row["SemEval_set"] != sets[split]:
+            continue
+        filled(place, row, "sentence_A", "sentence_B")
+        if label == "entailment" and row[column] not in SICK_LABELS:
+            raise place.error(f"{column} is {row[column]!r}, not one of {', '.join(SICK_LABELS)}; {MEND}")
+        named: str | float = row[column] if label == "entailment" else number(place, column, row[column], 1, 5)
+        examples.append(TextExample(row["pair_ID"], row["sentence_A"], row["sentence_B"], named))
+    return not_empty(table.path, examples, f" whose SemEval_set is {sets[split]}")
+
+
+def has_sick(path: str | os.PathLike[str], split: str) -> bool:
+    """Whether the file has rows of this split: copies without the test set are about."""
+    table = read_table(pathlib.Path(path))
+    table.require("SemEval_set")
+    return any(row["SemEval_set"] == _SICK_SETS[split] for _, row in table)

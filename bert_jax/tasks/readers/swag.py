@@ -1,0 +1,38 @@
+"""Multiple-choice examples in the formats of SWAG and CODAH."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from bert_jax.tasks.examples import ChoiceExample
+from bert_jax.tasks.readers.tables import filled, integer, not_empty, read_table
+
+
+def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
+    """SWAG's CSV: `sent1` is the prompt, and each choice is `sent2` (how the next sentence begins) with one of the endings.
+
+    Labels are None in a file without the column `label`."""
+    table = read_table(pathlib.Path(path), ",", quotes=True)
+    endings = [f"ending{i}" for i in range(4)]
+    table.require("sent1", "sent2", *endings)
+    has_label = "label" in table.columns
+    examples = []
+    for n, (place, row) in enumerate(table):
+        filled(place, row, "sent1", *endings)
+        choices = tuple(f"{row['sent2']} {row[ending]}".strip() for ending in endings)
+        label = integer(place, "label", row["label"], below=len(endings)) if has_label else None
+        examples.append(ChoiceExample(str(n), row["sent1"], choices, label))
+    return not_empty(table.path, examples)
+
+
+def read_codah(path: str | os.PathLike[str]) -> list[ChoiceExample]:
+    """CODAH's TSV without header: category, prompt, four endings, label."""
+    columns = ("category", "prompt", "0", "1", "2", "3", "label")
+    table = read_table(pathlib.Path(path), columns=columns)
+    examples = []
+    for n, (place, row) in enumerate(table):
+        filled(place, row, "prompt", *"0123")
+        label = integer(place, "label", row["label"], below=4)
+        examples.append(ChoiceExample(str(n), row["prompt"], tuple(row[i] for i in "0123"), label))
+    return examples
