@@ -107,16 +107,16 @@ def as_json(found: list[list[JsonObject]], options: argparse.Namespace) -> JsonO
 
 def as_text(found: list[list[JsonObject]], options: argparse.Namespace) -> list[str]:
     """The paragraphs of the text report on all experiments."""
-    said = []
+    paragraphs = []
     for group in found:
-        said += [text(one) if one["fits"] else refusal(one) for one in group]
+        paragraphs += [text(one) if one["fits"] else refusal(one) for one in group]
         fitting = [one for one in group if one["fits"]]
         if len(fitting) == len(group):
-            said.append(totals_text(fitting, options.price))
+            paragraphs.append(totals_text(fitting, options.price))
     if len(found) > 1:
-        said += comparisons(found)
+        paragraphs += comparisons(found)
     saved = [one["saved"] for group in found for one in group if one.get("saved")]
-    return [*said, *([f"saved: {', '.join(saved)}"] if saved else [])]
+    return [*paragraphs, *([f"saved: {', '.join(saved)}"] if saved else [])]
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ def missing_path(path: str | os.PathLike[str]) -> str:
     """A missing path as text for an error message: with the current directory if the path is relative, and with the most
     similar existing path if there is one."""
     near = nearest_path(path)
-    said = [] if pathlib.Path(path).is_absolute() else [f"looked for in {_current_directory()}"]
-    said += [f"did you mean {near}?"] if near else []
-    return f"{os.fspath(path)} ({'; '.join(said)})" if said else os.fspath(path)
+    remarks = [] if pathlib.Path(path).is_absolute() else [f"looked for in {_current_directory()}"]
+    remarks += [f"did you mean {near}?"] if near else []
+    return f"{os.fspath(path)} ({'; '.join(remarks)})" if remarks else os.fspath(path)
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:

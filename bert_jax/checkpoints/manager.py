@@ -288,5 +288,5 @@ def _cause(error: BaseException | None) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__
-    said = re.search(r"([^:]+) \[[^\]]*os_error_code", text)
-    return said[1].strip() if said else text.splitlines()[0][:200]
+    reason = re.search(r"([^:]+) \[[^\]]*os_error_code", text)
+    return reason[1].strip() if reason else text.splitlines()[0][:200]

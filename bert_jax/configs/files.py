@@ -35,8 +35,11 @@ RENAMED = {("mesh", "spread_state"): "zero_sharding"}
 def with_defaults(
     kind: type[PretrainingExperiment] | type[FinetuningExperiment], stored: JsonObject, *, beside: str
 ) -> JsonObject:
-    """A stored configuration of an experiment of this kind with today's names of its keys and the defaults of younger ones; as it
-    is, where it is none. The key `beside` is kept, which is no experiment's."""
+    """Returns a configuration that a workdir stores, with the present names of its keys and the defaults of keys added since.
+
+    The key `beside`, which is not part of the experiment, is kept. Values that are no configuration of this kind are returned
+    unchanged.
+    """
     values = {key: value for key, value in stored.items() if key != beside}
     for (group, old), new in RENAMED.items():
         there = values.get(group)

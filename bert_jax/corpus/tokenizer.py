@@ -292,8 +292,8 @@ def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool,
     if stated is None and certain is None:
         raise UserError(f"{described.path}: {why}, which does not show its casing; give --lowercase or --cased")
     if stated is not None and certain is not None and stated != certain:
-        said, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")
-        raise UserError(f"{said} does not fit the vocabulary {described.path}: {why}; use {other}, or another vocabulary")
+        given, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")
+        raise UserError(f"{given} does not fit the vocabulary {described.path}: {why}; use {other}, or another vocabulary")
     return bool(certain if stated is None else stated)
 
 

@@ -169,10 +169,10 @@ def _check_same_rules(directory: pathlib.Path, json: _Json, config: JsonObject) 
         "strip_accents": (json.strip_accents, strip),
         "handle_chinese_chars": (json.split_cjk, config.get("tokenize_chinese_chars")),
     }
-    for name, (said, stated) in rules.items():
-        if stated is not None and bool(stated) != said:
+    for name, (in_json, in_config) in rules.items():
+        if in_config is not None and bool(in_config) != in_json:
             raise UserError(
-                f"{directory}: the normalizer of {JSON_FILE} says {name}={said}, {CONFIG_FILE} the opposite; "
+                f"{directory}: the normalizer of {JSON_FILE} says {name}={in_json}, {CONFIG_FILE} the opposite; "
                 "correct the one that the model was not trained with"
             )
 

@@ -117,8 +117,8 @@ class Verification:
             self._remember()
         if self._fault is None and not self._stopped.is_set():
             seconds = time.monotonic() - began
-            said = counted(len(largest_first), "file")
-            log.info("the corpus is verified: %s, %s MB, %.1fs", said, f"{self.bytes / 1e6:,.0f}", seconds)
+            files = counted(len(largest_first), "file")
+            log.info("the corpus is verified: %s, %s MB, %.1fs", files, f"{self.bytes / 1e6:,.0f}", seconds)
             self._finished.set()
 
     def _verify(self, name: str) -> None:

@@ -179,9 +179,9 @@ def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_la
     compares = experiment.distillation.hidden_weight > 0
 
     @functools.partial(jax.jit, in_shardings=(whole, rows), out_shardings=rows)
-    def say(params: PyTree[jax.Array], batch: dict[str, Array]) -> dict[str, Array]:
+    def teacher_outputs(params: PyTree[jax.Array], batch: dict[str, Array]) -> dict[str, Array]:
         outputs: Any = BertWithHead(config, head).apply({"params": params}, batch)
-        said = {"teacher_logits": outputs["logits"]}
-        return said | ({"teacher_hidden_states": outputs["hidden_states"][layers].swapaxes(0, 1)} if compares else {})
+        found = {"teacher_logits": outputs["logits"]}
+        return found | ({"teacher_hidden_states": outputs["hidden_states"][layers].swapaxes(0, 1)} if compares else {})
 
-    return lambda batch: batch | say(params, batch)
+    return lambda batch: batch | teacher_outputs(params, batch)

@@ -108,8 +108,10 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
-    """Removes what a start has written that was refused before it trained, and the directories that it has `made`. Where metrics
-    have a line, or there is a file of another kind, the run had begun, and everything stays."""
+    """Removes the files that a refused start has written, and the directories that it has `made`.
+
+    Nothing is removed where `metrics.jsonl` has a line or there are other files: an earlier start had trained.
+    """
     inside = sorted(directory.rglob("*"), reverse=True)  # what lies in a directory comes before it
     files = {path for path in inside if not path.is_dir() and path.parent != directory / EVENTS}
     metrics = directory / METRICS

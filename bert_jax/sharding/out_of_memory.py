@@ -104,8 +104,8 @@ def fits_in_memory(demand: Callable[[], Demand]) -> Iterator[None]:
 
 def shortage_of(error: BaseException) -> DoesNotFit | None:
     """The memory that is too small, by an error; None for other errors, and for vmem, which is a bug in a kernel of bert_jax."""
-    said = DoesNotFit.from_message(str(error))
+    shortage = DoesNotFit.from_message(str(error))
     if isinstance(error, MemoryError):
-        return DoesNotFit(said.needs, 0.0, "host memory", at_once=True)
+        return DoesNotFit(shortage.needs, 0.0, "host memory", at_once=True)
     is_device = isinstance(error, jax.errors.JaxRuntimeError) and any(name in str(error) for name in _SHORTAGE)
-    return said if is_device and said.space != "vmem" else None
+    return shortage if is_device and shortage.space != "vmem" else None
