@@ -4,14 +4,14 @@ In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden st
 
     config.py          ModelConfig; the published sizes
     products.py        matrix products and their gradients
-    layers.py          Dense, LayerNorm, GELU, dropout; the glossary of axis letters
+    layers.py          Dense, LayerNorm, GELU, dropout
     embeddings.py      token ids -> vectors
     attention.py       self-attention, plain
     residual_norm.py   LayerNorm(x + dropout(y))
     kernels/           fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` says which runs where
     encoder.py         the stack of layers
     bert.py            embeddings, encoder, pooler
-    features.py        which hidden states a labelled head reads
+    features.py        the features of task heads: mixes of layers, pooling over tokens, an LSTM
     heads.py           the pooler and the pretraining heads
     pretraining.py     BERT with the two pretraining heads
 """

@@ -1,4 +1,4 @@
-"""The shape of a BERT, and the table of every published size."""
+"""ModelConfig: the architecture of a BERT and the settings of its computation; the table of the published sizes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ REMATERIALISATIONS = ("none", "dots", "full")
 KERNELS = ("auto", "fused", "plain")
 
 MOST_WIDE = 2**16
-"""Far beyond what any machine holds, and far below where a size in bytes leaves 64 bits."""
+"""The largest width: larger than any machine can hold, and small enough that sizes in bytes do not overflow 64 bits."""
 Width = Annotated[int, Interval(ge=1, le=MOST_WIDE)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Everything that decides the function a BERT computes, and how its compiled form spends memory.
+    """The settings of the function that a BERT computes, and of the memory and time of its compiled program.
 
     The defaults are the original's `BertConfig` (google-research/bert `modeling.py`) as the released files set it, except that
     `type_vocab_size` is the released 2 (the class default there is 16) and GELU is the exact erf form of the first release; the
@@ -42,30 +42,33 @@ class ModelConfig:
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
     activation: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"
-    """"gelu" (erf), "gelu_tanh" (the approximation), or "relu"."""
+    """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), or "relu"."""
     layer_norm_epsilon: Epsilon = 1e-12
     tied_decoder: bool = True
-    """Whether the MLM head's decoder is the word-embedding table, as in the original, or a table of its own."""
+    """True: the MLM head's decoder is the word-embedding table, as in the original; False: it has a table of its own."""
     initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
-    """Standard deviation of the truncated normal (cut at two deviations, not rescaled) that fills every kernel and embedding."""
+    """Standard deviation of the truncated normal (cut at two deviations, not rescaled) that initialises kernels and
+    embeddings."""
 
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
-    """The word-embedding table is padded to a multiple of this (128 suits a TPU's lanes). Padded rows never win and are not
-    exported."""
+    """The rows of the word-embedding table are padded to a multiple of this number (128 suits a TPU's lanes). Padded rows have
+    probability 0 and are not exported."""
     dtype: Annotated[str, OneOf(DTYPES)] = "float32"
-    """Matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several times faster.
-    Parameters, softmax, LayerNorm statistics and logits stay float32."""
+    """The dtype of matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several
+    times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
     rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
-    """What the backward pass recomputes: "none"; "dots" keeps matrix products and recomputes the rest; "full" keeps only
-    layer inputs."""
+    """Recomputation in the backward pass: "none"; "dots" keeps the matrix products and recomputes the rest; "full" keeps only the
+    inputs of layers and recomputes the rest."""
     scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    """Layers per trip of the loop over layers. 0 unrolls all of them: faster to run, slower to compile (1 compiles one layer)."""
+    """Layers per iteration of the loop over layers. 0 unrolls the loop: faster to run, slower to compile (1 compiles one
+    layer)."""
     attention: Annotated[str, OneOf(KERNELS)] = "auto"
-    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA's;
-    "auto": fused where it can run and was timed (TPU). On a TPU dropout masks differ between the two, their rate does not."""
+    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA
+    operations; "auto": fused on TPUs, the only devices where it was timed, if it can run. On a TPU the dropout masks of the two
+    differ, at the same rate."""
     residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
-    """LayerNorm(x + dropout(y)) behind attention and feed-forward. "fused": one kernel for all of it (TPU); "plain": XLA's;
-    "auto": fused where it can run. Both drop the same elements."""
+    """LayerNorm(x + dropout(y)) after attention and feed-forward. "fused": one kernel (TPU); "plain": XLA operations; "auto":
+    fused if it can run. Both drop the same elements."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")
@@ -94,15 +97,15 @@ MINIATURE_WIDTHS = (128, 256, 512, 768)
 
 
 def published_sizes() -> dict[str, tuple[int, int]]:
-    """Every published size as name -> (layers, width): the six named ones and the 24 miniatures (`L-4_H-256` and so on)."""
+    """Every published size as name -> (layers, width): the six sizes with names and the 24 miniatures (`L-4_H-256` and so on)."""
     grid = {f"L-{n}_H-{d}": (n, d) for n in MINIATURE_LAYERS for d in MINIATURE_WIDTHS}
     return PUBLISHED | grid
 
 
 def published(name: str) -> dict[str, int]:
-    """The fields of `ModelConfig` that make a published size, for example `published("mini")` or `published("L-4_H-256_A-4")`.
+    """The fields of `ModelConfig` of a published size, for example `published("mini")` or `published("L-4_H-256_A-4")`.
 
-    Raises UserError, naming the nearest, for a size that was never published.
+    Raises UserError with the most similar name for an unknown size.
     """
     sizes = published_sizes()
     key = re.sub(r"_A-\d+$", "", name)

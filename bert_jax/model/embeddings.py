@@ -1,4 +1,4 @@
-"""Token ids to vectors: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
+"""The embeddings of tokens: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Embeddings(nn.Module):
 
 
 def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, " ..."]) -> None:
-    """Raises UserError for ids outside their tables, on the host: compiled code cannot raise, and XLA turns them into NaN.
+    """Raises UserError for ids outside their tables. The check runs on the host: in compiled code such ids give NaN, no error.
 
-    `ids` are input_ids, token_type_ids and position_ids of any shape, numpy or concrete jax arrays; traced arrays are not
+    `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy or concrete jax arrays; traced arrays are not
     checked. The error names the id, the size of the table and the likely cause.
     """
     limits = {

@@ -1,4 +1,4 @@
-"""The stack of post-LayerNorm Transformer blocks, one set of stacked parameters for all layers."""
+"""The encoder: post-LayerNorm Transformer blocks whose parameters are stacked over layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LayerParams = Mapping[str, Any]
 
 
 class FeedForward(nn.Module):
-    """Two Dense layers with the activation between, of width F and D."""
+    """Two Dense layers, of width F and D, with the activation between them."""
 
     config: ModelConfig
 
@@ -42,7 +42,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One Transformer layer of the paper, normalised after each residual.
+    """One Transformer layer of the paper, with LayerNorm after each residual sum.
 
     With `positions`, only the tokens at these positions are computed; all tokens are keys and values.
     """
@@ -58,7 +58,7 @@ class Block(nn.Module):
         seed: Seed | None,
         positions: Int[Array, "B Q"] | None = None,
     ) -> Float[Array, "B Q D"]:
-        """The hidden states after the layer; `layer` is its number, from which its dropout seeds follow."""
+        """The hidden states after the layer; `layer` is its number, from which its dropout seeds are derived."""
         c = self.config
         seeds = [None] * 3 if seed is None else [hash_word(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
         y = SelfAttention(c, name="attention")(x, sequence_ids, seeds[0], positions)
@@ -81,10 +81,10 @@ def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
 
 
 def unstacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's parameters with the stack of its encoder as a list of layers, which `Encoder` takes as well.
+    """The parameters of a model with the layers of its encoder as a list of layers, which `Encoder` accepts too.
 
-    For inference, where a slice of the stack is a copy of the layer (7 MB of MiniLM's, 5 % of the time of 1,024 tokens on 2
-    cores), and for training where layers are fetched one by one.
+    Used in inference, where a slice of stacked layers would copy the layer (7 MB for MiniLM, 5 % of the time of 1,024 tokens on
+    2 cores), and in ZeRO, which gathers one layer at a time.
     """
     return with_layers(params, _separate)
 
@@ -109,7 +109,7 @@ def _separate(stacked: LayerParams) -> list[LayerParams]:
 def unstack(stacked: LayerParams) -> list[LayerParams]:
     """A tree of arrays [N, ...] as N trees of arrays [...].
 
-    The derivative of N slices would be a sum of N arrays as large as the stack; here it is one concatenation.
+    The gradient of N slices would be a sum of N arrays of the size of the stack; this gradient is one concatenation.
     """
     return _separate(stacked)
 
@@ -120,18 +120,18 @@ unstack.defvjp(
 
 
 class Encoder(nn.Module):
-    """N blocks applied in turn.
+    """N blocks, each applied to the output of the one before.
 
-    Parameters carry a leading layer axis N whatever `scan_unroll` is, so checkpoints do not depend on how the loop is compiled;
-    `unstacked_layers` takes that axis away where parameters are only read; the layers then never run as a compiled loop.
+    The parameters have a leading axis N for any `scan_unroll`, so that checkpoints do not depend on the compilation of the loop.
+    It also accepts the list of layers of `unstacked_layers`, over which the loop is always unrolled.
     """
 
     config: ModelConfig
 
     def setup(self) -> None:
-        """Declares the parameters of all layers, stacked along an axis N, or takes them apart as they are given."""
+        """Declares the parameters of all layers, stacked along an axis N, or uses the given list of layers."""
         given: Any = self.get_variable("params", "layers")
-        self.is_unstacked = isinstance(given, list)  # as `unstacked_layers` gives them
+        self.is_unstacked = isinstance(given, list)  # the result of `unstacked_layers`
         self.layers = given if self.is_unstacked else self.param("layers", initial_layers, self.config)
 
     def __call__(
@@ -143,12 +143,12 @@ class Encoder(nn.Module):
             scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
             block = self._block(sequence_ids, seed)
 
-            def trip(
+            def body(
                 x: Float[Array, "B L D"], layer: tuple[LayerParams, UInt32[Array, ""]]
             ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
                 return (x := block(x, *layer)), x
 
-            return jax.lax.scan(trip, x, scanned, unroll=c.scan_unroll)
+            return jax.lax.scan(body, x, scanned, unroll=c.scan_unroll)
         outputs = self._unrolled(x, sequence_ids, seed)
         return outputs[-1], jnp.stack(outputs)
 
@@ -161,9 +161,8 @@ class Encoder(nn.Module):
     ) -> Float[Array, "B Q D"]:
         """The output of the last layer at `positions` alone.
 
-        Where a head reads few positions, 5/6 of the last layer (all but keys and values, in the shape of the paper) are computed
-        at these positions only. A loop over layers that is not unrolled runs in full, since taking one layer out of the stack
-        would copy it.
+        All of the last layer but keys and values (5/6 of it with the paper's widths) is computed at these positions only. A loop
+        over layers that is not unrolled computes all positions, since taking the last layer out of the stack would copy it.
         """
         if self.config.scan_unroll and not self.is_unstacked:
             return gather_positions(self(x, sequence_ids, seed)[0], positions)
@@ -184,7 +183,7 @@ class Encoder(nn.Module):
         return outputs[1:]
 
     def _block(self, sequence_ids: Int[Array, "B L"], seed: Seed | None) -> Callable[..., Float[Array, "B _ D"]]:
-        """(x, parameters of the layer, its number, positions) -> its output; the backward pass recomputes what
+        """The function (x, parameters of a layer, its number, positions) -> the output of the layer, rematerialised as
         `ModelConfig.rematerialisation` says."""
         c = self.config
         if self.is_initializing():

@@ -1,4 +1,5 @@
-"""What a labelled head reads beside the last layer and the pooler: other layers, other tokens, and an LSTM over them."""
+"""The features that task heads read besides the last layer and the pooler: other layers, other tokens, an LSTM over the
+tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from bert_jax.model.products import precision
 def chosen_layers(
     last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: str
 ) -> Float[Array, "B L I"]:
-    """The features of every token, from the hidden states that `TaskHead.layers` names, without weights.
+    """The features of every token for the values of `TaskHead.layers` without trained weights, the rows of the paper's Table 7.
 
-    The rows of the paper's Table 7; "all" are the N layers without the embeddings. Sums are float32.
+    "all" are the N layers without the embeddings. Sums are float32.
     """
     match layers:
         case "last":
@@ -31,12 +32,12 @@ def chosen_layers(
             return hidden_states[1:].astype(jnp.float32).sum(0)
         case "last_four_concat":
             return jnp.concatenate(list(hidden_states[-4:]), axis=-1)
-    raise ValueError(f"layers={layers!r} is no choice without weights")
+    raise ValueError(f"layers={layers!r} is unknown, or has trained weights (see LayerMix)")
 
 
 class LayerMix(nn.Module):
-    """gamma * sum of softmax(weights)_j h_j over `count` hidden states, float32 (arXiv:1802.05365, equation 1). It starts as
-    their mean."""
+    """The scalar mix of ELMo: gamma * sum of softmax(weights)_j h_j over `count` hidden states, float32 (arXiv:1802.05365,
+    equation 1). Its initial value is the mean of the hidden states."""
 
     count: int
 
@@ -52,11 +53,11 @@ class LayerMix(nn.Module):
 def concat_pooling(
     x: Float[Array, "B L I"], cls: Float[Array, "B P I"], sequence_ids: Int[Array, "B L"]
 ) -> Float[Array, "B P 3*I"]:
-    """[CLS], mean and maximum over the tokens of each text, float32 (arXiv:1801.06146, section 3.3).
+    """The concatenation of [CLS], the mean and the maximum over the tokens of each text, float32 (arXiv:1801.06146, section 3.3).
 
-    Text p is where `sequence_ids` are p + 1. Without a token mean and maximum are zero.
+    The tokens of text p have the sequence id p + 1. Mean and maximum of a text without tokens are zero.
     """
-    texts = cls.shape[1] + 1  # and padding, which is number 0
+    texts = cls.shape[1] + 1  # padding is segment 0
 
     def mean_and_maximum(x: Float[Array, "L I"], ids: Int[Array, " L"]) -> Float[Array, "P 2*I"]:
         counts = jax.ops.segment_sum(jnp.ones_like(x[:, :1]), ids, texts)
@@ -68,7 +69,7 @@ def concat_pooling(
 
 
 def mention_features(marked: Float[Array, "B P 3 I"]) -> Float[Array, "B P 5*I"]:
-    """m0, mA, mB, m0 * mA, m0 * mB from the hidden states m0, mA, mB of a pronoun and two names."""
+    """The concatenation of m0, mA, mB, m0 * mA and m0 * mB, where m0, mA, mB are the hidden states of a pronoun and two names."""
     m0, ma, mb = (marked[:, :, i].astype(jnp.float32) for i in range(3))
     return jnp.concatenate([m0, ma, mb, m0 * ma, m0 * mb], axis=-1)
 
@@ -76,15 +77,15 @@ def mention_features(marked: Float[Array, "B P 3 I"]) -> Float[Array, "B P 5*I"]
 class Lstm(nn.Module):
     """A two-layer bidirectional LSTM over the tokens of each text, float32.
 
-    It starts anew where `sequence_ids` change, in both directions, so it sees neither its neighbours nor padding. The
-    forget gate has a bias of 1 beside its own (Jozefowicz et al. 2015, section 2.2).
+    The state is reset where `sequence_ids` change, in both directions, so a text is independent of other texts and of padding.
+    A constant 1 is added to the bias of the forget gate (Jozefowicz et al. 2015, section 2.2).
     """
 
     width: int
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B L O"]:
-        """The outputs of both directions side by side for each token, O = 2 W."""
+        """The concatenated outputs of both directions for each token, O = 2 W."""
         w = self.width
         x = x.astype(jnp.float32)
         for name, axis in (("lower", "embed"), ("upper", None)):
@@ -101,7 +102,7 @@ class Lstm(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """The kernels from the last output of each direction to its gates."""
+    """The recurrent kernels of both directions: from the previous output to the four gates."""
 
     width: int
 
@@ -114,7 +115,7 @@ class Recurrence(nn.Module):
 
 
 def carried(ids: Int[Array, "L B 1"]) -> Float[Array, "L B 1"]:
-    """1 where a token is of the same text as the one before it, else 0; float32."""
+    """1 where a token belongs to the same text as the token before it, else 0; float32."""
     first = jnp.zeros(ids[:1].shape, bool)
     return jnp.concatenate([first, ids[1:] == ids[:-1]]).astype(jnp.float32)
 
@@ -123,10 +124,12 @@ def carried(ids: Int[Array, "L B 1"]) -> Float[Array, "L B 1"]:
 def recurrence(
     inputs: Float[Array, "L B O"], keep: Float[Array, "L B 1"], kernel: Float[Array, "W O"]
 ) -> Float[Array, "L B W"]:
-    """The outputs h of an LSTM. `inputs` are the parts of the gates i, f, g, o that come from outside, O = 4 W.
+    """The outputs h of an LSTM.
 
-    `keep` is 0 where the LSTM starts anew. The backward pass sums the kernel's gradient over time in one
-    product: XLA's own adds to all of it at every step (2.8 times slower at W = 768 on a CPU).
+    inputs: the products of the inputs with their kernel, for the gates i, f, g, o; O = 4 W. keep: 0 where the state is reset.
+
+    The backward pass computes the gradient of the kernel as one product over all time steps. Automatic differentiation adds to
+    the whole gradient at every step (2.8 times slower at W = 768 on a CPU).
     """
     return _recurrence_forward(inputs, keep, kernel)[0]
 
@@ -135,8 +138,8 @@ def _recurrence_forward(
     inputs: Float[Array, "L B O"], keep: Float[Array, "L B 1"], kernel: Float[Array, "W O"]
 ) -> tuple[Float[Array, "L B W"], tuple[Float[Array, " ..."], ...]]:
     def step(carry: tuple[Array, Array], x: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-        (h, c), (outside, keep) = carry, x
-        gates = outside + jnp.matmul(h * keep, kernel, precision=precision(h.dtype))
+        (h, c), (projected, keep) = carry, x
+        gates = projected + jnp.matmul(h * keep, kernel, precision=precision(h.dtype))
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f + 1.0), jnp.tanh(g), jax.nn.sigmoid(o)
         c = f * c * keep + i * g
@@ -158,10 +161,10 @@ def _recurrence_backward(
     def step(carry: tuple[Array, Array], x: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
         (dh_after, dc_after), (dh, c, c_before, gates, keep) = carry, x
         i, f, g, o = jnp.split(gates, 4, axis=-1)
-        dh, squashed = dh + dh_after, jnp.tanh(c)
-        dc = dc_after + dh * o * (1 - squashed * squashed)
-        slopes = [dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g * g), dh * squashed * o * (1 - o)]
-        dgates = jnp.concatenate(slopes, axis=-1)
+        dh, tanh_c = dh + dh_after, jnp.tanh(c)
+        dc = dc_after + dh * o * (1 - tanh_c * tanh_c)
+        di, df, dg, do = dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g * g), dh * tanh_c * o * (1 - o)
+        dgates = jnp.concatenate([di, df, dg, do], axis=-1)
         return (jnp.matmul(dgates, back, precision=precision(dgates.dtype)) * keep, dc * f * keep), dgates
 
     end = jnp.zeros_like(h[0])

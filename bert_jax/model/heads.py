@@ -1,4 +1,4 @@
-"""The heads of pretraining: the masked words, and whether B follows A (paper section 3.1)."""
+"""The pooler and the heads of pretraining: masked language modelling and next sentence prediction (paper section 3.1)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PADDED_LOGIT = -1e9
 
 
 class Pooler(nn.Module):
-    """tanh(W h + b) of the [CLS] of each example."""
+    """tanh(W h + b) of the hidden state h of each example's [CLS]."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, cls: Float[Array, "B P D"]) -> Float[Array, "B P D"]:
-        """tanh of a Dense layer."""
+        """The pooled vectors of the hidden states `cls`."""
         d = self.config.hidden_size
         return jnp.tanh(
             Dense((d,), (d,), ("embed", "embed_out"), self.config.initializer_range, jnp.dtype(self.config.dtype), name="dense")(
@@ -35,7 +35,7 @@ class Pooler(nn.Module):
 def decode(
     x: Float[Array, "R D"], table: Float[Array, "V D"], bias: Float[Array, " V"]
 ) -> Float[Array, "R V"]:
-    """The logits of every word of `table`, float32: its product with `x` plus `bias`."""
+    """The logits of every word of `table`, float32: x @ table.T + bias."""
     logits = multiply(x, table, (-1, -1), jnp.float32)
     return logits + with_leading_axes(bias, 1)
 
@@ -53,11 +53,11 @@ decode.defvjp(lambda x, table, bias: (decode(x, table, bias), (x, table)), _deco
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """The logits of the masked words, float32, from the hidden states at the masked positions and the word table.
+    """The MLM logits, float32, from the hidden states at the masked positions and the word-embedding table.
 
-    The decoder is the word-embedding table itself (or, with `tied_decoder` off, one of its own) plus a bias per word; only
-    gathered positions reach it, since at 15 % masking the other 85 % of the largest product of a small BERT would be thrown
-    away.
+    The decoder is the word-embedding table (without `tied_decoder` a table of its own) plus a bias per word. It is computed at
+    the masked positions only: with 15 % masking, 85 % of the logits of all positions, the largest product of a small BERT, would
+    be unused.
     """
 
     config: ModelConfig
@@ -88,7 +88,7 @@ class NextSentenceHead(nn.Module):
 
     @nn.compact
     def __call__(self, pooled: Float[Array, "B P D"]) -> Float[Array, "B P 2"]:
-        """The logits from the pooled vector of each example."""
+        """The logits of each example from its pooled vector."""
         c = self.config
         return Dense((c.hidden_size,), (2,), ("embed", None), c.initializer_range, jnp.dtype(jnp.float32), name="dense")(
             pooled.astype(jnp.float32)

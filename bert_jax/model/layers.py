@@ -1,9 +1,7 @@
-"""The small parts every block shares: named initialisers, Dense, LayerNorm, GELU and dropout.
+"""The parts that all blocks share: initialisers with axis names, Dense, LayerNorm, GELU and dropout.
 
-Axis letters, in signatures and in every einsum of this folder: `bert_jax/interface/axes.py`.
-
-The model names its axes (`"embed"`, `"heads"`, ...) and never sees a mesh: `bert_jax/sharding/rules.py` says where each
-name goes.
+`bert_jax/interface/axes.py` explains the axis letters of the signatures and einsums of this folder. The model only names the
+axes of its parameters (`"embed"`, `"heads"`, ...); `bert_jax/sharding/rules.py` maps these names to axes of the mesh.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from bert_jax.sharding.rules import first_row
 Initializer = Callable[..., Num[Array, " ..."]]
 """(PRNG key, shape, dtype) -> the initial value of a parameter."""
 Activation = Callable[[Float[Array, " ..."]], Float[Array, " ..."]]
-"""A function of each element."""
+"""An elementwise function."""
 Seed = UInt32[Array, ""]
-"""The seed from which the dropout of one place follows."""
+"""The seed of the dropout mask of a step, a layer or a single dropout."""
 
 
 def truncated_normal(stddev: float) -> Initializer:
-    """TensorFlow 1's `truncated_normal_initializer(stddev)`: cut at two deviations, and not rescaled to make up for the cut."""
+    """TensorFlow 1's `truncated_normal_initializer(stddev)`: cut at two standard deviations, and not rescaled after the cut."""
 
     def init(key: Key[Array, ""], shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Float[Array, " ..."]:
         return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
@@ -40,17 +38,17 @@ def truncated_normal(stddev: float) -> Initializer:
 
 
 def named(init: Initializer, *axes: str | None) -> Callable[..., Any]:
-    """An initialiser whose parameter carries one logical axis name per dimension."""
+    """An initialiser of parameters with a logical axis name per dimension."""
     return nn.with_logical_partitioning(init, axes)
 
 
 class Dense(nn.Module):
     """y = x W + b over the last axes of `x`, with any number of output axes.
 
-    kernel [*in_shape, *out_shape] and bias [*out_shape] are float32; the product runs in `dtype`. With `activation`, that
-    function of `x` is multiplied. On a TPU it is computed again in the backward pass and not kept: XLA then computes it on the
-    way into both products that read it, and derives it on the way out of the third, where writing it down takes more than either
-    (BERT-Large, 8,192 tokens on a v5e: 0.41 and 0.51 ms beside 0.37 of a product).
+    kernel [*in_shape, *out_shape] and bias [*out_shape] are float32; the product is computed in `dtype`. With `activation` the
+    layer computes activation(x) W + b. On a TPU the backward pass recomputes the activation, so that XLA fuses it into the two
+    products that read it and its derivative into the third. Writing activations and derivatives to memory instead takes longer
+    than a product (BERT-Large, 8,192 tokens on a v5e: 0.41 and 0.51 ms; a product takes 0.37 ms).
     """
 
     in_shape: tuple[int, ...]
@@ -82,23 +80,23 @@ class Dense(nn.Module):
 def activated_affine(
     function: Activation, x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]
 ) -> Float[Array, "R O"]:
-    """`affine` of a function of x."""
+    """`affine` of function(x)."""
     return affine(function(x), kernel, bias)
 
 
 def gather_positions(x: Float[Array, "B L D"], positions: Int[Array, "B Q"]) -> Float[Array, "B Q D"]:
-    """`x` at some positions of each row."""
+    """`x` at the given positions of each row."""
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
 def with_leading_axes(x: Shaped[Array, "*shape"], leading: int) -> Shaped[Array, " ..."]:
-    """`x` with `leading` axes of size one in front: the broadcast that rank promotion would do unasked."""
+    """`x` with `leading` axes of size one in front, which makes the broadcast of rank promotion explicit."""
     return x.reshape((1,) * leading + x.shape)
 
 
 class LayerNorm(nn.Module):
-    """LayerNorm over the last axis: float32 statistics in two passes (epsilon is 1e-12: a one-pass variance would not
-    survive it)."""
+    """LayerNorm over the last axis. The statistics are float32, and the variance is the mean square of the centred values: with
+    an epsilon of 1e-12 the rounding of E[x^2] - E[x]^2 would be too large."""
 
     epsilon: float
 
@@ -126,18 +124,18 @@ def normalise(
 
 
 def activation(name: str) -> Activation:
-    """The feed-forward non-linearity by its name in `ModelConfig.activation`."""
+    """The activation function of the feed-forward layer with this name in `ModelConfig.activation`."""
     functions: dict[str, Activation] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu}
     return functions[name]
 
 
 @jax.custom_vjp
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """x Phi(x), exact, in the dtype of x. Keeps x alone for the backward pass, which computes erf again: arithmetic is cheaper
-    than the traffic.
+    """The exact GELU, x Phi(x), in the dtype of x. Only x is kept for the backward pass, which recomputes erf: that takes less
+    time than the memory traffic of a second array.
 
-    The arithmetic is in float32 whatever x is: in bfloat16 0.5 + 0.5 erf cancels to 0 from -3.4 on. Inside a fusion that takes no
-    time, since TPUs (v5e's estimated cycles are the same) and CPUs widen bfloat16 for arithmetic anyway.
+    The arithmetic is float32 for any x: in bfloat16 0.5 + 0.5 erf cancels to 0 below x = -3.4. This takes no time inside a
+    fusion, since TPUs (the estimated cycles of v5e are the same) and CPUs convert bfloat16 to float32 for arithmetic anyway.
     """
     wide = x.astype(jnp.float32)
     return (wide * _normal_cdf(wide)).astype(x.dtype)
@@ -157,7 +155,7 @@ gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
 
 
 def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The tanh approximation of GELU in the dtype of x, computed in float32 as `gelu` is, and for the same reason."""
+    """The tanh approximation of GELU in the dtype of x, computed in float32 for the reason given in `gelu`."""
     return jax.nn.gelu(x, approximate=True) if x.dtype == jnp.float32 else _narrow_gelu_tanh(x)
 
 
@@ -179,23 +177,23 @@ _narrow_gelu_tanh.defvjp(lambda x: (_narrow_gelu_tanh(x), x), _narrow_gelu_tanh_
 def random_words(
     seed: Seed, shape: tuple[int, ...], positions: Int[Array, "B Q"] | None = None
 ) -> UInt32[Array, " ..."]:
-    """Random words of `shape` as a pure function of (`seed`, index): counter-based, so nothing is stored.
+    """Random uint32 words of `shape`, a pure function of (`seed`, index): a counter-based generator without state.
 
-    Each row of the last axis gets a base word, mixed from the seed and the row's index; each element mixes its base and its
-    column once more, with two rounds of multiply and xor-shift (constants of Wellons' `lowbias32`). JAX's generators cost
-    several times as much per word and cannot be fused into the code that uses the bits, so a mask the size of the attention
-    matrix would travel through memory; this one is about eight instructions that the compiler fuses, in the backward pass
-    as well. Dropout needs bits that look independent, not unpredictable ones: the tests check rate, neighbours and layers.
+    Each row of the last axis has a base word, a hash of the seed and the row's index; each element is a hash of the base word and
+    its column, with two rounds of multiply and xor-shift (constants of Wellons' `lowbias32`). JAX's generators take several times
+    as long per word and cannot be fused into the code that uses the bits, so a mask of the size of the attention matrix would be
+    written to memory; this hash is about eight instructions, which the compiler fuses in the forward and the backward pass.
+    Dropout needs bits that look independent, not cryptographic ones; the tests check the rate and the correlations between
+    neighbours and between layers.
 
-    `positions` says which rows of a whole [B, ..., L, L] or [B, L, D] these [B, ..., Q, L] or [B, Q, D] are: they get the words
-    they have there.
+    With `positions`, the words [B, ..., Q, L] or [B, Q, D] are the rows `positions` of the words [B, ..., L, L] or [B, L, D].
     """
     base = row_words(seed, shape[:-1], positions)
     return hash_word(base[..., None] + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * COLUMN)
 
 
 COLUMN = np.uint32(0x9E3779B9)
-"""What each further column adds to the base word of its row, before they are mixed."""
+"""The increment of the base word per column, before the hash."""
 
 
 def row_words(
@@ -206,8 +204,8 @@ def row_words(
 ) -> UInt32[Array, " ..."]:
     """The base words of `random_words`, of `shape`.
 
-    One axis of the index is folded in at a time, so an index beyond 2**32 (a pod's batch) does not wrap. `first` is the index of
-    the first element at hand along the leading axes, if it is not that of the rows that a device holds.
+    One axis of the index is hashed at a time, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is the
+    index of the first element along the leading axes; by default that of the first row of this device.
     """
     first = (jnp.uint32(first_row(shape[0])),) if first is None else first
     word = jnp.broadcast_to(seed, shape)
@@ -235,7 +233,7 @@ def _dropout(
     return jnp.where(kept, x * np.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
 
 
-# The backward pass is the same function of the gradient: the mask is drawn again from the seed instead of being kept.
+# The backward pass applies the same function to the gradient: the mask is recomputed from the seed, not stored.
 _dropout.defvjp(
     lambda x, rate, seed, positions: (_dropout(x, rate, seed, positions), (seed, positions)),
     lambda rate, drawn, g: (_dropout(g, rate, *drawn), None, None),
@@ -247,6 +245,7 @@ def dropout(
 ) -> Float[Array, "*shape"]:
     """Sets each element to zero with probability `rate` and scales the rest by 1 / (1 - rate); `seed` None is evaluation.
 
-    Where x [B, ..., Q, *] holds the tokens at `positions` only, they are treated as they would be among all.
+    With `positions`, x [B, ..., Q, *] holds the tokens at these positions only; the same elements of them are dropped as in an
+    array with all tokens.
     """
     return x if seed is None or rate == 0.0 else _dropout(x, rate, seed, positions)

@@ -1,4 +1,4 @@
-"""BERT with its pretraining heads."""
+"""BERT with the two pretraining heads; initial parameters and their number."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "masked
 
 
 class BertForPreTraining(Bert):
-    """The model of the paper with its masked-language-model and next-sentence heads; without `next_sentence` the encoder and the
-    masked-language-model head alone, for rows without pairs, on which nothing would train the pooler and the other head.
+    """The encoder, the pooler, and the heads of masked language modelling (MLM) and next sentence prediction (NSP).
 
-    `sequence_ids` are 0 on padding and 1..P on packed examples; to train, give a `dropout_seed`. Returns a dict:
+    Without `next_sentence` it has neither pooler nor NSP head, which rows without pairs would not train.
+
+    `sequence_ids` are 0 on padding and 1..P on packed examples; training passes a `dropout_seed`. Returns a dict:
 
         mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]   (the last two: `next_sentence`)
-        last [B, L, D]                      hidden_states [S, B, L, D]: the embeddings, then every layer
+        last [B, L, D]                      hidden_states [S, B, L, D]: the embeddings, then the output of every layer
 
-    XLA drops the entries nobody reads, so returning all of them costs nothing. Eager calls refuse ids outside their tables;
-    compiled ones cannot, so what feeds them calls `check_ids` first.
+    XLA removes the computation of entries that are not read, so returning all of them costs nothing. Raises UserError, outside
+    jit, for ids outside their tables; callers of compiled functions call `check_ids` first.
     """
 
     next_sentence: bool = True
@@ -51,7 +52,7 @@ class BertForPreTraining(Bert):
         cls_positions: Int[Array, "B P"],
         dropout_seed: Seed | None = None,
     ) -> dict[str, Float[Array, " ..."]]:
-        """The logits of both objectives, and the hidden states that they come from."""
+        """The logits of both objectives, and the hidden states."""
         last, hidden_states = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
         logits = self.masked_logits(last, masked_positions)
         outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}
@@ -70,56 +71,56 @@ class BertForPreTraining(Bert):
         cls_positions: Int[Array, "B P"],
         dropout_seed: Seed | None = None,
     ) -> dict[str, Float[Array, " ..."]]:
-        """The logits alone, as training wants them: the last layer is computed only where a head reads it.
+        """The logits alone, for training: the last layer is computed only at the positions that a head reads.
 
-        mlm_logits float32 [B, Q, V]: Q is M, or on a TPU M in `whole_tiles`, and those beyond M mean nothing; nsp_logits float32
-        [B, P, 2].
+        mlm_logits float32 [B, Q, V]: Q is M, on a TPU padded by `whole_tiles`, with meaningless logits beyond M; nsp_logits
+        float32 [B, P, 2].
         """
         inputs = (input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
-        asked, cls_count = whole_tiles(masked_positions), cls_positions.shape[1]
+        padded, cls_count = whole_tiles(masked_positions), cls_positions.shape[1]
         table = self.embeddings.word_embeddings
         if not self.next_sentence:
-            return {"mlm_logits": self.mlm_head(self.encode_at(asked, *inputs), table.embedding)}
-        positions = whole_tiles(jnp.concatenate([asked, cls_positions], axis=1))
+            return {"mlm_logits": self.mlm_head(self.encode_at(padded, *inputs), table.embedding)}
+        positions = whole_tiles(jnp.concatenate([padded, cls_positions], axis=1))
         read = self.encode_at(positions, *inputs)
-        masked, cls, _ = jnp.split(read, [asked.shape[1], asked.shape[1] + cls_count], axis=1)
+        masked, cls, _ = jnp.split(read, [padded.shape[1], padded.shape[1] + cls_count], axis=1)
         return {
             "mlm_logits": self.mlm_head(masked, table.embedding),
             "nsp_logits": self.nsp_head(self.pooler(cls)),
         }
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """The logits of the masked-language-model head at some positions, float32, from the output of the last layer."""
+        """The MLM logits at the given positions, float32, from the output of the last layer."""
         return self.mlm_head(gather_positions(last, masked_positions), self.embeddings.word_embeddings.embedding)
 
 
 def whole_tiles(positions: Int[Array, "B M"]) -> Int[Array, "B Q"]:
-    """`positions`, on a TPU with zeros up to a multiple of the 8 rows of its tiles.
+    """`positions`, on a TPU padded with zeros to a multiple of 8, the rows of a tile.
 
-    An array [B, Q, D] is then [R, D] as it lies in memory, where 77 rows in 80 would be moved: passes over the logits (of
-    BERT-Large 0.5 ms each), and minutes of compilation.
+    The reshape of [B, Q, D] to [R, D] is then free; otherwise it is a copy (77 rows are stored as 80), which costs passes over
+    the logits (0.5 ms each for BERT-Large) and minutes of compilation.
     """
     missing = -positions.shape[1] % 8 if platform() == "tpu" else 0
     return jnp.pad(positions, ((0, 0), (0, missing)))
 
 
 def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentence: bool = True) -> dict[str, Any]:
-    """Fresh float32 parameters, each boxed with its logical axis names (`flax.linen.unbox` strips them).
+    """Random initial parameters, float32, each boxed with its logical axis names (`flax.linen.unbox` removes the boxes).
 
-    Without `next_sentence` there is no "pooler" and no "nsp_head"; the others are the same numbers.
+    Without `next_sentence` "pooler" and "nsp_head" are missing; the other parameters have the same values.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
     return BertForPreTraining(config, next_sentence).init(key, ids, ids, ids, ids, ids, ids)["params"]
 
 
 def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> dict[str, Any]:
-    """The boxed shapes of `initial_parameters`, computed without memory."""
+    """The boxed shapes of `initial_parameters`; no arrays are made."""
     return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=next_sentence))
 
 
 def count_parameters(config: ModelConfig, *, heads: bool = False, next_sentence: bool = True) -> int:
-    """Parameters of the encoder with its pooler: 109,482,240 for Base; with `heads`, those of the pretraining heads too; without
-    `next_sentence`, neither those of the pooler nor of its head."""
+    """The number of parameters of embeddings, encoder and pooler: 109,482,240 for Base. With `heads` those of the pretraining
+    heads are included; without `next_sentence` those of the pooler and of the NSP head are not."""
     counted = nn.unbox(abstract_parameters(config, next_sentence=next_sentence))
     if not heads:
         counted = {name: counted[name] for name in ("embeddings", "encoder", "pooler") if name in counted}

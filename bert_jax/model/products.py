@@ -1,6 +1,6 @@
-"""Matrix products and their gradients: summed in float32 whatever they multiply, and each in the form its platform runs fastest.
+"""Matrix products and their gradients: accumulated in float32 for any dtype, each in the form that its platform computes fastest.
 
-In float32 a product is asked for at full precision, since a TPU or GPU would otherwise quietly round its inputs.
+Products of float32 have the highest precision, since TPUs and GPUs round their inputs by default.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from jaxtyping import Array, Float, Num
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
-    """The precision to ask of a matrix product whose inputs are `dtype`."""
+    """The `precision` argument of a matrix product whose inputs are `dtype`."""
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
 def platform() -> str:
-    """The kind of device a program is traced for: that of the ambient mesh (`jax.set_mesh`), else of this machine."""
+    """The platform that a program is traced for: that of the ambient mesh (`jax.set_mesh`), else of this machine."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
 
 def on_one_cpu() -> bool:
-    """Whether a program is traced for a single device, and that is a CPU."""
+    """Whether a program is traced for a single CPU device."""
     return platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1
 
 
 def multiply(
     a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], out_dtype: DTypeLike | None = None
 ) -> Float[Array, "*shape _ _"]:
-    """The products of `a` and `b` summed over axis `axes[0]` (-1 or -2) of `a` and `axes[1]` of `b`: a matrix product where the
-    axes are (-1, -2).
+    """The contraction of axis `axes[0]` (-1 or -2) of `a` with axis `axes[1]` of `b`: a matrix product if `axes` is (-1, -2).
 
-    The leading axes are the same; the result is in `out_dtype`, or in that of `a`. A CPU multiplies bfloat16 several times
-    faster than float32 where it has the instructions (AMX: 1,000 GFLOP/s and more on two cores, where float32 reaches 280), but
-    XLA calls on them only for float32 results, and only if all lies in memory row by row as it is multiplied; any other product
-    of bfloat16 is one of float32 with conversions around it. Over several devices it is left at that: XLA gathers an array from
-    all of them before it looks how it lies.
+    The leading axes are batch axes of the same size; the result is in `out_dtype`, by default in that of `a`.
+
+    CPUs with AMX multiply bfloat16 several times faster than float32 (1,000 GFLOP/s and more on two cores; float32 reaches 280).
+    XLA uses AMX only for products with float32 results whose operands are row-major, so this function makes such products; other
+    products of bfloat16 are converted to float32. With several CPU devices it does not: XLA would gather an array from all
+    devices to fix its layout.
     """
     out_dtype = a.dtype if out_dtype is None else out_dtype
     if a.dtype == jnp.bfloat16 and on_one_cpu():
@@ -58,7 +58,7 @@ def _dot(
 
 
 def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
-    """`x` with its last axis contiguous in memory, whatever it was made of and goes into."""
+    """`x` constrained to a row-major layout."""
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
@@ -66,7 +66,7 @@ def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
 def batched(
     a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int]
 ) -> Float[Array, "*shape _ _"]:
-    """`multiply`, whose gradients are such products too; axes[0] is -1."""
+    """`multiply` with gradients that are computed by `multiply` too; axes[0] is -1."""
     return multiply(a, b, axes)
 
 
@@ -84,12 +84,12 @@ batched.defvjp(lambda a, b, axes: (batched(a, b, axes), (a, b)), _batched_backwa
 
 @jax.custom_vjp
 def affine(x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]) -> Float[Array, "R O"]:
-    """x @ kernel + bias, with a backward pass that is kind to a CPU.
+    """x @ kernel + bias, with a backward pass that is fast on a CPU.
 
-    XLA's own derivative makes two slow programs there. It transposes whichever operand of the kernel's gradient comes first, so
-    here the narrower one is put first (a 16 MB copy less per feed-forward layer at 4,096 rows and width 256); and it sums the
-    bias gradient column by column, so here that is a product with a row of ones (45 ms less for the 30,522 columns of the MLM
-    head).
+    Automatic differentiation is slow there in two ways. XLA transposes the first operand of the kernel's gradient, so here the
+    narrower operand is the first (this saves a copy of 16 MB per feed-forward layer at 4,096 rows and width 256). XLA sums the
+    gradient of the bias column by column, so here it is a product with a row of ones (this saves 45 ms for the 30,522 columns of
+    the MLM head).
     """
     return multiply(x, kernel, (-1, -2)) + bias[None]
 
@@ -105,16 +105,18 @@ affine.defvjp(lambda x, kernel, bias: (affine(x, kernel, bias), (x, kernel)), _a
 
 
 def over_rows(a: Float[Array, "R I"], b: Float[Array, "R O"]) -> Float[Array, "I O"]:
-    """The sum over rows of the outer products of `a` and `b`; the narrower one is the operand transposed."""
+    """a.T @ b, computed so that the narrower of the two is transposed."""
     if a.shape[1] <= b.shape[1]:
         return multiply(a, b, (-2, -2))
     return multiply(b, a, (-2, -2)).T
 
 
 def sum_rows(x: Float[Array, "R O"]) -> Float[Array, " O"]:
-    """The sum over rows, accumulated in float32: a product with rows of ones where that is the fastest sum. A TPU wants eight of
-    them: of one it makes a sum again, which takes a pass over x (0.17 ms for [8192, 1024] on a v5e, where the product is hidden
-    behind others)."""
+    """The sum over rows, accumulated in float32; on CPUs and TPUs a product with rows of ones, which is faster than a reduction.
+
+    On a TPU there are eight rows of ones: XLA turns a product with one row into a reduction, which takes a pass over x (0.17 ms
+    for [8192, 1024] on a v5e, where the product overlaps with other operations).
+    """
 
     def product(rows: int, x: Float[Array, "R O"]) -> Float[Array, " O"]:
         return multiply(jnp.ones((rows, x.shape[0]), x.dtype), x, (-1, -2))[0]

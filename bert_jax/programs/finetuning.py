@@ -23,7 +23,7 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings
 from bert_jax.tasks.task import Task
-from bert_jax.training.label_losses import LabelLoss, spread_layers
+from bert_jax.training.label_losses import LabelLoss, teacher_layers
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import label_objective
@@ -175,7 +175,7 @@ def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_la
     config, head = teacher.config, teacher.head
     rows, whole = NamedSharding(mesh, BATCH), NamedSharding(mesh, PartitionSpec())
     params = jax.device_put(teacher.params, whole)
-    layers = np.array(spread_layers(config.num_layers, student_layers))
+    layers = np.array(teacher_layers(config.num_layers, student_layers))
     compares = experiment.distillation.hidden_weight > 0
 
     @functools.partial(jax.jit, in_shardings=(whole, rows), out_shardings=rows)

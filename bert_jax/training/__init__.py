@@ -4,10 +4,10 @@ In: logits and targets, gradients, the state of a run. Out: sums that add over b
 
     losses.py             masked language modelling and next sentence prediction, as sums
     label_losses.py       the losses of labelled tasks, as sums
-    objectives.py         Objective: what a run minimises
+    objectives.py         Objective: the loss of a run; those of pretraining and of labelled tasks
     optimizers.py         AdamW, LAMB and the original's Adam; which parameters decay
     schedules.py          the learning rate as a function of the step
     layerwise_rates.py    learning rates by layer: decay, freezing, gradual unfreezing
     steps.py              train_step, eval_step, TrainState
-    data_parallel.py      gradients where the state is spread over the data axis (ZeRO)
+    data_parallel.py      gradients while the state is sharded over the data axis (ZeRO)
 """

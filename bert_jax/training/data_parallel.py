@@ -1,9 +1,9 @@
-"""Gradients when the state is spread over the data axis: every device keeps and updates a part of each array.
+"""Gradients while the state is sharded over the data axis (ZeRO): every device holds and updates a part of each array.
 
-ZeRO (arXiv:1910.02054, section 5.2) as explicit collectives in a `jax.shard_map` over "data": the parameters are gathered in the
-dtype of the products, one layer at a time while the one before is computed, and of the summed gradients each device keeps its
-part. Left to the partitioner, constraints on the same arrays become products in small pieces (12 % of a v5e's peak), or programs
-that its compiler does not finish.
+ZeRO (arXiv:1910.02054, section 5.2) is written with explicit collectives in a `jax.shard_map` over "data": the parameters are
+gathered in the dtype of the matrix products, one layer while the layer before is computed, and the gradients are
+reduce-scattered. With sharding constraints instead, XLA's partitioner splits the matrix products into small pieces (12 % of a
+v5e's peak), or makes programs whose compilation does not end.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import Batch, Objective, Params
 from bert_jax.training.steps import Gradients, gradients
 
-MANY = 64
-"""Chips over which XLA no longer gathers at once; over 16 it does."""
+ALL_REDUCE_FROM = 64
+"""Number of chips from which on XLA lowers a reduce-scatter over all chips to an all-reduce; with 16 chips it does not."""
 
 
 def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_dtype: str) -> Gradients:
-    """`gradients` for parameters laid out by `shardings` (a tree of NamedSharding); what it gives is laid out as they are.
+    """`gradients` for parameters sharded by `shardings` (a tree of NamedSharding); the gradients are sharded in the same way.
 
-    Kernels are gathered in `config.dtype`, those of a layer when it is needed, or the whole stack for a loop over layers
-    (`config.scan_unroll`); tables too, but what a word learns from each of its places adds up in float32.
-    Gradients of arrays that are spread are summed over the devices in `reduce_dtype`, the others (biases, LayerNorm) in float32.
+    Kernels are gathered in `config.dtype`: those of a layer when the layer is computed, or of all layers before a loop over
+    layers (`config.scan_unroll`). So are embedding tables, but their gradients are accumulated over tokens in float32.
+    The gradients of sharded arrays are summed over the devices in `reduce_dtype`, those of other arrays (biases, LayerNorm) in
+    float32. Without ZeRO on this mesh (`supports_zero`) it is `gradients` itself.
     """
     if not supports_zero(mesh):
         return gradients
     unstacked, dtype = not config.scan_unroll, jnp.dtype(config.dtype)
-    on_cpu = mesh.devices.flat[0].platform == "cpu"  # whose compiler aborts on sums in bfloat16 here (jax 0.10.2)
+    on_cpu = mesh.devices.flat[0].platform == "cpu"  # XLA's CPU compiler aborts on a reduce-scatter in bfloat16 (jax 0.10.2)
     rings = rings_along_data(mesh)
     specs = jax.tree.map(lambda s: data_axis_spec(s.spec), shardings)
     dimensions = jax.tree.map(lambda s: data_dimension(s.spec), shardings)
 
-    def of_parts(layers: int) -> Any:
+    def unstacked_dimensions(layers: int) -> Any:
         one = functools.partial(jax.tree.map, lambda dimension: max(dimension - 1, -1))
         return with_layers(dimensions, lambda stack: [one(stack)] * layers)
 
     def gather(path: tuple[Any, ...], array: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
-        name, spread = path[-1].key, dimension >= 0
-        if name == "kernel" or (name == "embedding" and spread):
+        name, sharded = path[-1].key, dimension >= 0
+        if name == "kernel" or (name == "embedding" and sharded):
             array = array.astype(dtype)
-        for ring in reversed(rings) if spread else ():
+        for ring in reversed(rings) if sharded else ():
             array = jax.lax.all_gather(array, "data", axis=dimension, tiled=True, axis_index_groups=ring)
-        return array.astype(jnp.float32) if name == "embedding" else array  # so is its gradient, then
+        return array.astype(jnp.float32) if name == "embedding" else array  # float32 makes the gradient float32 too
 
     def reduce(gradient: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
         if dimension < 0:
@@ -80,17 +81,17 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         def local(
             params: Params, batch: Batch, counts: Sums, seed: UInt32[Array, ""], step: Int[Array, ""]
         ) -> tuple[Params, Sums]:
-            parts, split = params, dimensions
+            parts, sharded_dimensions = params, dimensions
             if unstacked:
                 parts = unstacked_layers(params)
-                split = of_parts(len(parts["encoder"]["layers"]))
+                sharded_dimensions = unstacked_dimensions(len(parts["encoder"]["layers"]))
             with nn.logical_axis_rules(rules_inside_shard_map("data")):
-                whole = jax.tree_util.tree_map_with_path(gather, parts, split)
+                whole = jax.tree_util.tree_map_with_path(gather, parts, sharded_dimensions)
                 grads, sums = gradients(objective, whole, batch, counts, seed, step, accumulation)
-            grads = jax.tree.map(reduce, grads, split)
+            grads = jax.tree.map(reduce, grads, sharded_dimensions)
             return stacked_layers(grads) if unstacked else grads, jax.lax.psum(sums, "data")
 
-        spread = jax.shard_map(
+        on_each_device = jax.shard_map(
             local,
             mesh=mesh,
             in_specs=(specs, PartitionSpec("data"), PartitionSpec(), PartitionSpec(), PartitionSpec()),
@@ -98,21 +99,23 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
             axis_names={"data"},
             check_vma=False,
         )
-        return spread(params, batch, counts, jnp.asarray(seed, jnp.uint32), step)
+        return on_each_device(params, batch, counts, jnp.asarray(seed, jnp.uint32), step)
 
     return over_data
 
 
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
-    """For each side of the box of chips that the data axis runs through, slowest first, the groups of places on that axis that
-    stand in a line: a collective over one after the other is one over all. [None] is all places at once.
+    """The `axis_index_groups` of collectives over the data axis, for each dimension of the box of chips that the axis runs
+    through, slowest first: collectives over one dimension after the other give the collective over all chips. [None] is a single
+    collective over all chips.
 
-    Over `MANY` chips at once XLA sends sums to all in place of parts, twice the bytes. In the plane of v5e and v6e going
-    along one side after the other pays (BERT-Large, 256 rows on v5e:8x8, estimated: 49.4 to 47.5 ms of 128 tokens, 67.4 to 61.0
-    of 512); in a box a sum to all has the links of three dimensions at once, and is sooner done (v5p:4x4x4: 56.2 and 58.0 ms).
+    With `ALL_REDUCE_FROM` chips or more in one collective XLA lowers a reduce-scatter to an all-reduce, which sends twice the
+    bytes. On the two-dimensional slices of v5e and v6e one dimension after the other is faster (BERT-Large, 256 rows on v5e:8x8,
+    estimated: from 49.4 to 47.5 ms with 128 tokens, from 67.4 to 61.0 ms with 512). On three-dimensional slices the all-reduce
+    uses the links of three dimensions at once and is faster (v5p:4x4x4: 56.2 ms against 58.0 ms).
     """
     sides = torus_dimensions(list(mesh.devices[:, 0, 0]))
-    if mesh.size < MANY or len(sides) != 2 or math.prod(sides) < mesh.size:
+    if mesh.size < ALL_REDUCE_FROM or len(sides) != 2 or math.prod(sides) < mesh.size:
         return [None]
-    places = np.arange(mesh.size).reshape(sides)
-    return [np.moveaxis(places, k, -1).reshape(-1, side).tolist() for k, side in enumerate(sides)]
+    indices = np.arange(mesh.size).reshape(sides)
+    return [np.moveaxis(indices, k, -1).reshape(-1, side).tolist() for k, side in enumerate(sides)]

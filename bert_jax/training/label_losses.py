@@ -1,4 +1,4 @@
-"""The losses of labelled tasks as sums that add; batches and logits are those of packed rows (`examples/labelled.py`)."""
+"""The losses of labelled tasks, as sums over a batch of packed rows (`examples/labelled.py`)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Batch = dict[str, Num[Array, "B ..."]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelLoss:
-    """How answers are judged in training."""
+    """The settings of the loss of a labelled task."""
 
     label_smoothing: float = 0.0
-    """This share of the target is spread over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
+    """The share of the target probability that is distributed over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
     class_weights: tuple[float, ...] = ()
-    """A factor for the loss of each label; the mean is over the weights, as PyTorch's. () is 1 for all."""
+    """The weight of the loss of each label; the loss is the weighted mean, as in PyTorch. () is weight 1 for all."""
     temperature: float = 1.0
+    """The divisor of the student's and the teacher's logits in the distillation loss, which is multiplied by its square."""
     soft_weight: float = 0.0
-    """Distillation (Hinton et al., arXiv:1503.02531): the share of the loss that compares with the teacher's logits, both divided
-    by `temperature`, times its square; the rest compares with the labels."""
+    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531); that of the labels' loss is 1 - soft_weight."""
     hidden_weight: float = 0.0
-    """And this much of the mean squared difference of hidden states (FitNets, arXiv:1412.6550; all layers as in patient
-    distillation, arXiv:1908.09355)."""
+    """The weight of the mean squared difference between the hidden states of student and teacher, which is added (FitNets,
+    arXiv:1412.6550; over all layers as in patient distillation, arXiv:1908.09355)."""
 
 
 def label_counts(batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
-    """What the loss is divided by, and the labels, the examples ("rows", as of a peer that packs none), the tokens and the packed
-    rows (float32 scalars)."""
+    """The counts of a batch, float32 scalars: "weight", the sum of the weights, which the loss is divided by; "labels"; "rows",
+    the features (the rows of an implementation without packing); "tokens"; "packed_rows"."""
     weights = batch["label_weights"]
     return {
         "weight": (weights * _class_weights(batch, settings)).sum(),
@@ -44,7 +44,8 @@ def label_counts(batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
 
 
 def label_loss_sums(logits: Float[Array, "B _ C"], batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
-    """The summed loss, and the correct answers (of a span: both ends; of regression: 0), float32 scalars."""
+    """{"loss": the summed loss, "correct": the number of correct predictions}, float32 scalars. A span is correct if both ends
+    are; for a regression "correct" is 0."""
     scores = head.answer_scores(logits.astype(jnp.float32), batch)
     weights, labels = batch["label_weights"], batch["labels"]
     loss = head.loss(scores, labels, settings.label_smoothing)
@@ -60,20 +61,21 @@ def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch
     """The mean squared difference between the student's hidden states and the teacher's of the same width, summed over the
     tokens; float32.
 
-    The batch holds teacher_hidden_states [B, S, L, D], of a deeper teacher those of the layers that `spread_layers` names.
+    The batch holds teacher_hidden_states [B, S, L, D]; if the teacher has more layers, those that `teacher_layers` selects.
     """
     theirs = batch["teacher_hidden_states"].swapaxes(0, 1)
     difference = jnp.square(hidden_states.astype(jnp.float32) - theirs.astype(jnp.float32)).mean((0, 3))  # [B, L]
     return jnp.where(batch["sequence_ids"] != 0, difference, 0.0).sum()
 
 
-def spread_layers(teacher: int, student: int) -> tuple[int, ...]:
-    """The hidden state of the teacher that each hidden state of the student is compared with: evenly spread, ends to ends."""
+def teacher_layers(teacher: int, student: int) -> tuple[int, ...]:
+    """For each hidden state of the student, the number of the teacher's hidden state that it is compared with: evenly spaced, the
+    embeddings with the embeddings and the last layer with the last layer."""
     return tuple(round(layer * teacher / student) for layer in range(student + 1))
 
 
 def _class_weights(batch: Batch, settings: LabelLoss) -> Float[Array, "B _"]:
-    """Every label's factor, in the shape of label_weights."""
+    """The class weight of every label, in the shape of label_weights."""
     if not settings.class_weights:
         return jnp.ones_like(batch["label_weights"])
     return jnp.asarray(settings.class_weights, jnp.float32)[batch["labels"]]

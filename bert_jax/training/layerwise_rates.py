@@ -1,4 +1,4 @@
-"""Learning rates by depth: lower layers change less, later, or not at all."""
+"""Learning rates by layer: layer-wise decay, frozen parts, and gradual unfreezing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 KeyPath = tuple[Any, ...]
-"""Where a leaf stands in a tree, as `jax.tree_util.tree_map_with_path` gives it."""
+"""The path of a leaf in a tree, as `jax.tree_util.tree_map_with_path` gives it."""
 
 
 def depths(params: Mapping[str, Any]) -> dict[str, Any]:
-    """How far below the head every parameter lies: 0 the heads and the pooler, 1 the last layer, N the first, N + 1 the
-    embeddings; a tree like `params`, of float32 arrays that broadcast against it ([N, 1, ...] where layers are stacked).
+    """The depth of every parameter below the head: 0 for the heads and the pooler, 1 for the last layer, N for the first layer,
+    N + 1 for the embeddings. A tree like `params` of float32 arrays that broadcast against it ([N, 1, ...] for stacked layers).
     """
     stacks = [x for path, x in jax.tree_util.tree_leaves_with_path(params) if _is_layer(path)]
     layers = stacks[0].shape[0]
@@ -36,11 +36,13 @@ def _is_layer(path: KeyPath) -> bool:
 def learning_rate_multipliers(
     params: Mapping[str, Any], *, decay: float = 1.0, frozen: Collection[str] = (), unfreeze_every: int = 0
 ) -> Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None:
-    """The factor of the learning rate for every parameter as a function of the step; None where it is 1 for all.
+    """A function from the step to the factor of every parameter's learning rate; None if all factors are 1.
 
-    `decay` to the power of the depth (discriminative rates, ULMFiT, arXiv:1801.06146, section 3.2; ELECTRA's layer-wise decay);
-    0 for the `frozen` parts of the tree; and with `unfreeze_every` 0 until the layers above have been trained for so many steps
-    each (gradual unfreezing, ULMFiT, section 3.3: the head alone first).
+    decay: the factor is `decay` to the power of the depth (discriminative fine-tuning of ULMFiT, arXiv:1801.06146, section 3.2;
+        ELECTRA's layer-wise decay).
+    frozen: the factor is 0 for these parts of the tree.
+    unfreeze_every: the factor of depth d is 0 before step d * `unfreeze_every` (gradual unfreezing, ULMFiT, section 3.3: the
+        head is trained first, then the last layer too, and so on); 0 trains all parameters from the start.
     """
     if decay == 1.0 and not frozen and not unfreeze_every:
         return None

@@ -1,4 +1,4 @@
-"""The pretraining losses as sums, which add over microbatches, devices and batches; the division comes last."""
+"""The pretraining losses as sums, which are added over microbatches, devices and batches before the division by the counts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 Sums = dict[str, Float[Array, ""]]
-"""Sums over a batch by their names, float32."""
+"""Name -> sum over a batch, float32."""
 
 IGNORED = -1
-"""The target of a position that is not predicted, and the NSP label where there is no example."""
+"""The target of a position that is not predicted, and the NSP label of a slot without an example."""
 
 
 @jax.custom_vjp
 def cross_entropy(logits: Float[Array, "*shape C"], targets: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """-log softmax(logits)[targets] in float32; IGNORED targets give 0.
+    """-log softmax(logits)[targets] in float32; 0 for IGNORED targets.
 
-    Its derivative is one pass over the logits, which for BERT-Large and 1,280 predicted words are 157 MB; that of its parts makes
-    three.
+    This derivative reads the logits once (BERT-Large, 1,280 predicted tokens: 157 MB); automatic differentiation reads them three
+    times.
     """
     return _cross_entropy_forward(logits, targets)[0]
 
@@ -46,16 +46,17 @@ cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def correct_predictions(logits: Float[Array, "*shape C"], targets: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """1.0 where no logit is larger than the target's, 0.0 elsewhere and where the target is IGNORED; float32.
+    """1.0 where the target has the largest logit, else 0.0, and 0.0 where the target is IGNORED; float32.
 
-    The loss computes this maximum anyway; an argmax over a vocabulary cost 3 % of a small model's step on a CPU.
+    The loss computes the same maximum, which XLA shares; an argmax over the vocabulary took 3 % of a small model's step on a CPU.
     """
     chosen = jnp.take_along_axis(logits, jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
     return ((chosen >= logits.max(axis=-1)) & (targets != IGNORED)).astype(jnp.float32)
 
 
 def batch_counts(batch: dict[str, Num[Array, "B ..."]]) -> Sums:
-    """The counts that the losses are divided by, and those of real tokens and rows, from the batch alone (float32 scalars)."""
+    """The counts of a batch, float32 scalars: "mlm_targets" and "nsp_examples", which the losses are divided by, and "tokens" and
+    "rows" without padding."""
     return {
         "mlm_targets": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
         "nsp_examples": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32),
@@ -65,8 +66,8 @@ def batch_counts(batch: dict[str, Num[Array, "B ..."]]) -> Sums:
 
 
 def loss_sums(outputs: dict[str, Float[Array, "B ..."]], batch: dict[str, Num[Array, "B ..."]]) -> Sums:
-    """The summed losses and correct predictions of both objectives (float32 scalars); those of next sentence prediction only
-    where there are "nsp_logits". Columns of "mlm_logits" beyond the targets do not count."""
+    """The summed losses and the correct predictions of both objectives, float32 scalars; those of next sentence prediction only
+    if `outputs` has "nsp_logits". Columns of "mlm_logits" beyond the targets are ignored."""
     targets = batch["masked_targets"]
     beyond = outputs["mlm_logits"].shape[1] - targets.shape[1]
     targets = jnp.pad(targets, ((0, 0), (0, beyond)), constant_values=IGNORED)
@@ -83,10 +84,10 @@ def loss_sums(outputs: dict[str, Float[Array, "B ..."]], batch: dict[str, Num[Ar
 
 
 def pretraining_loss(sums: Sums, counts: Sums) -> Float[Array, ""]:
-    """Mean MLM loss + mean NSP loss, weight one each (original `run_pretraining.py`; its 1e-5 in the denominator left out);
-    without "nsp_loss" the first alone.
+    """The mean MLM loss plus the mean NSP loss (original `run_pretraining.py`, without its 1e-5 in the denominator); the mean MLM
+    loss alone if there is no "nsp_loss".
 
-    The means are over the whole global batch, where the original averaged each core's own mean.
+    The means are over the global batch; the original averages the means of the cores.
     """
     loss = sums["mlm_loss"] / jnp.maximum(counts["mlm_targets"], 1.0)
     if "nsp_loss" in sums:

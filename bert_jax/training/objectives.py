@@ -1,4 +1,4 @@
-"""The objectives of training: both pretraining losses together (paper section 3.1), or that of a labelled task (section 4)."""
+"""The objectives of training: the sum of the pretraining losses (paper section 3.1), or the loss of a task (section 4)."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from bert_jax.training.label_losses import LabelLoss, hidden_state_difference, l
 from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
 
 Batch = dict[str, Num[Array, "B ..."]]
-"""The arrays of a batch by their names."""
+"""Name -> array of a batch."""
 Params = Mapping[str, Any]
 """The parameters of a model: nested dictionaries of arrays."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A loss as sums that add over microbatches and devices, and are divided at last."""
+    """A loss as sums over microbatches and devices, and the counts that the totals are divided by."""
 
     counts: Callable[[Batch], Sums]
-    """What the sums will be divided by, from the batch alone."""
+    """batch -> the counts, which do not depend on the parameters; float32 scalars."""
     sums: Callable[[Params, Batch, Seed | None], Sums]
-    """(parameters, batch, dropout seed; None is evaluation) -> float32 scalars."""
+    """(parameters, batch, dropout seed or None for evaluation) -> the sums, float32 scalars."""
     loss: Callable[[Sums, Sums], Float[Array, ""]]
-    """(sums, counts) -> the scalar to differentiate."""
+    """(total sums, total counts) -> the loss to differentiate."""
 
 
 def forward(
     config: ModelConfig, params: Params, batch: Batch, seed: Seed | None, next_sentence: bool = True
 ) -> dict[str, Float[Array, "B ..."]]:
-    """The pretraining model's logits on a batch; `seed` None is evaluation."""
+    """The logits of the pretraining model for a batch; `seed` None is evaluation."""
     inputs = (batch[name] for name in INPUTS)
     outputs = BertForPreTraining(config, next_sentence).apply({"params": params}, *inputs, seed, method="logits")
     return cast(dict[str, Float[Array, "B ..."]], outputs)
@@ -55,20 +55,20 @@ def pretraining_objective(config: ModelConfig, *, next_sentence: bool = True) ->
 
 
 PRETRAINING: dict[str, Callable[..., Objective]] = {"bert": pretraining_objective}
-"""The objectives of pretraining by their names in `config.objective`: functions of a ModelConfig and `next_sentence`, whether
-rows hold pairs. To add one: its function here, and its name."""
+"""Name in `config.objective` -> function from a ModelConfig and `next_sentence` (True if rows hold pairs) to the objective. To
+add an objective, add its function and its name here."""
 
 
 def label_objective(config: ModelConfig, head: TaskHead, settings: LabelLoss, frozen: tuple[str, ...] = ()) -> Objective:
-    """A labelled task's loss on packed rows (`examples/labelled.py`).
+    """The loss of a labelled task on packed rows (`examples/labelled.py`).
 
-    The `frozen` parts of the parameters get no gradient, and none is computed for them. With "teacher_logits" in the batch
-    (shaped as the model's own), and "teacher_hidden_states" [B, S, L, D], the loss compares with the teacher too.
+    The gradients of the `frozen` parts of the parameters are zero and are not computed. If the batch holds "teacher_logits" (in
+    the shape of the logits) or "teacher_hidden_states" [B, S, L, D], the loss includes the distillation terms of `LabelLoss`.
     """
 
     def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        held = {part: jax.lax.stop_gradient(tree) if part in frozen else tree for part, tree in params.items()}
-        model, variables = BertWithHead(config, head), {"params": held}
+        stopped = {part: jax.lax.stop_gradient(tree) if part in frozen else tree for part, tree in params.items()}
+        model, variables = BertWithHead(config, head), {"params": stopped}
         if "teacher_hidden_states" not in batch:
             return label_loss_sums(cast(Array, model.apply(variables, batch, seed, method="logits")), batch, head, settings)
         outputs = cast(dict[str, Array], model.apply(variables, batch, seed))

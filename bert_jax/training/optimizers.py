@@ -1,6 +1,7 @@
-"""The optimizers of BERT's literature as optax transformations that give a *direction*; the step multiplies it by -rate.
+"""The optimizers of the BERT papers, as optax transformations that return a *direction*; the step multiplies it by -rate.
 
-Parameters of all layers are stacked along a leading axis, so whatever a paper says "per layer" is done here per slice of it.
+The parameters of all layers are stacked along a leading axis, so a quantity that a paper defines per layer is computed per slice
+of that axis.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ NAMES = ("bert_adam", "adamw", "lamb")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Defaults are the original's (google-research/bert `optimization.py`); the paper states only the betas and the decay."""
+    """The settings of the optimizer. The defaults are the original's (google-research/bert `optimization.py`); the paper states
+    only the betas and the weight decay."""
 
     name: Annotated[str, OneOf(NAMES)] = "bert_adam"
-    """"bert_adam": the original, no bias correction. "adamw": with bias correction, which steadies
-    fine-tuning on few examples (arXiv:2006.05987). "lamb": arXiv:1904.00962."""
+    """"bert_adam": the original's, without bias correction. "adamw": with bias correction, which stabilises fine-tuning on few
+    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962."""
     b1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
     epsilon: Epsilon = 1e-6
     weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
-    """Decoupled, and on every parameter but biases and those of LayerNorm."""
+    """Decoupled weight decay, of every parameter but biases and those of LayerNorm."""
     clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
-    """Global gradient norm; 0 does not clip."""
+    """The largest global norm of the gradient; 0 does not clip."""
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
-    """1 decays the rate linearly; LAMB's large-batch recipe uses 0.5."""
+    """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
     end_learning_rate: LearningRate = 0.0
 
     def __post_init__(self) -> None:
@@ -45,8 +47,8 @@ class OptimizerConfig:
 
 
 def decayed(params: Params) -> PyTree[bool]:
-    """True for every parameter but biases and those of LayerNorm, as google-research/bert `optimization.py` excludes them by the
-    names LayerNorm, layer_norm and bias."""
+    """A mask for weight decay: True for every parameter but biases and those of LayerNorm, which google-research/bert
+    `optimization.py` excludes by the names LayerNorm, layer_norm and bias."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
         return path[-1].key != "bias" and not any(key.key.endswith("layer_norm") for key in path)
@@ -55,12 +57,12 @@ def decayed(params: Params) -> PyTree[bool]:
 
 
 def stacked(params: Params) -> PyTree[bool]:
-    """True for arrays whose leading axis is the layer."""
+    """A mask: True for arrays whose leading axis is the layer."""
     return jax.tree_util.tree_map_with_path(lambda path, _: any(key.key == "layers" for key in path), params)
 
 
 def bert_adam_moments(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + epsilon) without bias correction: with warmup it hardly matters, but it is what the original ran."""
+    """m / (sqrt(v) + epsilon) without bias correction, as in the original; with warmup the difference is small."""
 
     def init(params: Params) -> optax.ScaleByAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -78,7 +80,10 @@ def bert_adam_moments(b1: float, b2: float, epsilon: float) -> optax.GradientTra
 
 
 def layerwise_trust_ratio(params: Params) -> optax.GradientTransformation:
-    """LAMB's |w| / |update|, one ratio per layer and array (1 where either norm is 0); `params` says which arrays are stacked."""
+    """Multiplies updates by LAMB's trust ratio |w| / |update|, one ratio per layer and array (1 if either norm is 0).
+
+    The paths of `params` (arrays or shapes) tell which arrays are stacked over layers.
+    """
     stacked_tree = stacked(params)
 
     def scale(update: Float[Array, "*shape"], weight: Float[Array, "*shape"], is_stacked: bool) -> Float[Array, "*shape"]:
@@ -95,10 +100,10 @@ def layerwise_trust_ratio(params: Params) -> optax.GradientTransformation:
 
 
 def make_optimizer(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:
-    """The transformation from gradients to a direction; `params` (arrays or shapes) only lends its names.
+    """The transformation from gradients to a direction; of `params` (arrays or shapes) only the paths are used.
 
-    Order, as in the originals: moments, decoupled weight decay, then (LAMB) the trust ratio of the decayed update. Clipping
-    happens in the step, which needs the norm anyway.
+    The order is that of the originals: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
+    step clips the gradients, since it computes their norm for the log.
     """
     if config.name == "bert_adam":
         moments = bert_adam_moments(config.b1, config.b2, config.epsilon)

@@ -15,7 +15,7 @@ Rate = Float[Array, ""]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Warmup:
-    """One warmup-and-decay over steps [start, start + steps)."""
+    """The settings of a warmup and decay over the steps [start, start + steps)."""
 
     start: int
     steps: int
@@ -26,11 +26,11 @@ class Warmup:
 
 
 def warmup_then_decay(schedule: Warmup, step: Int[Array, ""]) -> Rate:
-    """The original's learning rate (google-research/bert `optimization.py`) at a `step`.
+    """The learning rate at a `step`, as in the original (google-research/bert `optimization.py`).
 
-    Decay is polynomial and counted from the *start*, not from the end of the warmup, so the rate jumps from peak (the last
-    warmup value would be peak) down to peak * (1 - warmup/steps) when warmup ends: 1 % in the paper's run, about 10 % with
-    a warmup of a tenth. The very first step has rate 0, as there.
+    The decay is polynomial and counted from `start`, not from the end of the warmup, so at the end of the warmup the rate drops
+    from `peak` to peak * (1 - warmup_steps / steps): by 1 % in the paper's run, by 10 % if the warmup is a tenth of the run. The
+    rate of the first step is 0.
     """
     done = (step - schedule.start).astype(jnp.float32)
     warm = schedule.peak * done / jnp.maximum(schedule.warmup_steps, 1)
@@ -40,7 +40,7 @@ def warmup_then_decay(schedule: Warmup, step: Int[Array, ""]) -> Rate:
 
 
 def piecewise(schedules: Sequence[Warmup]) -> Callable[[Int[Array, ""]], Rate]:
-    """The rate of a whole experiment: each of the consecutive `schedules` over its own steps."""
+    """A function from the step to the rate of a run with several phases; the `schedules` are consecutive."""
 
     def rate(step: Int[Array, ""]) -> Rate:
         value = warmup_then_decay(schedules[0], step)
@@ -52,27 +52,28 @@ def piecewise(schedules: Sequence[Warmup]) -> Callable[[Int[Array, ""]], Rate]:
 
 
 def original(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
-    """`warmup_then_decay` as a function of scalars that may be traced, so that runs which differ in them share one program."""
+    """`warmup_then_decay` as a function of scalars that may be traced, so that runs with different values share one program."""
     scalars: Any = {"steps": steps, "warmup_steps": warmup_steps, "peak": peak}
     return warmup_then_decay(Warmup(start=0, **scalars), step)
 
 
 def linear(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
-    """Up over the warmup, then from the peak down to 0 at the last step: transformers' schedule, without the original's jump."""
+    """A linear warmup from 0 to `peak`, then a linear decay to 0 at the last step: transformers' schedule, without the drop of
+    the original's."""
     done = step.astype(jnp.float32)
     falling = (steps - done) / jnp.maximum(steps - warmup_steps, 1)
     return peak * jnp.clip(jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), falling), 0.0, 1.0)
 
 
 def slanted_triangular(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
-    """ULMFiT's schedule (arXiv:1801.06146, section 3.2): straight up over the warmup (cut_frac), then straight down, between
-    peak / 32 and the peak."""
+    """ULMFiT's schedule (arXiv:1801.06146, section 3.2): linearly from peak / 32 to `peak` over the warmup (cut_frac), then
+    linearly back."""
     ratio = 32.0
     return peak * (1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps, jnp.float32(1.0)))
 
 
 def constant(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
-    """Up over the warmup, then the peak."""
+    """A linear warmup from 0 to `peak`, then `peak`."""
     del steps
     return peak * jnp.clip((step.astype(jnp.float32) + (warmup_steps == 0)) / jnp.maximum(warmup_steps, 1), 0.0, 1.0)
 
@@ -83,4 +84,4 @@ FINETUNING: dict[str, Callable[[Int[Array, ""], Num[Array, ""], Num[Array, ""], 
     "slanted_triangular": slanted_triangular,
     "constant": constant,
 }
-"""(step int32, steps, warmup steps, peak) -> rate, float32 scalars, by the name in `TrainingConfig.schedule`."""
+"""Name in `TrainingConfig.schedule` -> function (step int32, steps, warmup steps, peak) -> rate; float32 scalars."""

@@ -87,7 +87,7 @@ def test_collectives_along_one_side_of_the_box_after_the_other_train_as_one_devi
     assert data_parallel.rings_along_data(mesh) == [None]
     monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: (2, 4))
     assert data_parallel.rings_along_data(mesh) == [None]
-    monkeypatch.setattr(data_parallel, "MANY", 8)
+    monkeypatch.setattr(data_parallel, "ALL_REDUCE_FROM", 8)
     columns, rows = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert data_parallel.rings_along_data(mesh) == [columns, rows]
     assert_same(train(experiment_on(MESHES["data 8"])), on_one_device())

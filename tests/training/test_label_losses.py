@@ -19,7 +19,7 @@ from bert_jax.training.label_losses import (
     hidden_state_difference,
     label_counts,
     label_loss_sums,
-    spread_layers,
+    teacher_layers,
 )
 from bert_jax.training.objectives import label_objective
 from bert_jax.training.steps import gradients
@@ -217,7 +217,7 @@ def test_hidden_states_are_compared_token_by_token_and_padding_is_not():
     ("teacher", "student", "layers"), [(12, 4, (0, 3, 6, 9, 12)), (2, 2, (0, 1, 2)), (12, 1, (0, 12)), (6, 4, (0, 2, 3, 4, 6))]
 )
 def test_a_deeper_teachers_layers_are_spread_evenly_from_end_to_end(teacher, student, layers):
-    assert spread_layers(teacher, student) == layers
+    assert teacher_layers(teacher, student) == layers
 
 
 # ------------------------------------------------------------------------------------------------------------- the whole model
