@@ -14,7 +14,7 @@ from bert_jax.heads.head import Batch, TaskHead
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import LayerMix, Lstm, chosen_layers
-from bert_jax.model.layers import Dense, Seed, dropout, hash_word
+from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 HEAD_SEED = np.uint32(0x68656164)
@@ -55,7 +55,8 @@ class HeadLayers(nn.Module):
     def __call__(self, x: Float[Array, "*shape I"], dropout_seed: Seed | None) -> Float[Array, "*shape C"]:
         """The float32 logits of the layer's input `x`, with dropout if there is a seed."""
         usual = self.config.hidden_dropout if self.head.has_dropout else 0.0
-        x = dropout(x.astype(jnp.float32), usual if self.head.dropout is None else self.head.dropout, dropout_seed)
+        rate = usual if self.head.dropout is None else self.head.dropout
+        x = dropout(x.astype(jnp.float32), Dropout(rate, dropout_seed))
         return self.dense(x)
 
 

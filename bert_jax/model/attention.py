@@ -11,7 +11,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
 from bert_jax.model.kernels.dispatch import choose_attention
-from bert_jax.model.layers import Dense, Seed, dropout, gather_positions
+from bert_jax.model.layers import Dense, Dropout, Seed, dropout, gather_positions
 from bert_jax.model.products import batched
 
 
@@ -29,20 +29,19 @@ def dot_product_attention(
     key: Float[Array, "B H L K"],
     value: Float[Array, "B H L K"],
     mask: Bool[Array, "B 1 Q L"],
-    dropout_rate: float,
-    dropout_seed: Seed | None,
-    positions: Int[Array, "B Q"] | None = None,
+    settings: Dropout,
 ) -> Float[Array, "B H Q K"]:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
-    `positions` are those of the queries where not all tokens are queries. The softmax runs in float32, and is divided by its
-    sum after the product with V: a pass over [Q, K] instead of one over [Q, L], in the backward pass too.
+    `settings` is the dropout of the probabilities, with the positions of the queries if only selected tokens are queries. The
+    softmax runs in float32, and is divided by its sum after the product with V: a pass over [Q, K] instead of one over [Q, L], in
+    the backward pass too.
     """
     scale = query.shape[-1] ** -0.5
     scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1))
     scores = jnp.where(mask, scores.astype(jnp.float32), MASKED_SCORE)
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
-    kept = dropout(weights, dropout_rate, dropout_seed, positions).astype(value.dtype)
+    kept = dropout(weights, settings).astype(value.dtype)
     context = batched(kept, value, (-1, -2))
     return (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
 
@@ -70,13 +69,13 @@ class SelfAttention(nn.Module):
         def project(name: str, x: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
             return Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
 
+        settings = Dropout(c.attention_dropout, dropout_seed, positions)
         choice = choose_attention(c, x.shape[1], every_query=positions is None)
         if choice.platform:
             query, key, value = (project(name, x).reshape(x.shape) for name in ("query", "key", "value"))
             context = fused_attention(
-                query, key, value, sequence_ids,
-                num_heads=c.num_heads, dropout_rate=c.attention_dropout, dropout_seed=dropout_seed, platform=choice.platform,
-            ).reshape(*x.shape[:2], *heads)  # fmt: skip
+                (query, key, value), sequence_ids, num_heads=c.num_heads, dropout=settings, platform=choice.platform
+            ).reshape(*x.shape[:2], *heads)
         else:
             queried, query_ids = x, sequence_ids
             if positions is not None:
@@ -84,6 +83,6 @@ class SelfAttention(nn.Module):
             sources = {"query": queried, "key": x, "value": x}
             query, key, value = (project(name, source).swapaxes(1, 2) for name, source in sources.items())
             mask = attention_mask(query_ids, sequence_ids)
-            context = dot_product_attention(query, key, value, mask, c.attention_dropout, dropout_seed, positions).swapaxes(1, 2)
+            context = dot_product_attention(query, key, value, mask, settings).swapaxes(1, 2)
         output = Dense(heads, (c.hidden_size,), ("heads", "head_width", "embed"), c.initializer_range, dtype, name="output")
         return output(context)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import LayerNorm, Seed, dropout, named, truncated_normal
+from bert_jax.model.layers import Dropout, LayerNorm, Seed, dropout, named, truncated_normal
 
 
 class Table(nn.Module):
@@ -53,7 +53,7 @@ class Embeddings(nn.Module):
         """The sum of the three embeddings of each token, normalised and dropped out."""
         c = self.config
         x = self.word_embeddings(input_ids) + self.position_embeddings(position_ids) + self.token_type_embeddings(token_type_ids)
-        x = dropout(self.layer_norm(x), c.hidden_dropout, seed)
+        x = dropout(self.layer_norm(x), Dropout(c.hidden_dropout, seed))
         return nn.with_logical_constraint(x.astype(c.dtype), ("batch", "length", "embed"))
 
 

@@ -6,6 +6,7 @@ axes of its parameters (`"embed"`, `"heads"`, ...); `bert_jax/sharding/rules.py`
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -103,24 +104,32 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """`x`, normalised over its last axis, in its dtype."""
-        return normalise(x, *norm_parameters(self, x.shape[-1]), self.epsilon)
+        return normalise(x, norm_parameters(self, x.shape[-1], self.epsilon))
 
 
-def norm_parameters(module: nn.Module, width: int) -> tuple[Float[Array, " {width}"], Float[Array, " {width}"]]:
-    """The scale and bias of a LayerNorm, as parameters of `module`."""
+@dataclasses.dataclass(frozen=True)
+class NormParameters:
+    """The parameters of a LayerNorm over an axis of width D."""
+
+    scale: Float[Array, " D"]
+    bias: Float[Array, " D"]
+    epsilon: float
+    """Added to the variance."""
+
+
+def norm_parameters(module: nn.Module, width: int, epsilon: float) -> NormParameters:
+    """The scale and bias of a LayerNorm, float32 [width], as parameters of `module`."""
     scale = module.param("scale", named(nn.initializers.ones, "norm"), (width,))
-    return scale, module.param("bias", named(nn.initializers.zeros, "norm"), (width,))
+    return NormParameters(scale, module.param("bias", named(nn.initializers.zeros, "norm"), (width,)), epsilon)
 
 
-def normalise(
-    x: Float[Array, "*shape D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float
-) -> Float[Array, "*shape D"]:
+def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array, "*shape D"]:
     """LayerNorm of the last axis, in the dtype of x."""
     x32 = x.astype(jnp.float32)
     centred = x32 - x32.mean(-1, keepdims=True)
-    deviation = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
+    deviation = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + norm.epsilon)
     leading = x.ndim - 1
-    return (centred * deviation * with_leading_axes(scale, leading) + with_leading_axes(bias, leading)).astype(x.dtype)
+    return (centred * deviation * with_leading_axes(norm.scale, leading) + with_leading_axes(norm.bias, leading)).astype(x.dtype)
 
 
 def activation(name: str) -> Activation:
@@ -240,12 +249,21 @@ _dropout.defvjp(
 )
 
 
-def dropout(
-    x: Float[Array, "*shape"], rate: float, seed: Seed | None, positions: Int[Array, "B Q"] | None = None
-) -> Float[Array, "*shape"]:
-    """Sets each element to zero with probability `rate` and scales the rest by 1 / (1 - rate); `seed` None is evaluation.
+@dataclasses.dataclass(frozen=True)
+class Dropout:
+    """The dropout of one array."""
 
-    With `positions`, x [B, ..., Q, *] holds the tokens at these positions only; the same elements of them are dropped as in an
-    array with all tokens.
-    """
-    return x if seed is None or rate == 0.0 else _dropout(x, rate, seed, positions)
+    rate: float
+    """The probability that an element is set to zero."""
+    seed: Seed | None
+    """The seed of the random words; None in evaluation, where no element is set to zero."""
+    positions: Int[Array, "B Q"] | None = None
+    """The positions of the tokens of an array [B, ..., Q, *] with selected tokens only; they get the mask that they have in the
+    array of all tokens [B, ..., L, *]. None for an array of all tokens."""
+
+
+def dropout(x: Float[Array, "*shape"], settings: Dropout) -> Float[Array, "*shape"]:
+    """`x` with each element set to zero with probability `rate`, and the others multiplied by 1 / (1 - `rate`)."""
+    if settings.seed is None or settings.rate == 0.0:
+        return x
+    return _dropout(x, settings.rate, settings.seed, settings.positions)

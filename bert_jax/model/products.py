@@ -45,13 +45,14 @@ def multiply(
     out_dtype = a.dtype if out_dtype is None else out_dtype
     if a.dtype == jnp.bfloat16 and on_one_cpu():
         a, axes = (a, axes) if axes[0] == -1 else (a.swapaxes(-1, -2), (-1, axes[1]))
-        return in_rows(_dot(in_rows(a), in_rows(b), axes, jnp.float32)).astype(out_dtype)
-    return _dot(a, b, axes, out_dtype)
+        return in_rows(dot(in_rows(a), in_rows(b), axes)).astype(out_dtype)
+    return dot(a, b, axes, out_dtype)
 
 
-def _dot(
-    a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], out_dtype: DTypeLike
+def dot(
+    a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], out_dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "*shape _ _"]:
+    """The products of `multiply` in the form that XLA and Pallas choose on any platform."""
     batch = tuple(range(a.ndim - 2))
     contracted = ((a.ndim + axes[0],), (b.ndim + axes[1],))
     return jax.lax.dot_general(a, b, (contracted, (batch, batch)), precision=precision(a.dtype), preferred_element_type=out_dtype)

@@ -8,22 +8,14 @@ from jaxtyping import Array, Float, Int
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import choose_residual_norm
 from bert_jax.model.kernels.residual_norm import fused_residual_norm
-from bert_jax.model.layers import Seed, dropout, norm_parameters, normalise
+from bert_jax.model.layers import Dropout, NormParameters, Seed, dropout, norm_parameters, normalise
 
 
 def plain_residual_norm(
-    x: Float[Array, "B L D"],
-    y: Float[Array, "B L D"],
-    scale: Float[Array, " D"],
-    bias: Float[Array, " D"],
-    *,
-    rate: float,
-    seed: Seed | None,
-    epsilon: float,
-    positions: Int[Array, "B L"] | None = None,
+    x: Float[Array, "B L D"], y: Float[Array, "B L D"], norm: NormParameters, settings: Dropout
 ) -> Float[Array, "B L D"]:
-    """LayerNorm(x + dropout(y)); rate, seed and positions as for `layers.dropout`."""
-    return normalise(x + dropout(y, rate, seed, positions), scale, bias, epsilon)
+    """LayerNorm(x + dropout(y)), compiled by XLA."""
+    return normalise(x + dropout(y, settings), norm)
 
 
 class ResidualNorm(nn.Module):
@@ -40,10 +32,8 @@ class ResidualNorm(nn.Module):
         seed: Seed | None,
         positions: Int[Array, "B L"] | None = None,
     ) -> Float[Array, "B L D"]:
-        """LayerNorm(x + dropout(y)); `positions` are those of the tokens where they are not all of a row."""
+        """LayerNorm(x + dropout(y)); `positions` are those of the tokens if x and y hold selected tokens of each row."""
         c = self.config
-        scale, bias = norm_parameters(self, x.shape[-1])
         compute = fused_residual_norm if choose_residual_norm(c).fused else plain_residual_norm
-        return compute(
-            x, y, scale, bias, rate=c.hidden_dropout, seed=seed, epsilon=c.layer_norm_epsilon, positions=positions
-        )
+        norm = norm_parameters(self, x.shape[-1], c.layer_norm_epsilon)
+        return compute(x, y, norm, Dropout(rate=c.hidden_dropout, seed=seed, positions=positions))

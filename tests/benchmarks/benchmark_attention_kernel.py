@@ -85,17 +85,18 @@ def compile_kernels(topology: str, length: int, rate: float) -> None:
     from jax.sharding import SingleDeviceSharding
 
     from bert_jax.model.kernels.attention import fused_attention
-    from bert_jax.model.kernels.attention_plan import BLOCK, LANES, Plan
+    from bert_jax.model.kernels.attention_plan import BLOCK, TpuPlan
+    from bert_jax.model.layers import Dropout
 
     if length > BLOCK:
         raise SystemExit(f"length {length} is done in a loop, whose trips the schedule does not count; choose up to {BLOCK}")
     chip = SingleDeviceSharding(topologies.get_topology_desc(topology, "tpu").devices[0])
-    rows, padded = ROWS.get(length, 16), -(-length // LANES) * LANES
+    rows = ROWS.get(length, 16)
 
     def both(query: jax.Array, key: jax.Array, value: jax.Array, ids: jax.Array, seed: jax.Array, gradient: jax.Array) -> tuple:
         def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-            drop = seed if rate else None
-            return fused_attention(query, key, value, ids, num_heads=HEADS, dropout_rate=rate, dropout_seed=drop)
+            dropout = Dropout(rate, seed if rate else None)
+            return fused_attention((query, key, value), ids, num_heads=HEADS, dropout=dropout)
 
         context, backward = jax.vjp(attend, query, key, value)
         return context, backward(gradient)
@@ -103,7 +104,7 @@ def compile_kernels(topology: str, length: int, rate: float) -> None:
     wide = jax.ShapeDtypeStruct((rows, length, HEADS * HEAD_WIDTH), jnp.bfloat16, sharding=chip)
     ids = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=chip)
     jax.jit(both).lower(wide, wide, wide, ids, jax.ShapeDtypeStruct((), jnp.uint32, sharding=chip), wide).compile()
-    plan = Plan(rows, padded, HEADS * HEAD_WIDTH // LANES, HEAD_WIDTH, rate, False)
+    plan = TpuPlan.of(wide.shape, HEADS, rate, interpret=False)
     print(plan.step[0] * plan.step[1] * plan.heads)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +11,7 @@ import numpy as np
 
 from bert_jax.model.attention import attention_mask, dot_product_attention
 from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.layers import Dropout
 from bert_jax.sharding.rules import ACTIVATION_RULES
 
 SEED = np.uint32(7)
@@ -35,21 +35,22 @@ def packed(b: int, length: int, examples: int = 3) -> Any:
 
 def fused(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu") -> Any:
     """Attention as a function of query, key and value; without dropout where the rate is 0."""
-    drop = jnp.asarray(seed, jnp.uint32) if rate else None
-    return functools.partial(
-        fused_attention,
-        sequence_ids=ids, num_heads=heads, dropout_rate=rate, dropout_seed=drop, platform=platform, interpret=True,
-    )  # fmt: skip
+    dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None)
+
+    def attend(*qkv: Any) -> Any:
+        return fused_attention(qkv, ids, num_heads=heads, dropout=dropout, platform=platform, interpret=True)
+
+    return attend
 
 
 def plain(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED) -> Any:
     """The same, by `dot_product_attention`."""
-    drop = jnp.asarray(seed, jnp.uint32) if rate else None
+    dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None)
 
     def attend(*qkv: Any) -> Any:
         b, length, width = qkv[0].shape
         query, key, value = (x.reshape(b, length, heads, width // heads).swapaxes(1, 2) for x in qkv)
-        context = dot_product_attention(query, key, value, attention_mask(ids, ids), rate, drop)
+        context = dot_product_attention(query, key, value, attention_mask(ids, ids), dropout)
         return context.swapaxes(1, 2).reshape(b, length, width)
 
     return attend

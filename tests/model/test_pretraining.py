@@ -11,7 +11,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.model.config import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.model.embeddings import check_ids
-from bert_jax.model.layers import activation, dropout, gelu, random_words
+from bert_jax.model.layers import Dropout, activation, dropout, gelu, random_words
 from bert_jax.model.pretraining import abstract_parameters, count_parameters
 from bert_jax.training.objectives import forward
 from tests.random_rows import TINY, gradients_of, largest_difference, logits_of, outputs_of, random_batch, random_parameters
@@ -172,7 +172,7 @@ def test_bfloat16_stays_near_float32_and_keeps_float32_parameters_and_logits():
 
 def test_dropout_keeps_nine_in_ten_scales_them_and_masks_the_gradient_alike():
     x = jnp.ones((64, 8, 32, 32))
-    dropped, pull = jax.vjp(lambda x: dropout(x, 0.1, jnp.uint32(7)), x)
+    dropped, pull = jax.vjp(lambda x: dropout(x, Dropout(0.1, jnp.uint32(7))), x)
     values = np.asarray(dropped)
     assert set(np.unique(values)) == {np.float32(0.0), np.float32(1 / 0.9)}
     kept = values != 0

@@ -20,7 +20,9 @@ class Equivalent:
 SEEN = [
     Mistake("bert_jax/training/steps.py", 1, "dropout_seed(seed, step, microbatch)", "dropout_seed(seed, step, jnp.int32(0))"),
     Mistake("bert_jax/training/steps.py", 1, "learning_rate(state.step)", "learning_rate(state.step + 1)"),
-    Mistake("bert_jax/model/embeddings.py", 1, "dropout(self.layer_norm(x), c.hidden_dropout, seed)", "self.layer_norm(x)"),
+    Mistake(
+        "bert_jax/model/embeddings.py", 1, "dropout(self.layer_norm(x), Dropout(c.hidden_dropout, seed))", "self.layer_norm(x)"
+    ),
     Mistake("bert_jax/model/encoder.py", 1, "(x, y, seeds[2], positions)", "(x, y, seeds[1], positions)"),
     Mistake("bert_jax/model/residual_norm.py", 1, "rate=c.hidden_dropout", "rate=c.attention_dropout"),
     Mistake("bert_jax/model/kernels/attention_tpu.py", 1, "(unit * self.plan.blocks + i) * self.plan.blocks + j", "unit"),

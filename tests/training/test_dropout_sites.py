@@ -15,6 +15,7 @@ from bert_jax.heads import bert_with_head
 from bert_jax.model import attention, embeddings, residual_norm
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import Choice
+from bert_jax.model.layers import Dropout
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.objectives import Objective, label_objective, pretraining_objective
 from bert_jax.training.steps import gradients
@@ -38,9 +39,9 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
     seen: list[Site] = []
 
     def watch(module: Any, site: str) -> None:
-        def dropout(x: Any, rate: float, seed: Any, positions: Any = None) -> Any:
-            if seed is not None:  # as where Flax asks for the shapes of parameters
-                seen.append((site, rate, int(seed)))
+        def dropout(x: Any, settings: Dropout) -> Any:
+            if settings.seed is not None:  # as where Flax asks for the shapes of parameters
+                seen.append((site, settings.rate, int(settings.seed)))
             return x
 
         monkeypatch.setattr(module, "dropout", dropout)
@@ -54,12 +55,16 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
 def use_kernels(monkeypatch: pytest.MonkeyPatch, seen: list[Site]) -> None:
     """Lets kernels compute attention and residuals, and notes what dropout they are given."""
 
-    def attend(query: Any, *_: Any, dropout_rate: float, dropout_seed: Any, **others: Any) -> Any:
-        seen.append(("attention", dropout_rate, int(dropout_seed)))
-        return query
+    def note(site: str, dropout: Dropout) -> None:
+        assert dropout.seed is not None
+        seen.append((site, dropout.rate, int(dropout.seed)))
 
-    def norm(x: Any, y: Any, scale: Any, bias: Any, *, rate: float, seed: Any, **others: Any) -> Any:
-        seen.append(("residual", rate, int(seed)))
+    def attend(qkv: Any, sequence_ids: Any, *, dropout: Dropout, **others: Any) -> Any:
+        note("attention", dropout)
+        return qkv[0]
+
+    def norm(x: Any, y: Any, norm: Any, dropout: Dropout) -> Any:
+        note("residual", dropout)
         return x + y
 
     def choose_attention(config: ModelConfig, length: int, every_query: bool) -> Choice:

@@ -1,40 +1,93 @@
-"""How fused attention cuts a call into blocks, tiles and grid steps, and the memory on the chip that takes."""
+"""The blocks, tiles and grid steps of the TPU kernels of attention, their on-chip memory, and the arguments of all kernels."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Num, UInt32
+
+from bert_jax.model.layers import Seed
 
 MASKED_SCORE = -1e9
-"""The original adds -10,000, which leaks a little attention to padding; a `where` with this leaks exactly none in float32."""
+"""The score of a masked key. The original adds -10,000, which leaks a little attention to padding; a `where` with this value
+leaks exactly none in float32."""
 LOG2E = 1.4426950408889634
-"""Chips have 2**x: exp(x) is 2**(x LOG2E)."""
+"""log2(e): the chips compute 2**x, and exp(x) is 2**(x LOG2E)."""
 LANES = 128
 BLOCK = 512
-"""Queries and keys whose scores are held at once; a longer row is done block by block."""
+"""Queries and keys whose scores are on the chip at once; a longer row is computed block by block."""
 KEYS = 128
-"""Keys of a tile, its height. Its width, the queries, is `Plan.queries`."""
+"""Keys of a tile, its height. Its width, the queries, is `TpuPlan.queries`."""
 SCORES_PER_STEP = 1 << 19
-"""Scores computed in one grid step: enough for the scheduler to overlap, and for the step's fixed cost to vanish. With 2**21 a
-head takes 7 % fewer bundles on v5e, 0.2 ms of a BERT-Large step of 4 rows, and each unrolled layer compiles 4 seconds longer."""
+"""Scores of one grid step: enough for the scheduler to overlap instructions, and to make the fixed cost of a step negligible.
+With 2**21 a head takes 7 % fewer bundles on v5e, 0.2 ms of a BERT-Large step of 4 rows, but each unrolled layer compiles 4
+seconds longer."""
 BYTES_PER_STEP = 8 << 20
-"""What the arrays of a grid step in bfloat16 may take, both copies together, if it does more than one row and group."""
+"""The limit on the bytes of the arrays of a grid step in bfloat16, two copies of each, if it computes more than one row and
+group."""
+
+Inputs = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"], Int[Array, "B ..."], Num[Array, " _"]]
+"""The arrays that the kernels read: query, key and value, padded to the plan's length and width; the sequence ids, shaped
+`ids_shape`; and the seeds of dropout, as `seeds` returns them."""
+Results = tuple[Float[Array, "B L D"], Float[Array, "B ..."]]
+"""The results of the forward kernel: the context, and log2 of the sums of the softmax, float32."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """How one call is cut up; the same for both passes, which must draw the same dropout bits in the same order."""
+class Placement:
+    """The dropout seed, and the place of one device's rows and heads in the whole batch: its random words follow from both."""
+
+    seed: Seed
+    first_row: UInt32[Array, ""]
+    """The index of the device's first row in the whole batch."""
+    heads_shard: UInt32[Array, ""]
+    """The index of the device's heads among the equal shards of all heads."""
+    num_heads: int
+    """The number of heads of all devices together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TpuPlan:
+    """The blocks of one call on one device; the same in both passes, which must draw the same random words in the same order."""
 
     rows: int
     length: int
+    """A multiple of the tile, as `padded_length` returns it."""
     groups: int
     """Column groups of the model width: as many heads as fill 128 lanes, or one wider head."""
     head_width: int
     rate: float
-    """Dropout rate, a multiple of 2**-16; 0 for none."""
+    """The dropout rate, a multiple of 2**-16; 0 for no dropout."""
     interpret: bool
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], heads: int, rate: float, *, interpret: bool) -> TpuPlan:
+        """The plan for queries of `shape` [rows, length, heads x head width]; rounds `rate` to a multiple of 2**-16."""
+        rows, length, width = shape
+        head_width = width // heads
+        groups = -(-width // max(LANES, head_width))
+        return cls(rows, padded_length(length), groups, head_width, round(rate * 65536) / 65536, interpret)
+
+    @property
+    def width(self) -> int:
+        """Columns of the padded arrays: all groups."""
+        return self.groups * self.lanes
+
+    @property
+    def ids_shape(self) -> tuple[int, ...]:
+        """The shape of the sequence ids that the kernels read."""
+        return self.rows, 1, self.length
+
+    def seeds(self, place: Placement) -> Int[Array, " 4"]:
+        """The dropout seed, the indices of the first row and of the first group in the whole batch, and the number of groups."""
+        all_groups = -(-place.num_heads * self.head_width // self.lanes)
+        first_group = np.uint32(self.groups) * place.heads_shard
+        seeds = jnp.stack([place.seed, place.first_row, first_group, jnp.uint32(all_groups)])
+        return jax.lax.bitcast_convert_type(seeds, jnp.int32)
 
     @property
     def lanes(self) -> int:
@@ -70,7 +123,7 @@ class Plan:
 
     @property
     def tiles(self) -> list[tuple[int, int, int]]:
-        """(first query, first key, head) of every tile of a block, in the order in which both passes draw their bits."""
+        """(first query, first key, head) of every tile of a block, in the order in which both passes draw random words."""
         b = self.block
         return [(q, k, h) for q in range(0, b, self.queries) for k in range(0, b, KEYS) for h in range(self.heads)]
 
@@ -80,17 +133,17 @@ def _largest_divisor(of: int, limit: int) -> int:
 
 
 def padded_length(length: int) -> int:
-    """`length` rounded up to whole tiles, or to whole blocks where it is longer than one."""
+    """`length` rounded up to whole tiles, or to whole blocks if it is longer than a block."""
     multiple = LANES if length <= BLOCK else BLOCK
     return -(-length // multiple) * multiple
 
 
-def vmem_bytes(plan: Plan, dtype: DTypeLike) -> int:
-    """About the vector memory that the backward kernel takes, from above (the forward one takes less).
+def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
+    """An upper bound on the vector memory of the backward kernel, which takes more than the forward kernel.
 
-    Eight arrays [rows, length, lanes] of a grid step, each twice, since the next step's travel meanwhile; the sum of the queries'
-    gradient where a row has several blocks; and what the compiler spills, 3.4 MiB in bfloat16 and up to 13 in float32 as
-    compiled for v4 and v5p with 128 lanes, 5.4 in bfloat16 with 256.
+    The sum of: eight arrays [rows, length, lanes] of a grid step, two copies of each, since the next step's arrays are
+    transferred meanwhile; the sum of the queries' gradient if a row has several blocks; and the registers that the compiler
+    spills, 3.4 MiB in bfloat16 and up to 13 in float32 as compiled for v4 and v5p with 128 lanes, 5.4 in bfloat16 with 256.
     """
     rows, groups = plan.step
     size = jnp.dtype(dtype).itemsize
@@ -100,5 +153,5 @@ def vmem_bytes(plan: Plan, dtype: DTypeLike) -> int:
 
 
 def divides_lanes(head_width: int) -> bool:
-    """Whether the TPU kernels compute heads of that width: 16, 32, 64, which share the lanes, or a multiple of 128."""
+    """True if the TPU kernels compute heads of that width: 16, 32, 64, which share the lanes, or a multiple of 128."""
     return head_width % 16 == 0 and (LANES % head_width == 0 or head_width % LANES == 0)

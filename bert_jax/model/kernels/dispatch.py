@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import attention_gpu, attention_plan, residual_norm_tpu
-from bert_jax.model.kernels.attention_plan import Plan, padded_length, vmem_bytes
+from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
 
 VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 64, "TPU v6 lite": 128, "TPU7x": 64}
 """MiB of a core's vector memory, by `device_kind`; an unknown kind is taken for the smallest."""
@@ -131,7 +131,8 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
     if length > LONGEST:
         return f"fused attention is compiled up to length {LONGEST:,}, and {length:,} is longer"
     has = VMEM.get(kind, min(VMEM.values()))
-    plan = Plan(64, padded_length(length), 1, head_width, 0.5, False)  # rows enough to fill a grid step
+    rows = 64  # enough to fill a grid step
+    plan = TpuPlan(rows, padded_length(length), groups=1, head_width=head_width, rate=0.5, interpret=False)
     needs = vmem_bytes(plan, dtype) / 2**20
     if needs <= has:
         return None

@@ -1,8 +1,8 @@
 """The TPU kernels of `fused_residual_norm`: each reads its arrays once and writes its results once.
 
-A grid step takes a block of rows, and goes through it in pieces of a few, whose numbers stay in the vector registers from the
-load to the store. The words that decide dropout are those of `layers.random_words`: given is the word of every row, and its
-columns are mixed in here. Words come along the lanes, [1, block]; turned, they stand down the sublanes, once for each lane.
+A grid step computes a block of rows in pieces of 16 rows, which stay in the vector registers from the load to the store. Dropout
+uses the random words of `layers.random_words`: the caller passes the word of every row, and the kernel mixes in the columns. The
+words arrive along the lanes, [1, block], and are transposed to lie along the sublanes, repeated in every lane.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, UInt32
 from bert_jax.model.layers import COLUMN, hash_word
 
 Ref = Any
-"""A reference to an array on the chip, as Pallas hands it to a kernel."""
+"""A reference to an array on the chip, as Pallas passes it to a kernel."""
 Rows = Any
 """Neighbouring rows, `pl.ds(start, size)`."""
 
@@ -31,16 +31,16 @@ LANES = 128
 PIECE = 16
 """Rows of a piece: the height of a tile in bfloat16."""
 UNROLL = 4
-"""Pieces whose instructions the compiler may mix, so that one's sums over its rows do not hold up the others."""
+"""Pieces whose instructions the compiler may interleave, so that the sums over the rows of one piece do not delay the others."""
 BYTES_PER_STEP = 8 << 20
-"""What the four arrays of a grid step may take, both copies together."""
+"""Bytes of the four arrays of a grid step, two copies of each: one is computed while the next is transferred."""
 WIDEST = 1024
-"""The widest rows whose pieces stay in registers; at 2,048 they are spilled, at four times the cycles a number on v4."""
+"""The widest rows whose pieces fit in the registers; at 2,048 they are spilled, at four times the cycles per element on v4."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NormPlan:
-    """How one call on one device is cut up."""
+    """The blocks of one call on one device."""
 
     rows: int
     """A multiple of 128."""
@@ -48,13 +48,13 @@ class NormPlan:
     """A multiple of 128."""
     row_bytes: int
     rate: float
-    """Of dropout; 0 for none."""
+    """The dropout rate; 0 for no dropout."""
     epsilon: float
     interpret: bool
 
     @property
     def block(self) -> int:
-        """Rows of a grid step: as many as `BYTES_PER_STEP` allows of those multiples of 128 that divide `rows`."""
+        """Rows of a grid step: the largest multiple of 128 that divides `rows` and fits in `BYTES_PER_STEP`."""
         tiles, most = self.rows // LANES, BYTES_PER_STEP // (8 * LANES * self.row_bytes)
         return LANES * max(n for n in range(1, tiles + 1) if tiles % n == 0 and n <= max(1, most))
 
@@ -68,16 +68,18 @@ def forward(
     bias: Float[Array, " D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"]]:
     """z = x + dropout(y) and LayerNorm(z), in the dtype of x."""
-    z, out = _call(plan, _forward_kernel, words, [x, y], [scale, bias], results=2)
+    z, out = _call(plan, _forward_kernel, words, [x, y, scale, bias], results=2)
     return z, out
 
 
 def backward(
     plan: NormPlan, words: UInt32[Array, " R"], z: Float[Array, "R D"], g: Float[Array, "R D"], scale: Float[Array, " D"]
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
-    """The gradients of x and y, and of scale and bias (float32), from arguments and results of `forward` and the gradient `g` of
-    the LayerNorm."""
-    *arrays, sums = _call(plan, _backward_kernel, words, [z, g], [scale], results=2 if plan.rate else 1, sums=2)
+    """The gradients of x and y, and of scale and bias (float32).
+
+    `words` and `scale` are arguments of `forward`, `z` is its first result, and `g` is the gradient of its second result.
+    """
+    *arrays, sums = _call(plan, _backward_kernel, words, [z, g, scale], results=2 if plan.rate else 1, sums=2)
     dscale, dbias = sums.sum(0)
     return arrays[0], arrays[-1], dscale, dbias
 
@@ -86,12 +88,15 @@ def _call(
     plan: NormPlan,
     kernel: Callable[..., None],
     words: UInt32[Array, " R"],
-    arrays: list[Float[Array, "R D"]],
-    vectors: list[Float[Array, " D"]],
+    inputs: Sequence[Float[Array, " ..."]],
     results: int,
     sums: int = 0,
 ) -> Sequence[Float[Array, " ..."]]:
-    """`kernel` on every block of rows: `results` arrays [R, D], and `sums` if any: float32 [grid steps, sums, D]."""
+    """The results of `kernel` on every block of rows of `inputs`, which are arrays [R, D] and then vectors [D].
+
+    They are `results` arrays [R, D] in the dtype of the first input, and, if `sums` is not 0, a float32 array
+    [grid steps, sums, D] of sums over the rows of each block.
+    """
     block, width, steps = plan.block, plan.width, plan.rows // plan.block
     wide = pl.BlockSpec((block, width), lambda i: (i, 0))
     whole = pl.BlockSpec((1, width), lambda i: (0, 0))
@@ -101,19 +106,22 @@ def _call(
         functools.partial(kernel, plan),
         grid=(steps,),
         in_specs=[pl.BlockSpec((1, 1, block), lambda i: (i, 0, 0))] * len(drawn)
-        + [wide] * len(arrays)
-        + [whole] * len(vectors),
+        + [wide if x.ndim == 2 else whole for x in inputs],
         out_specs=[wide] * results + of_sums,
-        out_shape=[jax.ShapeDtypeStruct((plan.rows, width), arrays[0].dtype)] * results
+        out_shape=[jax.ShapeDtypeStruct((plan.rows, width), inputs[0].dtype)] * results
         + [jax.ShapeDtypeStruct((steps, sums, width), jnp.float32)] * len(of_sums),
         scratch_shapes=[pltpu.VMEM((8, width), jnp.float32)] * sums + [pltpu.VMEM((block, LANES), jnp.int32)] * len(drawn),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
         interpret=plan.interpret,
-    )(*drawn, *arrays, *(v.astype(jnp.float32).reshape(1, width) for v in vectors))
+    )(*drawn, *(x if x.ndim == 2 else x.astype(jnp.float32).reshape(1, width) for x in inputs))
 
 
 def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Array], Array], tuple[Ref, ...]]:
-    """A function that drops of any piece (its rows, float32 [PIECE, width]), and the kernel's other arguments."""
+    """(a function, the other references of the kernel).
+
+    The function takes the rows of a piece and its float32 array [PIECE, width], and returns the array with the dropped elements
+    set to zero. With dropout, the first reference holds the random words, and the last is scratch memory for them.
+    """
     if not plan.rate:
         return lambda rows, x: x, refs
     words, *others, turned = refs
@@ -132,6 +140,7 @@ def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Arr
 
 
 def _forward_kernel(plan: NormPlan, *refs: Ref) -> None:
+    """z = x + dropout(y) and LayerNorm(z) of a block of rows; Pallas passes the references by position."""
     drop, (x, y, scale, bias, z, out) = _dropout(plan, refs)
 
     def piece(rows: Rows) -> None:
@@ -144,6 +153,7 @@ def _forward_kernel(plan: NormPlan, *refs: Ref) -> None:
 
 
 def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
+    """The gradients of x and y (one array where they are equal), and the sums over rows of the gradients of scale and bias."""
     drop, (z, g, scale, *gradients, sums, of_scale, of_bias) = _dropout(plan, refs)
     of_scale[...], of_bias[...] = jnp.zeros_like(of_scale), jnp.zeros_like(of_bias)
 
@@ -165,17 +175,17 @@ def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
 
 
 def _eights(x: Float[Array, "R D"]) -> Float[Array, "8 D"]:
-    """Rows of a piece that stand in the same sublane, summed, which takes one addition for each tile."""
+    """The sums over the rows of a piece that lie in the same sublane: one addition per tile."""
     return x.reshape(PIECE // 8, 8, -1).sum(0)
 
 
 def _inverse(plan: NormPlan, dtype: DTypeLike) -> np.float32:
-    """1 / (1 - rate) in `dtype`, by which dropout multiplies the elements that it keeps."""
+    """1 / (1 - rate) in `dtype`: dropout multiplies the elements that it keeps by this factor."""
     return np.float32(np.asarray(1.0 / (1.0 - plan.rate), dtype))
 
 
 def _statistics(plan: NormPlan, z: Float[Array, "R D"]) -> tuple[Float[Array, "R 1"], Float[Array, "R D"]]:
-    """1 / the standard deviation of every row, and z less its mean, float32."""
+    """(1 / the standard deviation of every row, z minus its mean), float32."""
     centred = z - z.mean(-1, keepdims=True)
     return jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + plan.epsilon), centred
 
@@ -185,4 +195,3 @@ def _each_piece(plan: NormPlan, do: Callable[[Rows], None]) -> None:
         do(pl.ds(pl.multiple_of(i * PIECE, PIECE), PIECE))
 
     jax.lax.fori_loop(0, plan.block // PIECE, one, None, unroll=UNROLL)
-

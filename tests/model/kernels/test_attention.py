@@ -12,6 +12,7 @@ import pytest
 
 from bert_jax.model.kernels import attention_plan
 from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.layers import Dropout
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.model.attention_cases import (
     BFLOAT16_WITHIN,
@@ -169,9 +170,8 @@ def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
     masks = []
     for block in (0, 1):  # values that show of the keys of one block which a query has kept
         shown = jnp.roll(jnp.eye(length, width), block * width, axis=0)[None]
-        context = fused_attention(
-            still, still, shown, ids, num_heads=1, dropout_rate=rate, dropout_seed=jnp.uint32(5), interpret=True
-        )
+        dropout = Dropout(rate, jnp.uint32(5))
+        context = fused_attention((still, still, shown), ids, num_heads=1, dropout=dropout, interpret=True)
         kept = np.asarray(context[0] != 0)
         masks += [kept[:width], kept[width:]]
     for i, mask in enumerate(masks):

@@ -14,6 +14,7 @@ from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding
 
 from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.layers import Dropout
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.model.attention_cases import (
     BFLOAT16_WITHIN,
@@ -84,7 +85,7 @@ def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
     """Of two heads' attention with dropout: a forward pass and a backward pass."""
 
     def loss(*qkv: Any) -> Any:
-        context = fused_attention(*qkv, ids, num_heads=2, dropout_rate=0.1, dropout_seed=seed, platform="gpu")
+        context = fused_attention(qkv, ids, num_heads=2, dropout=Dropout(0.1, seed), platform="gpu")
         return context.astype(jnp.float32).sum()
 
     return jax.grad(loss, (0, 1, 2))(query, key, value)

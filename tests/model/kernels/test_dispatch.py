@@ -213,10 +213,10 @@ def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s
     def seeds_of(seed: Any) -> Any:
         seeds: list[Any] = []
 
-        def record(query: Any, *_: Any, dropout_rate: float, dropout_seed: Any, num_heads: int, platform: str) -> Any:
-            assert (dropout_rate, num_heads) == (0.3, 1)
-            seeds.append(dropout_seed)
-            return query
+        def record(qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, platform: str) -> Any:
+            assert (dropout.rate, num_heads) == (0.3, 1)
+            seeds.append(dropout.seed)
+            return qkv[0]
 
         with_kernel(monkeypatch, record)
         encoder, variables = Encoder(config), {"params": params}

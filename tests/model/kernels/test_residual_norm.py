@@ -19,7 +19,7 @@ from bert_jax.model.kernels import residual_norm_tpu
 from bert_jax.model.kernels.dispatch import choose_residual_norm, unsupported_width
 from bert_jax.model.kernels.residual_norm import fused_residual_norm
 from bert_jax.model.kernels.residual_norm_tpu import NormPlan
-from bert_jax.model.layers import LayerNorm, dropout, gather_positions
+from bert_jax.model.layers import Dropout, LayerNorm, NormParameters, dropout, gather_positions
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, rules_inside_shard_map
 
@@ -31,13 +31,13 @@ RATE = 0.25
 
 
 def fused(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None) -> Any:
-    drawn = None if seed is None else jnp.uint32(seed)
-    return fused_residual_norm(x, y, scale, bias, rate=rate, seed=drawn, epsilon=EPSILON, positions=positions, interpret=True)
+    settings = Dropout(rate, None if seed is None else jnp.uint32(seed), positions)
+    return fused_residual_norm(x, y, NormParameters(scale, bias, EPSILON), settings, interpret=True)
 
 
 def plain(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None) -> Any:
-    drawn = None if seed is None else jnp.uint32(seed)
-    return LayerNorm(EPSILON).apply({"params": {"scale": scale, "bias": bias}}, x + dropout(y, rate, drawn, positions))
+    settings = Dropout(rate, None if seed is None else jnp.uint32(seed), positions)
+    return LayerNorm(EPSILON).apply({"params": {"scale": scale, "bias": bias}}, x + dropout(y, settings))
 
 
 def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:
@@ -196,7 +196,7 @@ def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reas
     if reason:
         x = jnp.zeros((1, 8, width), dtype)
         with pytest.raises(ValueError, match=re.escape(reason)):
-            fused_residual_norm(x, x, jnp.ones(width), jnp.zeros(width), rate=0.1, seed=None, epsilon=EPSILON)
+            fused_residual_norm(x, x, NormParameters(jnp.ones(width), jnp.zeros(width), EPSILON), Dropout(0.1, None))
 
 
 @pytest.mark.parametrize(
