@@ -15,6 +15,6 @@ In: a lowered step and a topology. Out: bytes, seconds, utilisation, price.
     memory.py            the contents of a chip's memory: arguments and temporaries
     estimate.py          the time of one step
     calibration.py       the estimates for two programs of known speed
-    fit.py               searches settings with which a program fits
+    remedies.py          searches settings with which a program fits
     report.py            the report, as text and as JSON
 """

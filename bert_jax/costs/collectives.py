@@ -10,7 +10,8 @@ A slice is a grid of chips with a link to each neighbour in each of its two or t
     collective-permute           b / w                  w: one link, ICI_EFFICIENCY of its published rate
 
 plus ICI_LATENCY a hop. Between slices each chip sends its part through its share of the network card, before or after the part
-inside the slice. Assumed: groups do not meet on a link, all chips are in step, and nothing else uses the network.
+inside the slice. Assumptions: groups share no links, all chips start a collective at the same time, and nothing else uses the
+network.
 """
 
 from __future__ import annotations

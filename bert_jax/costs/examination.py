@@ -10,8 +10,8 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.costs.calibration import calibrate
 from bert_jax.costs.cases import Case, say
 from bert_jax.costs.compiling import Compiler
-from bert_jax.costs.fit import Size, Trial, first_that_fits, is_refusal, largest_batch
 from bert_jax.costs.memory import local_bytes, memory_of
+from bert_jax.costs.remedies import Size, Trial, first_that_fits, is_refusal, largest_batch
 from bert_jax.costs.report import GIB, record, refused
 from bert_jax.errors import UserError
 from bert_jax.model.config import REMATERIALISATIONS
@@ -60,7 +60,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     def trial(changes: JsonObject) -> Trial:
         return Trial(flags_of(changes), lambda: looped.changed(changes).lower(devices).lowered)
 
-    say("it does not fit; looking for the largest batch ...")
+    say("it does not fit; searching for the largest batch ...")
     most = largest_batch(
         compiler,
         lambda n: looped.changed(case.batch_of(n * k * parts)).lower(devices).lowered,
@@ -94,8 +94,8 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     if most.rows:
         batch = most.rows * k * parts
         each = batch / case.step(program).chips(compiler.topology)
-        rows = f"{each:g} {'row' if each == 1 else 'rows'} a chip"
-        found.append(f"{flags_of(case.batch_of(batch))}, {rows}, the most ({most.bytes / GIB:.1f} GiB)")
+        rows = f"{each:g} {'row' if each == 1 else 'rows'} per chip"
+        found.append(f"{flags_of(case.batch_of(batch))}, the largest batch, {rows} ({most.bytes / GIB:.1f} GiB)")
     return found
 
 

@@ -65,7 +65,7 @@ class _Loop:
     inner: list[_Loop] = dataclasses.field(default_factory=list)
 
     def trips(self) -> int | None:
-        """How often it runs."""
+        """The trip count; None if it cannot be read."""
         if self.predicate not in self.tests:
             return None
         counter, limit = self.tests[self.predicate]
@@ -79,8 +79,8 @@ def read_schedule(text: str) -> Schedule:
     for line in text.splitlines():
         match = _BUNDLE.match(line)
         if match:
-            # Empty bundles have no `>`: they are the delay slots of a branch, and run as often as the line before them. The
-            # branch back to a loop's start may have none either, and its delay slots follow it.
+            # Empty bundles have no `>`: they are the delay slots of a branch and belong to the loop of the line before them. A
+            # branch back to the start of a loop may have no `>` either, and its delay slots follow it.
             inside = _EMPTY.search(line) or any(branch[1] in stack[-1].tests for branch in _BRANCH.finditer(line))
             depth = len(match[2]) if match[2] or not inside else len(stack) - 1
             while len(stack) > depth + 1 or (match[1] == "LB" and len(stack) > depth and depth):

@@ -20,26 +20,26 @@ from bert_jax.interface.words import counted, duration
 
 COSTLIEST = 20
 SUMMED = 8
-"""The number of places of the model in the text's summary."""
+"""The number of modules of the model in the summary of the text."""
 GIB = 2**30
 REACHED = 0.8
 """The fraction of the memory bandwidth that real chips reach in an addition of two long arrays; a calibration below it means that
 the estimates are pessimistic."""
 METHOD = (
-    "the sum of the compiler's cycles for each operation times the trips of the loops around it; Pallas kernels by their "
-    f"compiled schedules; the network as rings of links at {ICI_EFFICIENCY:g} of their published rate with "
-    f"{1e6 * ICI_LATENCY:g} us a hop, and {1e6 * DCN_LATENCY:g} us an exchange between slices; what is asynchronous takes time "
-    "only as far as compute does not hide it"
+    "the sum over all operations of the compiler's cycle estimate times the trip counts of the enclosing loops; for Pallas "
+    "kernels the cycles of their compiled schedules; for the network a model of rings of links at "
+    f"{ICI_EFFICIENCY:g} of their published rate, with {1e6 * ICI_LATENCY:g} us per hop and {1e6 * DCN_LATENCY:g} us per "
+    "exchange between slices; asynchronous operations count only for the time in which compute does not hide them"
 )
 NOT_MODELLED = (
-    "copies and collectives slowing down the compute they overlap with",
-    "the start of each operation, the host, the input pipeline, evaluation, checkpoints, restarts",
-    "what a distillation's teacher takes",
-    "contention for links between groups of chips, and chips that are late",
-    "gathers and scatters beyond the bytes they move",
-    "that kernels pass their arrays at less than the full bandwidth of HBM (optimistic)",
-    "that the last layer is computed only where a head reads it: model FLOPs count it whole, 3 to 6 % more at 512 tokens",
-    "which branch of a condition is taken: the costliest counts, and in kernels all of them (pessimistic)",
+    "the slowdown of compute by copies and collectives that overlap with it",
+    "the launch of each operation, the host, the input pipeline, evaluation, checkpoints, restarts",
+    "the forward pass of the teacher in distillation",
+    "contention for links between groups of chips, and stragglers",
+    "the time of gathers and scatters beyond that of moving their bytes",
+    "kernels that read or write HBM at less than its full bandwidth (optimistic)",
+    "the last layer at selected positions only: model FLOPs count all positions, 3 to 6 % more at 512 tokens",
+    "the branch that a condition takes: the most expensive branch counts, in kernels all branches (pessimistic)",
 )
 
 
@@ -48,7 +48,7 @@ class Step:
     """The facts about a step that are known before it is compiled."""
 
     name: str
-    """"phase 0 (128 tokens)"."""
+    """For example "phase 0, train step"."""
     config: str
     kind: str
     """"train", "eval" or "finetune"."""
@@ -149,7 +149,7 @@ def _place(operation: Operation, kind: str) -> str:
 
 
 def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[JsonObject]:
-    """The places of the model with the most time in a step of that `kind`, with their fractions of the step."""
+    """The modules of the model with the most time in a step of that `kind`, with their fractions of the step's time."""
     seconds: collections.Counter[tuple[str, str]] = collections.Counter()
     executions: collections.Counter[tuple[str, str]] = collections.Counter()
     for operation in estimate.operations:
@@ -167,14 +167,14 @@ def text(found: JsonObject) -> str:
     mesh = " x ".join(f"{axis}={size}" for axis, size in found["mesh"].items() if size > 1) or "one device"
     lines = [
         f"{found['config']}, {found['step']}, on {found['topology']}: {counted(found['chips'], 'chip')}, mesh {mesh}, "
-        f"{counted(found['rows'], 'row')} of {counted(found['length'], 'token')} a step, {found['rows_per_chip']:g} a chip",
+        f"{counted(found['rows'], 'row')} of {counted(found['length'], 'token')} per step, {found['rows_per_chip']:g} per chip",
         "",
         *_memory(found["memory"]),
         *_time(found),
         *_collectives(found["collectives"]),
-        *_wrapped("places", _places(found["places"])),
+        *_wrapped("modules", f"share of the time: {_places(found['places'])}"),
         "",
-        f"{'costliest operations':38}  {'kind':10}        ms    share     times  place in the model",
+        f"{'costliest operations':38}  {'kind':10}        ms    share     count  module",
     ]
     for one in found["operations"]:
         cost = f"{1e3 * one['seconds']:8.3f}  {100 * one['share']:5.1f} %  {one['count']:8,}"
@@ -189,7 +189,7 @@ def _wrapped(title: str, words: str) -> list[str]:
 
 
 def _places(places: Sequence[JsonObject]) -> str:
-    """The costliest places, each with the sum over its kinds of operations."""
+    """The modules with the largest shares of the time, each share summed over the kinds of operations."""
     shares: collections.Counter[str] = collections.Counter()
     for one in places:
         shares[one["place"]] += one["share"]
@@ -197,17 +197,17 @@ def _places(places: Sequence[JsonObject]) -> str:
 
 
 def _listed(sizes: Mapping[str, int]) -> str:
-    """The sizes that are not 0.00 GiB, as text; "" where all are."""
+    """The sizes in GiB as text, without those that round to 0.00; "" if all do."""
     return ", ".join(f"{name} {size / GIB:.2f}" for name, size in sizes.items() if size >= GIB / 200)
 
 
 def _memory(memory: JsonObject) -> list[str]:
-    kept = _listed(memory["arguments"])
+    arguments = _listed(memory["arguments"])
     share = memory["total"] / memory["has"]
     return [
-        f"memory      fits: {memory['total'] / GIB:.2f} of {memory['has'] / GIB:.0f} GiB a device ({100 * share:.0f} %)",
-        *([f"            kept: {kept}"] if kept else []),
-        f"            temporary: {_listed(memory['temporaries']) or 'little'}; program {memory['code'] / GIB:.2f}",
+        f"memory      fits: {memory['total'] / GIB:.2f} of {memory['has'] / GIB:.0f} GiB per device ({100 * share:.0f} %)",
+        *([f"            arguments, GiB: {arguments}"] if arguments else []),
+        f"            temporaries, GiB: {_listed(memory['temporaries']) or '0.00'}; program code {memory['code'] / GIB:.2f}",
     ]
 
 
@@ -215,37 +215,45 @@ def _time(found: JsonObject) -> list[str]:
     kinds = sorted(found["seconds_by_kind"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{kind} {1e3 * value:.1f}" for kind, value in kinds if value > 5e-5)
     calibration = found["calibration"]
-    pessimistic = "it is pessimistic about memory: the truth is likely to lie between estimate and roofline"
-    lines = [
-        f"time        {1e3 * found['seconds']:.1f} ms a step, estimated ({parts}); "
-        f"at best {1e3 * found['roofline_seconds']:.1f} (roofline)",
-        f"utilisation {100 * found['utilisation']:.1f} % of peak bf16 FLOP/s, estimated; "
-        f"at best {100 * found['roofline_utilisation']:.1f} %; {found['model_flops']:.3g} model FLOPs a step",
-        f"speed       {found['rows_per_second_per_chip']:,.1f} rows/s, "
-        f"{found['tokens_per_second_per_chip']:,.0f} tokens/s a chip",
-        f"trust       the method gives a product {SIDE:,}^3 {100 * calibration['matmul']:.0f} % of peak, the sum of "
-        f"two arrays {100 * calibration['stream']:.0f} % of memory bandwidth:",
-        f"            {pessimistic if calibration['stream'] < REACHED else 'what is not modelled comes on top'}",
-    ]
-    missing = (
-        ("unread_loops", "loops whose trips could not be read count once"),
-        ("unknown_kernels", "kernels without a schedule count as their memory traffic"),
-        ("uncounted_collectives", "collectives could not be followed and do not count"),
+    pessimistic = (
+        f"chips reach over {100 * REACHED:.0f} %, so the estimate is too long for operations bound by memory, and the true time "
+        "probably lies between the roofline and the estimate"
     )
-    unsure = [f"{found[name]} {what}" for name, what in missing if found[name]]
-    lines += [f"            {', '.join(unsure)}: too little"] if unsure else []
-    return [*lines, f"compiled in {found['compile_seconds']:.0f} s"]
+    optimistic = "the true time is longer by what is not modelled"
+    lines = [
+        f"time        {1e3 * found['seconds']:.1f} ms per step, estimated ({parts}); "
+        f"lower bound {1e3 * found['roofline_seconds']:.1f} (roofline)",
+        f"utilisation {100 * found['utilisation']:.1f} % of peak bf16 FLOP/s, estimated; "
+        f"upper bound {100 * found['roofline_utilisation']:.1f} %; {found['model_flops']:.3g} model FLOPs per step",
+        f"speed       {found['rows_per_second_per_chip']:,.1f} rows/s, "
+        f"{found['tokens_per_second_per_chip']:,.0f} tokens/s per chip",
+        *_wrapped(
+            "calibration",
+            f"the same method estimates a matrix product {SIDE:,}^3 at {100 * calibration['matmul']:.0f} % of peak FLOP/s and an "
+            f"addition of two long arrays at {100 * calibration['stream']:.0f} % of the memory bandwidth; "
+            f"{pessimistic if calibration['stream'] < REACHED else optimistic}",
+        ),
+    ]
+    unsure = []
+    if count := found["unread_loops"]:
+        unsure.append(f"{counted(count, 'loop')} of unknown trip count, counted as one trip")
+    if count := found["unknown_kernels"]:
+        unsure.append(f"{counted(count, 'kernel')} without a schedule, counted as memory traffic")
+    if count := found["uncounted_collectives"]:
+        unsure.append(f"{counted(count, 'collective')} that could not be followed, not counted")
+    lines += _wrapped("", f"the estimate is too short: {'; '.join(unsure)}") if unsure else []
+    return [*lines, f"compilation {found['compile_seconds']:.0f} s"]
 
 
 def _collectives(collectives: Mapping[str, Mapping[str, float]]) -> list[str]:
     if not collectives:
-        return ["network     nothing is sent"]
+        return ["network     no collectives"]
     lines: list[str] = []
     for kind, sums in sorted(collectives.items(), key=lambda item: -item[1]["seconds"]):
-        between = f", {sums['sent_between_slices'] / 1e6:,.1f} MB of it between slices" if sums["sent_between_slices"] else ""
+        between = f", of which {sums['sent_between_slices'] / 1e6:,.1f} MB between slices" if sums["sent_between_slices"] else ""
         lines.append(
-            f"{'' if lines else 'network':12}{kind}: {sums['count']:,.0f} a step, {sums['sent'] / 1e6:,.1f} MB sent a device"
-            f"{between}, {1e3 * sums['seconds']:.1f} ms (overlap not deducted)"
+            f"{'' if lines else 'network':12}{kind}: {sums['count']:,.0f} per step, {sums['sent'] / 1e6:,.1f} MB sent per device"
+            f"{between}, {1e3 * sums['seconds']:.1f} ms (with the part hidden by compute)"
         )
     return lines
 
@@ -253,16 +261,16 @@ def _collectives(collectives: Mapping[str, Mapping[str, float]]) -> list[str]:
 def refusal(found: JsonObject) -> str:
     """The text about a step that does not fit."""
     lines = [
-        f"{found['config']}, {found['step']}, on {found['topology']}: does not fit. It {found['message']} a device, "
-        f"with {counted(found['rows'], 'row')} of {counted(found['length'], 'token')} a step, {found['rows_per_chip']:g} a chip."
+        f"{found['config']}, {found['step']}, on {found['topology']}: does not fit. It {found['message']} per device, with "
+        f"{counted(found['rows'], 'row')} of {counted(found['length'], 'token')} per step, {found['rows_per_chip']:g} per chip."
     ]
     if arguments := _listed(found["memory"]["arguments"]):
-        lines.append(f"What goes in takes, in GiB: {arguments}; the rest is what the step makes of it, and the program.")
+        lines.append(f"The arguments of the step take, in GiB: {arguments}; temporaries and program code take the rest.")
     if found["remedies"]:
-        lines.append("Each of these makes it fit (compiled with model.scan_unroll=1):")
+        lines.append("It fits with any one of these changes (compiled with model.scan_unroll=1):")
         lines += [f"    {remedy}" for remedy in found["remedies"]]
     else:
-        lines.append("Take more chips, chips with more memory, or fewer rows.")
+        lines.append("Use more chips, chips with more memory, or fewer rows.")
     return "\n".join(lines)
 
 
@@ -279,9 +287,9 @@ def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
     """The table of steps and their sums; for an unknown number of steps, the flag that gives it."""
     if any(one["steps"] is None for one in found):
         what = "held-out rows" if found[0]["kind"] == "eval" else "training examples"
-        return f"hours and price: how many steps it takes depends on the data; give --rows=N, the number of {what}"
+        return f"hours and price: the number of steps depends on the data; give --rows=N, the number of {what}"
     cost = "" if price is None else f"        cost at {price:g}"
-    lines = [f"{found[0]['covers']:30}      steps   ms a step      time    chip-hours{cost}"]
+    lines = [f"{found[0]['covers']:30}      steps ms per step      time    chip-hours{cost}"]
 
     def line(name: str, steps: int, each: str, spent: JsonObject) -> str:
         money = "" if price is None else f"  {price * spent['chip_hours']:16,.2f}"
@@ -295,32 +303,32 @@ def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
 
 
 def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
-    """Yields tables that compare the steps of the experiments relative to the first one, and sentences about steps that are left
-    out."""
+    """Yields tables that compare the steps of the experiments with those of the first experiment, and sentences about steps that
+    are left out."""
     for row in itertools.zip_longest(*experiments):
         there = [one for one in row if one]
         step, first = there[0]["step"], there[0]["config"]
         if lacking := [group[0]["config"] for group, one in zip(experiments, row, strict=True) if not one]:
-            yield f"not compared: {', '.join(lacking)} has nothing beside the {step} of {first}"
+            yield f"not compared: {', '.join(lacking)} has no step to compare with the {step} of {first}"
         if len(there) > 1:
             fits = there[0]["fits"]
-            yield comparison(there) if fits else f"not compared: the {step} of {first}, which would be the measure, does not fit"
+            yield comparison(there) if fits else f"not compared: the {step} of {first}, the reference, does not fit"
 
 
 def comparison(records: Sequence[JsonObject]) -> str:
-    """The table that compares several steps relative to the first one."""
+    """The table that compares several steps with the first step."""
     names = [f"[{n}] {one['config'].rpartition('/')[2]}"[:26] for n, one in enumerate(records, 1)]
     rows: list[tuple[str, list[str]]] = [("", names)]
     figures = (
-        ("rows a chip x tokens", lambda r: f"{r['rows_per_chip']:g} x {r['length']}"),
+        ("rows per chip x tokens", lambda r: f"{r['rows_per_chip']:g} x {r['length']}"),
         ("memory, GiB", lambda r: f"{r['memory']['total'] / GIB:.2f}"),
-        ("ms a step", lambda r: f"{1e3 * r['seconds']:.1f}"),
+        ("ms per step", lambda r: f"{1e3 * r['seconds']:.1f}"),
         ("utilisation, %", lambda r: f"{100 * r['utilisation']:.1f}"),
-        ("rows/s a chip", lambda r: f"{r['rows_per_second_per_chip']:,.1f}"),
-        ("times the first's rows/s", lambda r: f"{r['rows_per_second_per_chip'] / records[0]['rows_per_second_per_chip']:.2f}"),
-        ("MB sent a device", lambda r: f"{sum(c['sent'] for c in r['collectives'].values()) / 1e6:,.1f}"),
+        ("rows/s per chip", lambda r: f"{r['rows_per_second_per_chip']:,.1f}"),
+        ("rows/s relative to [1]", lambda r: f"{r['rows_per_second_per_chip'] / records[0]['rows_per_second_per_chip']:.2f}"),
+        ("MB sent per device", lambda r: f"{sum(c['sent'] for c in r['collectives'].values()) / 1e6:,.1f}"),
         ("chip-hours", lambda r: f"{r['chip_hours']:,.1f}" if r["steps"] is not None else "-"),
-        ("compiled in, s", lambda r: f"{r['compile_seconds']:.0f}"),
+        ("compilation, s", lambda r: f"{r['compile_seconds']:.0f}"),
     )
     rows += [(name, [figure(one) if one["fits"] else "-" for one in records]) for name, figure in figures]
     kinds = sorted({kind for one in records if one["fits"] for kind in one["seconds_by_kind"]})

@@ -15,14 +15,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax import aot
 from bert_jax.costs import cases, examination
 from bert_jax.costs.compiling import DoesNotFit
-from bert_jax.costs.fit import Size, Trial, first_that_fits, largest, largest_batch
 from bert_jax.costs.hlo import parse
 from bert_jax.costs.memory import local_bytes, memory_of, used_bytes
+from bert_jax.costs.remedies import Size, Trial, first_that_fits, largest, largest_batch
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.errors import UserError
 from bert_jax.programs.lowered import costliest_run
 from tests.costs.test_estimate import A, program
 
+LARGEST = "the largest batch"
 GRID = "experiments/finetune/grid.py:glue/rte"
 
 
@@ -166,19 +167,19 @@ def lower(case: cases.Case, devices: Any) -> Any:
     [
         (
             ["--config=experiments/pretrain/bert_base.py", "--phase=0", "--config.phases.0.batch_size=256"],
-            ["phases.0.accumulation=4", "model.rematerialisation=full", "phases.0.batch_size=80, 10 rows a chip, the most"],
+            ["phases.0.accumulation=4", "model.rematerialisation=full", f"phases.0.batch_size=80, {LARGEST}, 10 rows per chip"],
         ),
         (
             ["--config=experiments/pretrain/bert_base.py", "--phase=0", "--step=eval", "--config.evaluation.batch_size=256"],
-            ["evaluation.batch_size=128, 16 rows a chip, the most"],
+            ["evaluation.batch_size=128, the largest batch, 16 rows per chip"],
         ),
         (
             ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=256", "--config.mesh.data=8"],
-            ["training.accumulation=4", "model.rematerialisation=full", "training.batch_size=80, 10 rows a chip, the most"],
+            ["training.accumulation=4", "model.rematerialisation=full", f"training.batch_size=80, {LARGEST}, 10 rows per chip"],
         ),
         (
             [f"--config={GRID}", "--config.sweep.batch_sizes=[256,16]", "--config.sweep.devices_per_run=8"],
-            ["training.accumulation=4", "model.rematerialisation=full", "sweep.batch_sizes=[16,80], 10 rows a chip, the most"],
+            ["training.accumulation=4", "model.rematerialisation=full", f"sweep.batch_sizes=[16,80], {LARGEST}, 10 rows per chip"],
         ),
     ],
     ids=["train", "eval", "finetune", "sweep"],
