@@ -57,6 +57,7 @@ SEEN = [
 ]
 """What passed unseen once; the test that was added holds the kind."""
 EQUIVALENT: list[Equivalent] = [
+    Equivalent("bert_jax/runtime/independent_processes.py", "daemon=True", "daemon=False", "__exit__ ends the thread"),
     Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite all the same"),
 ]
 """Found by `run.py`, each with why no test could see it."""

@@ -61,7 +61,8 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
             beside.append(name)
         elif imports:
             far.append(name)
-    if len(path.parts) == 2 and (root / "tests/end_to_end").is_dir():  # a command, which only a run tests whole
+    command = len(path.parts) == 2  # only a run tests it whole, and a module that no test imports
+    if (command or not (own or near or far)) and (root / "tests/end_to_end").is_dir():
         far.append("tests/end_to_end")
     return [*own, *near, *beside, *far] or ["tests/end_to_end"]
 
