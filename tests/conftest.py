@@ -21,7 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.shapes import check_shapes
 
-check_shapes([f"bert_jax.{folder}" for folder in ("examples", "batches", "model", "heads", "training", "prediction")])
+check_shapes([f"bert_jax.{folder}" for folder in ("examples", "batches", "model", "heads", "training", "prediction", "analysis")])
 jax.config.update("jax_disable_most_optimizations", True)  # tiny models in many programs: most of the time is compiling
 jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so every one is spelt out
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bert_jax import aot, convert, predict
+from bert_jax import analyse, aot, convert, predict
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
@@ -125,7 +125,7 @@ def test_every_place_that_documents_commands_is_read(commands: list[Command]):
     places = {command.place for command in commands}
     experiments = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "experiments").rglob("*.py")}
     benchmarks = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests" / "benchmarks").glob("benchmark_*.py")}
-    modules = (*SCHEMAS, "predict", "convert", "aot", "corpus/__main__", "tasks/glue_submission")
+    modules = (*SCHEMAS, "predict", "analyse", "convert", "aot", "corpus/__main__", "tasks/glue_submission")
     verbs = {f"bert_jax/{module}.py" for module in modules}
     scripts = {"README.md", "experiments/README.md", "tpu_scripts/run.sh", "tpu_scripts/test.sh"}
     assert places >= experiments | benchmarks | verbs | scripts
@@ -194,7 +194,7 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
         given = {argument.partition("=")[0] for argument in arguments}
         arguments += [flag for flag in understood.get(verb, ()) if flag.partition("=")[0] not in given]
     if not arguments or "--help" in arguments:
-        assert verb in (*understood, "corpus", "predict", "tasks.glue_submission", "VERB"), f"there is no verb {verb}"
+        assert verb in (*understood, "corpus", "predict", "analyse", "tasks.glue_submission", "VERB"), f"there is no verb {verb}"
     elif verb in SCHEMAS:
         parse_flags(verb, "", arguments, schema=SCHEMAS[verb])
     elif verb == "aot":
@@ -208,6 +208,8 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
         corpus._parser().parse_args(arguments)
     elif verb == "predict":
         predict._parser(arguments[0], predict.VERBS[arguments[0]]).parse_args(arguments[1:])
+    elif verb == "analyse":
+        analyse._parser(arguments[0], analyse.VERBS[arguments[0]]).parse_args(arguments[1:])
     else:
         check_script(REPOSITORY / "bert_jax" / f"{verb.replace('.', '/')}.py", arguments)
 

@@ -35,6 +35,9 @@ AXES = {
     # prediction
     "T": "texts of a batch, independent of the rows that hold them",
     "X": "queried positions of a batch: masked tokens, scored tokens, mentions",
+    # analysis
+    "Z": "words of a row, each at the column of its first token; the other columns are empty",
+    "heads": "heads of all layers, those of the first layer first",
     # data
     "candidates": "sequences of one feature of a choice",
     "tokens": "tokens of one sequence or feature, without padding",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -41,6 +42,14 @@ FORMATS = ("huggingface", "tf1", "stablehlo")
 FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
 
 
+def load_model(path: str | os.PathLike[str]) -> Model:
+    """The model at `path`: a Hugging Face directory, the workdir of a run, a name on the hub, or a checkpoint of the original.
+
+    A checkpoint that says "gelu" and nothing more is read with the exact form, as a line of `Model.notes` says.
+    """
+    return _read_tf1(os.fspath(path)) if _is_tf1(pathlib.Path(path)) else import_model(path)
+
+
 def read(path: str, flags: argparse.Namespace) -> Model:
     """The model at `path`, without the parts of --drop and with the new parts of --new."""
     head = _new_head(flags)
@@ -58,18 +67,22 @@ def read(path: str, flags: argparse.Namespace) -> Model:
         raise UserError(f"--vocab={flags.vocab}: the original's checkpoints have their vocabulary beside them; copy it there")
     check_parts(flags.new, ())  # --drop may also name tensors of the checkpoint
     dropped = {*flags.drop, *flags.new}
-    params, config, tokenizer, found = import_tf1(path, drop=dropped, activation=flags.activation, lowercase=lowercase)
-    own = found.head if found.head and found.head.part in params else None
-    model = Model(
+    model = _read_tf1(path, drop=dropped, activation=flags.activation, lowercase=lowercase)
+    return with_new_parts(model, flags.new, head, flags.seed) if flags.new else model
+
+
+def _read_tf1(path: str, **options: Any) -> Model:
+    """The model of a checkpoint of the original; `options` are those of `import_tf1`."""
+    params, config, tokenizer, found = import_tf1(path, **options)
+    return Model(
         params=params,
         config=config,
         tokenizer=tokenizer,
-        head=own,
+        head=found.head if found.head and found.head.part in params else None,
         other_fields=found.other_fields,
         source=path,
         notes=found.messages,
     )
-    return with_new_parts(model, flags.new, head, flags.seed) if flags.new else model
 
 
 def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:

@@ -14,6 +14,9 @@ from bert_jax.model.kernels.dispatch import choose_attention
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, gather_positions
 from bert_jax.model.products import batched
 
+INTERMEDIATES = "intermediates"
+"""Flax's collection for what a model computes beside its outputs. Nothing is stored there unless a caller makes it mutable."""
+
 
 def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 Q L"]:
     """The attention mask: True where the key belongs to the example of the query.
@@ -34,13 +37,31 @@ def dot_product_attention(
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
     `settings` is the dropout of the probabilities, with the positions of the queries if only selected tokens are queries. The
-    softmax runs in float32, and is divided by its sum after the product with V: a pass over [Q, K] instead of one over [Q, L], in
-    the backward pass too.
+    softmax runs in float32.
     """
+    return weighted_sum(exponentials(query, key, mask), value, settings)
+
+
+def exponentials(
+    query: Float[Array, "B H Q K"], key: Float[Array, "B H L K"], mask: Bool[Array, "B 1 Q L"]
+) -> Float[Array, "B H Q L"]:
+    """exp(score - the query's largest score), float32: the attention weights before the division by their sum over the keys."""
     scale = query.shape[-1] ** -0.5
     scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1))
     scores = jnp.where(mask, scores.astype(jnp.float32), MASKED_SCORE)
-    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+    return jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+
+
+def weighted_sum(
+    weights: Float[Array, "B H Q L"],
+    value: Float[Array, "B H L K"],
+    settings: Dropout,
+) -> Float[Array, "B H Q K"]:
+    """The mean of the values by `weights` (`exponentials`), with dropout.
+
+    The division by the sum of the weights comes after the product with V: a pass over [Q, K] instead of one over [Q, L], in the
+    backward pass too.
+    """
     kept = dropout(weights, settings).astype(value.dtype)
     context = batched(kept, value, (-1, -2))
     return (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
@@ -49,7 +70,8 @@ def dot_product_attention(
 class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, without the residual and its LayerNorm.
 
-    With `positions`, only the tokens at these positions are queries; all tokens are keys and values.
+    With `positions`, only the tokens at these positions are queries; all tokens are keys and values. Where the collection
+    INTERMEDIATES is mutable, the plain implementation stores the attention weights there: see `bert.attention_weights`.
     """
 
     config: ModelConfig
@@ -83,6 +105,9 @@ class SelfAttention(nn.Module):
             sources = {"query": queried, "key": x, "value": x}
             query, key, value = (project(name, source).swapaxes(1, 2) for name, source in sources.items())
             mask = attention_mask(query_ids, sequence_ids)
-            context = dot_product_attention(query, key, value, mask, settings).swapaxes(1, 2)
+            weights = exponentials(query, key, mask)
+            if self.is_mutable_collection(INTERMEDIATES):
+                self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
+            context = weighted_sum(weights, value, settings).swapaxes(1, 2)
         output = Dense(heads, (c.hidden_size,), ("heads", "head_width", "embed"), c.initializer_range, dtype, name="output")
         return output(context)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import flax.linen as nn
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import dataclasses
+from collections.abc import Mapping
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings, check_ids
 from bert_jax.model.encoder import Encoder
@@ -69,3 +74,23 @@ class Bert(nn.Module):
     def pool(self, last: Float[Array, "B L D"], cls_positions: Int[Array, "B P"]) -> Float[Array, "B P D"]:
         """The pooler's vector for each sequence, from the output of the last layer at its [CLS]."""
         return self.pooler(gather_positions(last, cls_positions))
+
+
+def attention_weights(
+    params: Mapping[str, PyTree[jax.Array]],
+    config: ModelConfig,
+    input_ids: Int[Array, "B L"],
+    token_type_ids: Int[Array, "B L"],
+    position_ids: Int[Array, "B L"],
+    sequence_ids: Int[Array, "B L"],
+) -> tuple[Float[Array, "B H L L"], ...]:
+    """The attention weights of each layer, float32: [row, head, the token that attends, the token attended to], without dropout.
+
+    They sum to 1 over the last axis. No token attends to another sequence or to padding; padding attends to padding. The plain
+    implementation computes them, whatever `config` asks for: the kernels never hold them as a whole.
+    """
+    plain = dataclasses.replace(config, attention="plain", rematerialisation="none", scan_unroll=0)
+    ids = (input_ids, token_type_ids, position_ids, sequence_ids)
+    _, stored = Bert(plain).apply({"params": params}, *ids, method="encode", mutable=[INTERMEDIATES])
+    weights: tuple[Float[Array, "B H L L"], ...] = stored[INTERMEDIATES]["encoder"]["attention_weights"]
+    return weights

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
-from bert_jax.model.attention import SelfAttention
+from bert_jax.model.attention import INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import SAVED
 from bert_jax.model.kernels.dispatch import plain
@@ -184,8 +184,9 @@ class Encoder(nn.Module):
 
     def _block(self, sequence_ids: Int[Array, "B L"], seed: Seed | None) -> Callable[..., Float[Array, "B _ D"]]:
         """The function (x, parameters of a layer, its number, positions) -> the output of the layer, rematerialised as
-        `ModelConfig.rematerialisation` says."""
+        `ModelConfig.rematerialisation` says. It stores the attention weights of each layer where INTERMEDIATES is mutable."""
         c = self.config
+        stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
         if self.is_initializing():
             c = plain(c)
 
@@ -196,7 +197,12 @@ class Encoder(nn.Module):
             positions: Int[Array, "B Q"] | None = None,
         ) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):
-                output: Any = Block(c, parent=None).apply({"params": params}, x, layer, sequence_ids, seed, positions)
+                output: Any = Block(c, parent=None).apply(
+                    {"params": params}, x, layer, sequence_ids, seed, positions, mutable=stores
+                )
+            if stores:
+                output, stored = output
+                self.sow(INTERMEDIATES, "attention_weights", *stored[INTERMEDIATES]["attention"]["weights"])
             return output
 
         if c.rematerialisation == "none":

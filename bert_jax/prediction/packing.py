@@ -8,7 +8,7 @@ of 28 tokens 97 % of the computed tokens are text, and a thousand sentences need
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Int32
@@ -37,6 +37,8 @@ class Item:
     """The positions that a forward pass selects, such as those of the [MASK]s."""
     targets: tuple[int, ...] = ()
     """A token id for each of `query_positions`, if its probability is asked for."""
+    columns: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+    """Further numbers of each token, by the name of the array of the batch that holds them; all items have the same names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Packed:
 
     arrays: dict[str, Int32[np.ndarray, " ..."]]
     """input_ids, token_type_ids, position_ids, sequence_ids [B, L] (0 padding, else slot + 1, unique in the batch); starts [T],
-    the flat index of the [CLS] of each slot; query_positions [X], flat indices; targets [X]."""
+    the flat index of the [CLS] of each slot; query_positions [X], flat indices; targets [X]; the columns
+    of the items [B, L], 0 on padding."""
     items: tuple[int, ...]
     """The item number of each slot."""
     starts: tuple[int, ...]
@@ -107,7 +110,7 @@ def pack(items: Sequence[Item], *, longest: int, tokens: int, devices: int = 1, 
 
 
 def _batch(items: Sequence[Item], rows: Sequence[Sequence[int]], length: int, count: int, pad_id: int) -> Packed:
-    names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+    names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", *items[rows[0][0]].columns)
     arrays = {name: np.zeros((count, length), np.int32) for name in names}
     arrays["input_ids"][:] = pad_id
     numbers: list[int] = []
@@ -124,6 +127,8 @@ def _batch(items: Sequence[Item], rows: Sequence[Sequence[int]], length: int, co
             arrays["input_ids"][row, column:end] = item.ids
             arrays["position_ids"][row, column:end] = np.arange(end - column)
             arrays["sequence_ids"][row, column:end] = len(numbers)
+            for name, values in item.columns.items():
+                arrays[name][row, column:end] = values
             if item.segment_b >= 0:
                 arrays["token_type_ids"][row, column + item.segment_b : end] = 1
             query_positions.append(slice(len(flat_positions), len(flat_positions) + len(item.query_positions)))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from annotated_types import Interval
 
-from bert_jax import aot, convert, predict
+from bert_jax import analyse, aot, convert, predict
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import leaf_keys
@@ -23,7 +23,12 @@ from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.runtime.flags import flag_parser
 
 ODD = ("nan", "inf", "-1", "0", "10000000000000", "")
-REQUIRED = {"convert": ("--from=a", "--to=b"), "corpus": ("--source=embedded", "--output=a"), "predict": ("--model=a",)}
+REQUIRED = {
+    "convert": ("--from=a", "--to=b"),
+    "corpus": ("--source=embedded", "--output=a"),
+    "predict": ("--model=a",),
+    "analyse": ("--model=a", "--output=b"),
+}
 
 # ------------------------------------------------------------------------------------------------------------------------- flags
 
@@ -88,6 +93,7 @@ VERBS = {
     "convert": convert._parser(),
     "corpus": corpus._parser(),
     **{f"predict {name}": predict._parser(name, verb) for name, verb in predict.VERBS.items()},
+    **{f"analyse {name}": analyse._parser(name, verb) for name, verb in analyse.VERBS.items()},
 }
 
 

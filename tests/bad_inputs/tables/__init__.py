@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.bad_inputs.tables import (
+    analyse,
     aot,
     convert,
     corpus,
@@ -27,6 +28,7 @@ TABLES = [
         finetune_keys,
         predict,
         predict_models,
+        analyse,
         convert,
         aot,
         submission,

@@ -1,0 +1,182 @@
+"""Looks inside a model: what its heads attend to.
+
+    python -m bert_jax.analyse heads --model=MODEL --output=DIR --input=texts.txt
+
+MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
+Texts come as arguments, from --input=FILE or from standard input: one text per line, or JSON objects (--jsonl, or a name that
+ends in .jsonl); files may be gzipped (.gz). A line that cannot be read is reported with its number; the others are read, and the
+exit status is 1. Tables are TSV files, every number with its n; beside each picture is the table that it shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from annotated_types import Interval
+
+from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.head_figures import FILES as HEAD_FILES
+from bert_jax.analysis.head_figures import TITLES, write_heads
+from bert_jax.analysis.words import Window, read_windows
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.command import run_verb
+from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.ranges import MAX_COUNT, InRange
+from bert_jax.interface.words import counted
+from bert_jax.prediction.streams import Field, Records, read_records
+from bert_jax.runtime.compilation_cache import enable_compilation_cache
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """A verb of the command line."""
+
+    summary: str
+    add_flags: Callable[[argparse.ArgumentParser], None]
+    """Adds the flags of this verb."""
+    run: Callable[[argparse.Namespace], int]
+    """Returns the exit status."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        verbs = "\n".join(f"  {name:14} {verb.summary}" for name, verb in VERBS.items())
+        print(f"{__doc__}\nVerbs (each has --help):\n{verbs}")
+        return 0
+    name = arguments[0]
+    if name.startswith("-"):
+        raise UserError(f"{name} comes after the verb: python -m bert_jax.analyse VERB {name}; verbs are {', '.join(VERBS)}")
+    if name not in VERBS:
+        raise UserError(f"unknown verb {name!r}: {nearest(name, VERBS)}; python -m bert_jax.analyse --help")
+    return VERBS[name].run(_parser(name, VERBS[name]).parse_args(arguments[1:]))
+
+
+def _parser(name: str, verb: Verb) -> FlagParser:
+    parser = FlagParser(prog=f"python -m bert_jax.analyse {name}", description=verb.summary)
+    parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
+    parser.add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
+    verb.add_flags(parser)
+    return parser
+
+
+def text_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of verbs that read texts."""
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")
+    parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
+
+
+# ------------------------------------------------------------------------------------------------------------------------- heads
+def heads_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `heads`."""
+    text_flags(parser)
+    reach, words = InRange(int, Interval(ge=1, le=512)), InRange(int, Interval(ge=0, le=MAX_COUNT))
+    parser.add_argument("--pieces", action="store_true", help="measure between pieces instead of words")
+    parser.add_argument("--reach", type=reach, default=Heads.reach, metavar="WORDS", help="of the distance profile (16)")
+    parser.add_argument(
+        "--divergence-words", type=words, default=Heads.divergence_words, metavar="N", help="words read for them (10000)"
+    )
+
+
+def heads(flags: argparse.Namespace) -> int:
+    """What every head attends to, over texts of any number."""
+    records = read_records(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
+    folder = Folder(flags.output, HEAD_FILES, records.file)
+    enable_compilation_cache()
+    analyser = load(flags, folder)
+    reading = Reading(analyser, records)
+    options = Heads(reach=flags.reach, in_words=not flags.pieces, divergence_words=flags.divergence_words)
+    found = measure_heads(analyser.engine, reading.windows(), options, reading.show)
+    reading.close()
+    write_heads(folder, found)
+    print(f"{counted(reading.texts, 'text')}, {counted(int(found.n.values[0]), 'word')}" + reading.cut(found.windows))
+    print_strongest(found)
+    print_written(folder)
+    return int(reading.failed > 0)
+
+
+def print_strongest(found: HeadStatistics) -> None:
+    """Prints for each statistic the three heads with the most, beside a head that attends to all words alike."""
+    print(f"{'statistic':20} {'heads with the most':45} uniform")
+    array = found.statistics
+    for s, statistic in enumerate(array["statistic"]):
+        flat = array.values[s].ravel()
+        order = (-flat).argsort()[:3]
+        best = ", ".join(f"{found.divergence['head'][i]} {flat[i]:.3f}" for i in order)
+        print(f"{TITLES[str(statistic)]:20} {best:45} {found.uniform.values[s]:.3f}")
+
+
+# ------------------------------------------------------------------------------------------------------------------ all verbs
+class Reading:
+    """The windows of records, and what became of them: lines that could not be read, texts that were cut, progress."""
+
+    def __init__(self, analyser: Analyser, records: Records):
+        self._engine, self._records = analyser.engine, records
+        self._progress = Progress("read", None, "lines", delay=2.0)
+        self._line = 0
+        self.texts = self.failed = self._windows = 0
+
+    def windows(self) -> Iterator[Window]:
+        """The windows of all texts; a record that is none is reported."""
+        total = self._records.count()
+        for record in self._records:
+            self._line, self._total = record.number, total
+            try:
+                if record.problem:
+                    raise UserError(record.problem)
+                windows = list(read_windows(self._engine, record.values["text"]))
+            except UserError as error:
+                self.failed += 1
+                print(f"error: {record.place}{error}", file=sys.stderr)
+                continue
+            self.texts += 1
+            yield from windows
+
+    def show(self, note: str) -> None:
+        """Shows the progress."""
+        self._progress.update(self._line, note, self._total)
+
+    def close(self) -> None:
+        """Ends the line of progress."""
+        self._progress.close()
+
+    def cut(self, windows: int) -> str:
+        """How many texts were cut, as the end of a sentence."""
+        if windows == self.texts:
+            return ""
+        longest = counted(self._engine.config.max_position, "token")
+        return f"; texts longer than {longest} were cut: {counted(windows, 'window')}"
+
+
+def load(flags: argparse.Namespace, folder: Folder) -> Analyser:
+    """The model of --model. Raises UserError where the files would go into its directory."""
+    analyser = Analyser.load(flags.model)
+    if folder.path.resolve() == pathlib.Path(analyser.engine.name).resolve():
+        raise UserError(f"--output={flags.output} is the directory of the model itself; choose another --output")
+    for note in analyser.engine.model.notes:
+        if "activation" in note:  # which the checkpoint does not say, and which changes every number
+            print(note, file=sys.stderr)
+    return analyser
+
+
+def print_written(folder: Folder) -> None:
+    """Prints the files that were written."""
+    print(f"written to {folder.path}: {', '.join(path.name for path in folder.written)}")
+
+
+VERBS = {
+    "heads": Verb("what every head attends to: entropy, [CLS], [SEP], neighbours, distances", heads_flags, heads),
+}
+
+
+if __name__ == "__main__":
+    run_verb(main)

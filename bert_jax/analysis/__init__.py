@@ -1,0 +1,13 @@
+"""A model to what it knows: its attention and its heads, as tables, pictures and arrays.
+
+In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the files of a directory.
+
+    named.py          NamedArray: an array whose axes have names
+    words.py          texts -> words with their pieces, in windows of the position table's length
+    maps.py           compiled: the attention of every layer and head, between pieces and between words
+    divergence.py     Jensen-Shannon divergences between heads, their tree and their places in the plane
+    behaviour.py      what every head attends to, over texts of any number
+    folder.py         the directory of --output
+    head_figures.py   the tables and pictures of `heads`
+    analyser.py       Analyser: the same from Python
+"""

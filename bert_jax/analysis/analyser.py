@@ -1,0 +1,51 @@
+"""Analyser: what a model attends to, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.words import Window, read_windows
+from bert_jax.errors import UserError
+from bert_jax.interop.conversion import load_model
+from bert_jax.prediction.engine import Engine
+
+MOST_TOKENS = 4096
+"""Tokens of a batch on one device at most: the maps of all layers and heads are there at a time."""
+
+
+class Analyser:
+    """A loaded model whose attention is read, on all devices of this machine.
+
+    The results are arrays with named axes (`NamedArray`); `head_figures.py` draws them as matplotlib figures.
+
+    >>> analyser = Analyser.load("runs/quickstart/model")
+    >>> found = analyser.heads(open("texts.txt"))
+    >>> found.statistics.sel(statistic="previous", layer=2, head=1).values
+    """
+
+    def __init__(self, engine: Engine):
+        engine.tokens = min(engine.tokens, MOST_TOKENS)
+        self.engine = engine
+
+    @classmethod
+    def load(cls, model: str | os.PathLike[str]) -> Analyser:
+        """From a Hugging Face directory, a checkpoint of the original, a workdir or a name on the hub; UserError when it is none
+        of them."""
+        return cls(Engine(load_model(model)))
+
+    def heads(self, texts: Iterable[str], **options: Any) -> HeadStatistics:
+        """The statistics of all heads over texts of any number and length; `options` are the fields of `Heads`.
+
+        Texts without a token are left out. Raises UserError where none has one.
+        """
+        if isinstance(texts, str):
+            raise UserError("texts is one text, not a list of them; give [text]")
+        return measure_heads(self.engine, self._windows(texts), Heads(**options))
+
+    def _windows(self, texts: Iterable[str]) -> Iterator[Window]:
+        for text in texts:
+            if self.engine.model.tokenizer.encode(text):
+                yield from read_windows(self.engine, text)

@@ -1,0 +1,70 @@
+"""How far apart heads are: Jensen-Shannon divergences, their tree and their places in the plane."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.cluster.hierarchy
+import scipy.spatial.distance
+from jaxtyping import Array, Float, Float64
+
+from bert_jax.prediction.packing import power_of_two
+
+
+def sampled_sources(
+    maps: Float[Array, "N B H Z Z"], sources: Float[Array, "B Z"], most: int
+) -> tuple[Float[Array, "heads R Z"], Float[Array, "B _"]]:
+    """(the attention of all heads from about `most` words of each row, in even steps, 0 in rows of other columns; which of the
+    columns chosen are words).
+
+    `sources` is 1 for words that are read.
+    """
+    step = max(1, maps.shape[-1] // power_of_two(most))
+    chosen, own = maps[:, :, :, step // 2 :: step], sources[:, step // 2 :: step]
+    weighted = jnp.moveaxis(chosen * own[None, :, None, :, None], 2, 1)
+    return weighted.reshape(maps.shape[0] * maps.shape[2], -1, maps.shape[-1]), own
+
+
+def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"]:
+    """[k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats, where j is the head k places after i, around the end.
+
+    Every pair of heads once, twice where k is half of them; k = 0 gives the heads' own entropies.
+    """
+
+    def mixed(k: Array) -> Float[Array, " heads"]:
+        return jax.scipy.special.entr((maps + jnp.roll(maps, -k, axis=0)) / 2).sum((1, 2))
+
+    return jax.lax.map(mixed, jnp.arange(maps.shape[0] // 2 + 1))
+
+
+def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "heads heads"]:
+    """The Jensen-Shannon divergence H((p + q) / 2) - (H(p) + H(q)) / 2 of every two heads, from their `mixture_entropies`."""
+    count = mixtures.shape[1]
+    own = mixtures[0]
+    divergences = np.zeros((count, count))
+    for k in range(1, len(mixtures)):
+        here = np.arange(count)
+        other = (here + k) % count
+        found = mixtures[k] - (own[here] + own[other]) / 2
+        divergences[here, other] = divergences[other, here] = np.maximum(found, 0.0)
+    return divergences
+
+
+def tree(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray, "_ 4"]:
+    """The average-linkage tree of heads by their distances, the roots of the divergences: as scipy's `linkage`."""
+    condensed = scipy.spatial.distance.squareform(np.sqrt(divergence), checks=False)
+    return np.asarray(scipy.cluster.hierarchy.linkage(condensed, "average"), np.float64)
+
+
+def plane(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray, "heads 2"]:
+    """Points whose distances are as near as possible to the roots of the divergences: classical multidimensional scaling."""
+    count = len(divergence)
+    centring = np.eye(count) - 1 / count
+    values, vectors = np.linalg.eigh(-0.5 * centring @ divergence @ centring)
+    points = np.zeros((count, 2))
+    for axis in range(min(2, count)):
+        column = vectors[:, -1 - axis]
+        column = column * np.sign(column[np.abs(column).argmax()] or 1.0)  # eigenvectors have no sign of their own
+        points[:, axis] = column * np.sqrt(max(values[-1 - axis], 0.0))
+    return points

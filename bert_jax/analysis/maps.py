@@ -1,0 +1,91 @@
+"""The compiled functions that turn the model's attention weights into maps between words.
+
+A batch is that of `prediction/packing.py` with the columns of `Window.item`. Word z of a row stands at the column of its first
+token: attention between words is [Z, Z] with as many columns as the row has tokens, those of other tokens empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
+
+from bert_jax.analysis.words import Kind
+from bert_jax.heads.bert_with_head import INPUTS
+from bert_jax.model.bert import attention_weights
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import compiled
+
+Params = Mapping[str, PyTree[jax.Array]]
+Batch = Mapping[str, Shaped[Array, " ..."]]
+
+
+@flax.struct.dataclass
+class Slots:
+    """The words of each row at the columns of their first tokens."""
+
+    members: Float[Array, "B L Z"]
+    """1 where token l is a piece of word z."""
+    sequence: Int[Array, "B Z"]
+    """The number of the word's text in the batch, from 1; 0 in an empty column."""
+    number: Int[Array, "B Z"]
+    """The number of the word in its text, [CLS] being 0."""
+    kind: Int[Array, "B Z"]
+    """`Kind`; PADDING in an empty column."""
+
+    @property
+    def of_text(self) -> Bool[Array, "B Z"]:
+        """Whether it is a word or a punctuation mark of a text."""
+        return (self.kind == Kind.WORD.value) | (self.kind == Kind.PUNCTUATION.value)
+
+    @property
+    def together(self) -> Bool[Array, "B Z Z"]:
+        """Whether two words are of the same text."""
+        return (self.sequence[:, :, None] == self.sequence[:, None, :]) & (self.sequence > 0)[:, :, None]
+
+
+def word_slots(batch: Batch, in_words: bool = True) -> Slots:
+    """The words of a batch; each piece is a word of its own where `in_words` is False."""
+    sequences, positions = batch["sequence_ids"], batch["position_ids"]
+    numbers = batch["words"] if in_words else positions
+    columns = jnp.broadcast_to(jnp.arange(sequences.shape[1], dtype=jnp.int32)[None], sequences.shape)
+    follows = (numbers[:, 1:] == numbers[:, :-1]) & (sequences[:, 1:] == sequences[:, :-1])
+    first = jnp.concatenate([jnp.ones_like(follows[:, :1]), ~follows], axis=1) & (sequences > 0)
+    own = jax.lax.cummax(jnp.where(first, columns, 0), axis=1)
+    members = (own[:, :, None] == columns[:, None, :]) & (sequences > 0)[:, :, None]
+    return Slots(
+        members=members.astype(jnp.float32),
+        sequence=jnp.where(first, sequences, 0),
+        number=numbers,
+        kind=jnp.where(first, batch["kinds"], Kind.PADDING.value),
+    )
+
+
+def between_words(weights: Float[Array, "B H L L"], slots: Slots) -> Float[Array, "B H Z Z"]:
+    """Attention [from, to] between words: the sum over the pieces of the word that is attended to, and the mean over the pieces
+    of the word that attends. Each word's weights sum to 1; empty columns are 0."""
+    exact = jax.lax.Precision.HIGHEST
+    shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
+    to_words = jnp.einsum("BHQL,BLZ->BHQZ", weights, slots.members, precision=exact)
+    return jnp.einsum("BLQ,BHLZ->BHQZ", shares, to_words, precision=exact)
+
+
+def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, in_words: bool) -> list[Float[Array, "B H Z Z"]]:
+    """The attention of each layer between words, or where `in_words` is False between pieces, float32; 0 for padding."""
+    weights = attention_weights(params, config, *(batch[name] for name in INPUTS))
+    if in_words:
+        return [between_words(layer, slots) for layer in weights]
+    real = (slots.sequence > 0).astype(jnp.float32)
+    return [layer * real[:, None, :, None] for layer in weights]
+
+
+@compiled
+def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Float[Array, "N H L L"], Float[Array, "N H Z Z"]]:
+    """The attention weights of the batch's first row, float32: between its tokens, and between its words."""
+    weights = attention_weights(params, config, *(batch[name] for name in INPUTS))
+    slots = word_slots(batch)
+    pieces = jnp.stack([layer[0] for layer in weights])
+    return pieces, jnp.stack([between_words(layer, slots)[0] for layer in weights])

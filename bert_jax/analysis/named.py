@@ -1,0 +1,62 @@
+"""NamedArray: an array whose axes have names and whose entries have labels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Num
+
+from bert_jax.errors import UserError, nearest
+
+Label = str | int
+Axes = Mapping[str, Sequence[Label]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NamedArray:
+    """`values` with `axes`: the name of each axis -> the labels of its entries, in the order of the array's axes.
+
+    `xarray.DataArray(a.values, a.axes, list(a.axes))` is the same array in xarray.
+
+    >>> weights["layer"]                                # the labels of an axis: (1, 2, ..., 12)
+    >>> weights.sel(layer=8, head=10).values            # float32 [from, to]
+    """
+
+    values: Num[np.ndarray, "*shape"]
+    axes: Axes
+
+    def __post_init__(self) -> None:
+        sizes = tuple(len(labels) for labels in self.axes.values())
+        if sizes != np.shape(self.values):
+            raise ValueError(f"axes of {sizes} labels for an array of shape {np.shape(self.values)}")
+
+    def __getitem__(self, axis: str) -> Sequence[Label]:
+        """The labels of an axis."""
+        return self.axes[axis]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype, copy=copy)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
+        return tuple(np.shape(self.values))
+
+    def sel(self, **labels: Label) -> NamedArray:
+        """The part of the array at one label of each named axis, without these axes. Raises UserError for a label or an axis that
+        is not there."""
+        values, axes = self.values, dict(self.axes)
+        for axis, label in labels.items():
+            if axis not in axes:
+                raise UserError(f"there is no axis {axis!r}: {nearest(axis, axes)}")
+            known = list(axes[axis])
+            if label not in known:
+                raise UserError(
+                    f"{axis} {label!r} is not there; it is {known[0]} to {known[-1]}" if known else f"no {axis} is there"
+                )
+            values = np.asarray(values.take(known.index(label), axis=list(axes).index(axis)))
+            del axes[axis]
+        return NamedArray(values, axes)

@@ -1,0 +1,129 @@
+"""Texts -> what the model reads, with the word that each piece belongs to: the units in which attention is measured."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import enum
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.packing import Item
+from bert_jax.prediction.questions import shortened
+
+
+class Kind(enum.IntEnum):
+    """The kinds of words. [MASK] and [UNK] stand for words of the text, and are such."""
+
+    PADDING = 0
+    WORD = 1
+    PUNCTUATION = 2
+    CLS = 3
+    SEP = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """One word with its pieces."""
+
+    text: str
+    ids: tuple[int, ...]
+    kind: Kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Words that the model reads together, [CLS] and [SEP] among them."""
+
+    words: tuple[Word, ...]
+    segment_b: int = -1
+    """The number of the first word of the second text; -1 where there is none."""
+
+    def item(self, of_pairs: bool = True) -> Item:
+        """The pieces, with two columns: "words", the number of each piece's word from 0, and "kinds", the word's kind.
+
+        The second text has token type 1, but with `of_pairs` False, for a model that has one token type.
+        """
+        numbers = [number for number, word in enumerate(self.words) for _ in word.ids]
+        return Item(
+            [i for word in self.words for i in word.ids],
+            numbers.index(self.segment_b) if self.segment_b >= 0 and of_pairs else -1,
+            columns={"words": numbers, "kinds": [int(self.words[number].kind) for number in numbers]},
+        )
+
+
+def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
+    """The words of `text` with their pieces, punctuation marks as words of their own; "[MASK]" in the text is that token."""
+    names = {tokenizer.pieces[i]: i for i in sorted(tokenizer.special_ids)}
+    words: list[Word] = []
+    for part in re.split(f"({'|'.join(map(re.escape, names))})", text):
+        words += [Word(part, (names[part],), Kind.WORD)] if part in names else _plain_words(tokenizer, part)
+    return words
+
+
+def _plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    spans = tokenizer.word_spans(text)
+    ends = [end for _, end in spans]
+    pieces: list[list[int]] = [[] for _ in spans]
+    for piece, (start, _) in zip(ids, offsets, strict=True):
+        # SentencePiece's sign of a space has no character: it belongs to the word that follows
+        pieces[min(bisect.bisect_right(ends, start), len(spans) - 1)].append(piece)
+    found = zip(spans, pieces, strict=True)
+    return [Word(text[start:end], tuple(own), _kind(text[start:end])) for (start, end), own in found if own]
+
+
+def _kind(word: str) -> Kind:
+    """Punctuation is what consists of punctuation marks and symbols alone."""
+    return Kind.PUNCTUATION if all(unicodedata.category(letter)[0] in "PS" for letter in word) else Kind.WORD
+
+
+def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
+    """A text or a pair as one window. Raises UserError for a text without a token, and for more tokens than positions."""
+    parts = [text_words(engine.model.tokenizer, part) for part in (text, text_b) if part is not None]
+    for part, words in zip((text, text_b), parts, strict=False):
+        if not words:
+            raise UserError(f"{shortened(part or '')} holds no token; give text")
+    window = _window(engine, *parts)
+    size, table = sum(len(word.ids) for word in window.words), engine.config.max_position
+    if size > table:
+        raise UserError(
+            f"{shortened(text)} is {counted(size, 'token')} with its [CLS] and [SEP], more than the {table:,} of the model's "
+            "position table; shorten it"
+        )
+    return window
+
+
+def read_windows(engine: Engine, text: str) -> Iterator[Window]:
+    """A text of any length in as many windows as the position table makes necessary, cut between words.
+
+    Raises UserError for a text without a token.
+    """
+    words = text_words(engine.model.tokenizer, text)
+    if not words:
+        raise UserError(f"{shortened(text)} holds no token; give text")
+    room = engine.config.max_position - 2
+    own: list[Word] = []
+    size = 0
+    for word in words:
+        for start in range(0, len(word.ids), room):  # a word that is longer than the table is cut as well
+            ids = word.ids[start : start + room]
+            if size + len(ids) > room:
+                yield _window(engine, own)
+                own, size = [], 0
+            own.append(dataclasses.replace(word, ids=ids))
+            size += len(ids)
+    yield _window(engine, own)
+
+
+def _window(engine: Engine, first: Sequence[Word], second: Sequence[Word] = ()) -> Window:
+    tokenizer = engine.model.tokenizer
+    cls, sep = (Word(tokenizer.pieces[i], (i,), kind) for i, kind in ((tokenizer.cls_id, Kind.CLS), (tokenizer.sep_id, Kind.SEP)))
+    if not second:
+        return Window((cls, *first, sep))
+    return Window((cls, *first, sep, *second, sep), segment_b=len(first) + 2)

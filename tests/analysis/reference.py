@@ -1,0 +1,70 @@
+"""What is measured, by loops over the weights of one text at a time, and a model whose heads are known."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.analysis.words import Kind, Window
+from bert_jax.interop.huggingface import Model
+from bert_jax.model.bert import attention_weights
+from bert_jax.model.config import ModelConfig
+from tests.interop.tiny import as_model, make_model
+from tests.prediction.reference import row
+
+POSITIONS = 24
+
+
+def pointing_model(vocabulary: pathlib.Path) -> Model:
+    """A model of two layers of two heads in which the position alone decides: to the token before, after, itself, to [CLS]."""
+    fields = {"hidden_size": 2 * POSITIONS, "num_heads": 2, "max_position": POSITIONS, "intermediate_size": 4}
+    params, config = make_model(vocabulary, **fields)
+    params = jax.tree.map(np.zeros_like, params)
+    layers, embeddings = params["encoder"]["layers"], params["embeddings"]
+    for norm in (embeddings["layer_norm"], layers["attention_layer_norm"], layers["feed_forward_layer_norm"]):
+        norm["scale"][:] = 1
+    here = np.eye(POSITIONS, dtype=np.float32)
+    embeddings["position_embeddings"]["embedding"][:, :POSITIONS] = here
+    first = np.zeros_like(here)
+    first[:, 0] = 1
+    query, key = layers["attention"]["query"]["kernel"], layers["attention"]["key"]["kernel"]  # [N, D, H, K]
+    for layer, head, looks_at in ((0, 0, np.eye(POSITIONS, k=-1)), (0, 1, np.eye(POSITIONS, k=1)), (1, 0, here), (1, 1, first)):
+        query[layer, :POSITIONS, head] = 10 * looks_at
+        key[layer, :POSITIONS, head] = here
+    return as_model(params, config, vocabulary)
+
+
+@functools.cache
+def _weights(config: ModelConfig) -> Any:
+    return jax.jit(lambda params, *batch: attention_weights(params, config, *batch))
+
+
+def weights_of(model: Model, window: Window) -> np.ndarray:
+    """float64 [N, H, n, n]: the model's weights for one window in a row of its own."""
+    item = window.item()
+    n = len(item.ids)
+    batch = row(model.config, item.ids, item.segment_b if item.segment_b > 0 else None)
+    found = _weights(model.config)(model.params, *batch)
+    return np.stack([np.asarray(layer, np.float64)[0, :, :n, :n] for layer in found])
+
+
+def in_words(weights: np.ndarray, window: Window) -> np.ndarray:
+    """[N, H, words, words]: the sum over the target's pieces, the mean over the source's."""
+    starts = np.cumsum([0, *(len(word.ids) for word in window.words)])
+    count = len(window.words)
+    found = np.zeros((*weights.shape[:2], count, count))
+    for i in range(count):
+        for j in range(count):
+            block = weights[:, :, starts[i] : starts[i + 1], starts[j] : starts[j + 1]]
+            found[:, :, i, j] = block.sum(-1).mean(-1)
+    return found
+
+
+def sources(window: Window) -> Sequence[int]:
+    """The words that are counted."""
+    return [i for i, word in enumerate(window.words) if word.kind in (Kind.WORD, Kind.PUNCTUATION)]

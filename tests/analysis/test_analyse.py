@@ -1,0 +1,49 @@
+"""The command, in this process."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.analyse import main
+from bert_jax.analysis.folder import Folder
+from bert_jax.interop.conversion import load_model
+from tests.bad_inputs.places import REPOSITORY
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are files, but nobody draws them."""
+    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
+
+
+@pytest.fixture
+def loaded(analyser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The random model is there already."""
+    monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
+
+
+@pytest.mark.usefixtures("loaded")
+def test_heads_of_a_file_are_tables_and_pictures_and_a_line_that_is_no_text_fails_alone(tmp_path, capsys):
+    (tmp_path / "in.txt").write_bytes(b"the river of Paris\n\n\xff\xfe\n" + b"the cab " * 20 + b"\n")
+    out = tmp_path / "out"
+    assert main(["heads", "--model=m", f"--output={out}", f"--input={tmp_path / 'in.txt'}", "--reach=2"]) == 1
+    said, problems = capsys.readouterr()
+    assert "in.txt, line 3: byte 1 is not UTF-8" in problems
+    assert said.startswith("2 texts, 44 words; texts longer than 40 tokens were cut: 4 windows\n")
+    assert "to the word before" in said
+    pictures = {path.stem for path in out.glob("*.png")}
+    assert pictures == {"heads", "distances", "tree", "plane"}
+    assert pictures < {path.stem for path in out.glob("*.tsv")}
+
+
+def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_assumed():
+    model = load_model(REPOSITORY / "tests" / "golden" / "tf1" / "bert")
+    assert "embeddings" in model.params
+    assert any("activation" in note for note in model.notes)
+
+
+def test_help_names_the_verbs_that_there_are(capsys):
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert "  heads " in text
+    assert "dependencies" not in text

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import entropy
+
+from bert_jax.analysis.behaviour import STATISTICS, Heads
+from bert_jax.analysis.divergence import plane, tree
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.head_figures import write_heads
+from bert_jax.analysis.words import Kind, read_windows
+from bert_jax.errors import UserError
+from tests.analysis.reference import in_words, sources, weights_of
+
+TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab " * 12]
+REACH = 3
+
+
+@pytest.fixture(scope="module")
+def found(analyser):
+    """The last text is longer than the table; every word is read for the divergences."""
+    return analyser.heads(TEXTS, reach=REACH, sampled=40)
+
+
+@pytest.fixture(scope="module")
+def by_hand(analyser, model):
+    """[(windows, attention between words [N, H, words, words])], each window in a row of its own."""
+    windows = [window for text in TEXTS for window in read_windows(analyser.engine, text)]
+    return [(window, in_words(weights_of(model, window), window)) for window in windows]
+
+
+def mean_over_words(by_hand, value) -> tuple[np.ndarray, int]:
+    """(mean, n) of value(window, attention, i) over all words of texts, without those where it is None."""
+    values = [value(window, attention, i) for window, attention in by_hand for i in sources(window)]
+    there = [value for value in values if value is not None]
+    return np.mean(there, axis=0), len(there)
+
+
+def to_kind(kind):
+    def value(window, attention, i):
+        chosen = [j for j, word in enumerate(window.words) if word.kind == kind]
+        return attention[:, :, i, chosen].sum(-1)
+
+    return value
+
+
+def to_distance(distance):
+    def value(window, attention, i):
+        return attention[:, :, i, i + distance] if i + distance in sources(window) else None
+
+    return value
+
+
+BY_HAND = {
+    "entropy": lambda window, attention, i: entropy(attention[:, :, i], axis=-1),
+    "cls": to_kind(Kind.CLS),
+    "sep": to_kind(Kind.SEP),
+    "punctuation": to_kind(Kind.PUNCTUATION),
+    "self": to_distance(0),
+    "previous": to_distance(-1),
+    "next": to_distance(1),
+}
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_a_statistic_of_every_head_is_that_of_a_loop_over_words(found, by_hand, statistic):
+    expected, n = mean_over_words(by_hand, BY_HAND[statistic])
+    np.testing.assert_allclose(found.statistics.sel(statistic=statistic).values, expected, atol=1e-5)
+    assert found.n.sel(statistic=statistic).values == n
+    even = [(window, np.full_like(attention[:1, :1], 1 / len(window.words))) for window, attention in by_hand]
+    uniform, _ = mean_over_words(even, BY_HAND[statistic])
+    np.testing.assert_allclose(found.uniform.sel(statistic=statistic).values, uniform[0, 0], atol=1e-6)
+
+
+def test_the_distance_profile_is_that_of_a_loop_over_words(found, by_hand):
+    assert found.profile["distance"] == range(-REACH, REACH + 1)
+    for distance in found.profile["distance"]:
+        expected, n = mean_over_words(by_hand, to_distance(distance))
+        np.testing.assert_allclose(found.profile.sel(distance=distance).values, expected, atol=1e-5)
+        assert found.n_profile.sel(distance=distance).values == n
+
+
+def test_the_divergence_of_every_two_heads_is_scipys(found, by_hand):
+    def pairs(window, attention, i):
+        p = attention[:, :, i].reshape(8, -1)
+        return np.array([[jensenshannon(a, b) ** 2 for b in p] for a in p])
+
+    expected, n = mean_over_words(by_hand, pairs)
+    np.testing.assert_allclose(found.divergence.values, np.nan_to_num(expected), atol=2e-6)
+    assert found.n_divergence == n
+    assert found.divergence["head"][:5] == ["1-1", "1-2", "1-3", "1-4", "2-1"]
+
+
+def test_windows_are_counted_and_options_are_checked(found, analyser):
+    assert found.windows == 5
+    with pytest.raises(UserError, match=r"heads.reach=0 must be at least 1"):
+        Heads(reach=0)
+    with pytest.raises(UserError, match="there is no word"):
+        analyser.heads([])
+    with pytest.raises(UserError, match=r"one text, not a list of them; give \[text\]"):
+        analyser.heads("the")
+
+
+def test_heads_that_look_at_a_known_place_are_found_to(pointing):
+    found = pointing.heads(["the capital of France is Paris", "the river of Apfel", "is the of the"], reach=2, divergence_words=0)
+    looks = {"previous": (1, 1), "next": (1, 2), "self": (2, 1), "cls": (2, 2)}
+    for statistic, (layer, head) in looks.items():
+        values = found.statistics.sel(statistic=statistic).values
+        assert values[layer - 1, head - 1] > 0.999, statistic
+        assert np.delete(values.ravel(), 2 * (layer - 1) + head - 1).max() < 0.5, statistic
+    assert found.statistics.sel(statistic="entropy").values.max() < 0.02
+    assert found.n_divergence == 0
+
+
+def coarse(figure: Figure) -> Figure:
+    """The figure with few dots and without the search for a layout, which take most of the time of drawing."""
+    figure.set_layout_engine("none")
+    figure.set_dpi(15)
+    return figure
+
+
+def test_the_tree_joins_what_is_nearest_and_the_plane_keeps_distances():
+    points = np.array([[0.0, 0.0], [0.1, 0.0], [3.0, 1.0], [3.0, 1.3], [9.0, -4.0]])
+    squares = ((points[:, None] - points) ** 2).sum(-1)
+    assert [{int(a), int(b)} for a, b in tree(squares)[:2, :2]] == [{0, 1}, {2, 3}]
+    placed = plane(squares)
+    np.testing.assert_allclose(((placed[:, None] - placed) ** 2).sum(-1), squares, atol=1e-9)
+
+
+def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(found, tmp_path, monkeypatch):
+    folder = Folder(tmp_path / "new" / "out")
+    monkeypatch.setattr(folder, "picture", lambda name, figure: Folder.picture(folder, name, coarse(figure)))
+    write_heads(folder, found)
+    names = {path.name for path in folder.path.iterdir()}
+    assert {path.stem for path in folder.path.glob("*.png")} <= {path.stem for path in folder.path.glob("*.tsv")}
+    assert names == {path.name for path in folder.written}
+    for table in folder.path.glob("*.tsv"):
+        header, *rows = (line.split("\t") for line in table.read_text().splitlines())
+        assert header[-1] == "n"
+        assert rows
+        assert all(len(row) == len(header) and int(row[-1]) > 0 for row in rows), table.name
+    heads = [line.split("\t") for line in (folder.path / "heads.tsv").read_text().splitlines()[1:]]
+    ((value, uniform, n),) = [row[4:] for row in heads if row[0] == "2-3" and row[3] == "sep"]
+    assert float(value) == pytest.approx(found.statistics.sel(statistic="sep", layer=2, head=3).values, rel=1e-5)
+    assert float(uniform) == pytest.approx(found.uniform.sel(statistic="sep").values, rel=1e-5)
+    assert int(n) == found.n.values[0]

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bert_jax.analysis.maps import first_row
+from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.words import Kind, read_window, read_windows, text_words
+from bert_jax.errors import UserError
+from tests.analysis.reference import in_words, weights_of
+
+
+def test_words_have_their_pieces_and_kinds_and_a_written_mask_is_one(analyser):
+    words = text_words(analyser.engine.model.tokenizer, "the cab, [MASK] is!")
+    assert [(word.text, len(word.ids), word.kind) for word in words] == [
+        ("the", 1, Kind.WORD), ("cab", 3, Kind.WORD), (",", 1, Kind.PUNCTUATION), ("[MASK]", 1, Kind.WORD),
+        ("is", 1, Kind.WORD), ("!", 1, Kind.PUNCTUATION),
+    ]  # fmt: skip
+    assert words[3].ids == (analyser.engine.model.tokenizer.mask_id,)
+
+
+def test_the_pieces_of_a_window_are_those_that_the_tokenizer_gives(analyser):
+    tokenizer = analyser.engine.model.tokenizer
+    text = "Paris, the capital: of (Apfel) xyz. \U0001f600 é 中"
+    (window,) = read_windows(analyser.engine, text)
+    item = window.item()
+    assert item.ids == [tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id]
+    assert item.columns["words"][:3] == [0, 1, 2]
+    assert len(item.columns["words"]) == len(item.columns["kinds"]) == len(item.ids)
+
+
+def test_a_text_longer_than_the_table_is_cut_between_words_and_nothing_is_lost(analyser):
+    engine = analyser.engine
+    text = " ".join(["the cab"] * 30 + ["x" * 90, "of"])  # a word that is longer than the table is cut as well
+    windows = list(read_windows(engine, text))
+    ids = [i for window in windows for i in window.item().ids[1:-1]]
+    assert ids == engine.model.tokenizer.encode(text)
+    assert max(len(window.item().ids) for window in windows) == engine.config.max_position == 40
+    assert windows[0].words[-2].text in ("the", "cab")
+    with pytest.raises(UserError, match="more than the 40 of the model's position table; shorten it"):
+        read_window(engine, text)
+
+
+@pytest.mark.parametrize("texts", [("",), (" \u200b",), ("the", " ")])
+def test_a_text_without_a_token_is_refused(analyser, texts):
+    with pytest.raises(UserError, match="holds no token; give text"):
+        read_window(analyser.engine, *texts)
+
+
+def test_attention_between_words_sums_over_the_target_and_averages_over_the_source(analyser, model):
+    window = read_window(analyser.engine, "the cab of Paris,", "is France xyz")
+    assert window.words[window.segment_b].text == "is"
+    (pieces, words), *_ = analyser.engine.batches(first_row, [window.item()])
+    expected = weights_of(model, window)
+    n, count = expected.shape[-1], len(window.words)
+    np.testing.assert_allclose(pieces[:, :, :n, :n], expected, atol=1e-6)
+    starts = np.flatnonzero(np.diff([-1, *window.item().columns["words"]]))
+    assert len(starts) == count
+    np.testing.assert_allclose(words[:, :, starts[:, None], starts], in_words(expected, window), atol=1e-6)
+    np.testing.assert_allclose(words[:, :, starts].sum(-1), 1, atol=1e-5)
+
+
+def test_a_named_array_is_asked_by_label():
+    array = NamedArray(np.arange(6).reshape(2, 3), {"layer": (1, 2), "head": (1, 2, 3)})
+    assert array.sel(layer=2, head=3).values == 5
+    assert array.sel(head=1).axes == {"layer": (1, 2)}
+    with pytest.raises(UserError, match="layer 3 is not there; it is 1 to 2"):
+        array.sel(layer=3)
+    with pytest.raises(UserError, match="there is no axis 'layers': did you mean 'layer'"):
+        array.sel(layers=1)
+    with pytest.raises(ValueError, match="labels for an array of shape"):
+        NamedArray(np.zeros((2, 2)), {"layer": (1,)})

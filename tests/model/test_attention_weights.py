@@ -1,0 +1,73 @@
+"""The attention weights that the model gives, against transformers' `output_attentions` and against what training compiles."""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.interop.names import params_from_tensors
+from bert_jax.model.bert import Bert, attention_weights
+from tests.model.test_against_transformers import golden, model_config, our_inputs, packed, under  # noqa: F401
+
+WITHIN = 1e-6
+INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+
+
+@pytest.fixture(scope="module")
+def theirs() -> np.ndarray:
+    """[N, B, H, L, L]"""
+    with np.load(pathlib.Path(__file__).parents[1] / "golden" / "attention_golden.npz") as arrays:
+        return arrays["attentions"]
+
+
+@pytest.fixture(scope="module")
+def weights(golden):  # noqa: F811
+    """weights(batch, **fields of the configuration): ours for a batch, [N, B, H, L, L]."""
+
+    def compute(batch: dict[str, np.ndarray], **fields) -> np.ndarray:
+        config = model_config(golden, **fields)
+        params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
+        found = jax.jit(lambda params, batch: attention_weights(params, config, *batch))(params, [batch[name] for name in INPUTS])
+        assert all(layer.dtype == np.float32 for layer in found)
+        return np.stack(found)
+
+    return compute
+
+
+def test_the_weights_of_every_layer_and_head_equal_those_of_transformers(weights, golden, theirs):  # noqa: F811
+    ours = weights(our_inputs(golden), scan_unroll=1, rematerialisation="full")
+    assert ours.shape == theirs.shape
+    real = golden["inputs/attention_mask"].astype(bool)
+    for row, here in enumerate(real):  # padding attends to padding in ours, to words in theirs
+        assert np.abs(ours[:, row][:, :, here] - theirs[:, row][:, :, here]).max() < WITHIN
+
+
+def test_a_packed_row_gives_each_text_the_weights_of_a_row_of_its_own_and_none_to_the_other(weights, golden, theirs):  # noqa: F811
+    row = packed(under(golden, "inputs/"))
+    found, ids = weights(row)[:, 0], row["sequence_ids"][0]
+    for text in (0, 1):
+        own = ids == text + 1
+        n = own.sum()
+        assert np.abs(found[:, :, own][:, :, :, own] - theirs[:, text, :, :n, :n]).max() < WITHIN
+        assert found[:, :, own][:, :, :, ~own].max() == 0.0
+
+
+def test_a_program_that_does_not_ask_for_them_computes_none(golden):  # noqa: F811
+    """The weights before their division are [B, H, L, L]; their quotient by the sum is only computed on demand."""
+    config = model_config(golden)
+    batch = [our_inputs(golden)[name] for name in INPUTS]
+    params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
+    shape = f"{batch[0].shape[0]},{config.num_heads},{batch[0].shape[1]},{batch[0].shape[1]}"
+
+    def quotients(function) -> int:
+        text = str(jax.make_jaxpr(function)(params))
+        return sum(f"f32[{shape}] = div" in line for line in text.splitlines())
+
+    def encode(params):
+        return Bert(config).apply({"params": params}, *batch, method="encode")
+
+    assert quotients(encode) == 0
+    assert quotients(lambda params: attention_weights(params, config, *batch)) == config.num_layers
