@@ -100,7 +100,7 @@ class Engine:
             yield from answers
 
     def batches(self, function: Callable[..., Any], items: Iterable[Item], **static: Any) -> Iterator[Any]:
-        """As `stream`, but the result of each batch, on the host: for sums over a batch, in which no item has a part of its own."""
+        """As `stream`, but the result of each batch, on the host: for sums over a batch, where no item has a part of its own."""
         waiting = iter(items)
         while group := list(itertools.islice(waiting, self.group_size)):
             with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
