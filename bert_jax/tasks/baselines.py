@@ -1,7 +1,7 @@
-"""What answers that look at no text score: the bar that a model has to pass to have learned anything.
+"""The scores of constant predictions: a model that learned anything has to exceed them.
 
-The answer that is most frequent in training may be a rare one of the split that is scored, and then lies below what another
-single answer scores there. So the bar is the better of the two, and says which of them it is.
+The most frequent label of the training set may be rare in the evaluated split, where another constant prediction then scores
+higher. So the baseline is the better of both, and states which of them it is.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 Constant = tuple[str, Mapping[str, float]]
-"""The name of an answer, and what it scores when it is given to everything."""
+"""The name of a constant prediction, and its scores."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """The scores of a single answer for a whole split; empty where no example has a label."""
+    """The scores of the best constant prediction for a split; empty if no example has a label."""
 
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Those of `Task.scores`."""
+    """The scores of the constant prediction, with the names of `Task.scores`."""
     named: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """The task's metric by the words that say what scored it: of the single answer, and of a better rule where a task has one."""
+    """The task's metric by a description of the rule: the constant prediction, and a better rule if the task has one."""
 
     @property
     def bar(self) -> float:
@@ -29,7 +29,7 @@ class Baseline:
 
 
 def constant_baseline(metric: str, split: str, usual: Constant, others: Iterable[Constant]) -> Baseline:
-    """The better by `metric` of the `usual` answer, the most frequent of training, and the best of `others` on this split."""
+    """The better by `metric` of two: `usual`, the most frequent label of training, and the best of `others` on this split."""
     name, scores = usual
     other_name, other = max(others, key=lambda constant: constant[1][metric], default=usual)
     said = f"{name} for all, most frequent in training"

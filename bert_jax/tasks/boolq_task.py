@@ -1,7 +1,7 @@
-"""BoolQ: yes or no questions about a passage (Clark et al., arXiv:1905.10044), read as the pair of question and passage.
+"""BoolQ: yes-no questions about a passage (Clark et al., arXiv:1905.10044), as pairs of question and passage.
 
 The files are those of its authors, train.jsonl and dev.jsonl with "question", "passage" and "answer", or those of SuperGLUE,
-train.jsonl, val.jsonl and test.jsonl with "label" in its place.
+train.jsonl, val.jsonl and test.jsonl with "label" instead of "answer".
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from bert_jax.tasks.text_task import TextTask
 
 NAMES = ("boolq",)
 KIND = SequenceHead.kind
-"""Of its head."""
+"""The kind of the head."""
 EXPERIMENTS = {"boolq": "boolq.py"}
 LABELS = ("false", "true")
 _FILES = {"train": ("train.jsonl",), "dev": ("dev.jsonl", "val.jsonl"), "test": ("test.jsonl",)}
 
 
 def load(config: TaskConfig, say: Say = note) -> TextTask:
-    """BoolQ from `config.data_dir`, or from tfds's catalogue without it; the test set may be absent.
+    """BoolQ from `config.data_dir`, or from the tfds catalogue if it is empty; the test set may be absent.
 
-    Raises UserError for files that are missing or faulty.
+    Raises UserError for missing or invalid files.
     """
     splits = {split: _split(config, split, say) for split in _FILES}
     return BoolqTask(
@@ -53,18 +53,18 @@ class BoolqTask(TextTask):
     """A text task that also writes the file of SuperGLUE's leaderboard."""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """SPLIT.tsv, as every text task; of the test set also BoolQ.jsonl, a line {"idx", "label"} for each question."""
+        """Writes SPLIT.tsv, as every text task, and for the test set BoolQ.jsonl, a line {"idx", "label"} for each question."""
         paths = super().write_predictions(directory, split, logits)
         if split == "test":
-            said = [LABELS[int(values.argmax())] for values in logits]
-            lines = [{"idx": int(example.id), "label": label} for example, label in zip(self.splits[split], said, strict=True)]
+            labels = [LABELS[int(values.argmax())] for values in logits]
+            lines = [{"idx": int(example.id), "label": label} for example, label in zip(self.splits[split], labels, strict=True)]
             text = "".join(f"{json.dumps(line)}\n" for line in lines)
             paths.append(predictions_file(directory, "BoolQ.jsonl", text))
         return paths
 
 
 def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
-    """The examples of a split; [] for a test set that is not there."""
+    """The examples of a split; [] for a test set without a file."""
     if not config.data_dir:
         return catalogue.examples(config.name, split, data_set=DATA_SET, say=say)
     directory = pathlib.Path(config.data_dir)
@@ -76,9 +76,9 @@ def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
 
 
 def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[TextExample]:
-    """The questions of a file in its order, with the passage as second text; ids are "idx", or else numbers from 0.
+    """The questions of a file in its order, with the passage as the second text; ids are "idx", otherwise numbers from 0.
 
-    Raises UserError that names file and line for what is no such question.
+    Raises UserError, which names file and line, for a row that is no such question.
     """
     examples: list[TextExample] = []
     for row in read_own_rows(path, None, quotes=None, columns=(), separator=" "):

@@ -1,7 +1,7 @@
-"""One of several continuations of a prompt: SWAG (paper section 4.4), CODAH in its format, and choices of one's own.
+"""Multiple choice, one of several continuations of a prompt: SWAG (paper section 4.4), CODAH, and the user's own data.
 
-Every candidate is a sequence of its own, `[CLS] prompt [SEP] candidate [SEP]`, cut to `config.length` tokens; all candidates of
-an example are one feature, which is right where its best score is that of the right one.
+Every candidate is a sequence of its own, `[CLS] prompt [SEP] candidate [SEP]`, truncated to `config.length` tokens. All
+candidates of an example are one feature; the prediction is the candidate with the highest score.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _FILES: Mapping[str, tuple[Callable[[pathlib.Path], list[ChoiceExample]], Mappin
 }
 NAMES = (*_FILES, "own/choice")
 KIND = ChoiceHead.kind
-"""Of its head."""
+"""The kind of the head."""
 EXPERIMENTS = {"swag": "swag.py:swag", "codah": "swag.py:codah"}
 
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceTask:
-    """A task that picks one of the candidates of each example; their number may differ between examples."""
+    """A multiple-choice task; the number of candidates may differ between examples."""
 
     name: str
     length: int
-    """The most tokens of a sequence."""
+    """The maximum length of a sequence in tokens."""
     splits: Mapping[str, Sequence[ChoiceExample]]
     first_choice: int = 0
-    """What the files call the first candidate."""
+    """The number of the first candidate in the files."""
     metric: str = "accuracy"
 
     @property
@@ -61,16 +61,16 @@ class ChoiceTask:
         return ChoiceHead()
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """One for each example, in order, with a sequence for each of its candidates."""
+        """One feature for each example, in order, with a sequence for each of its candidates."""
         return [self._feature(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Accuracy over the examples with a label; {} where none has one."""
+        """The accuracy over the examples with a label; {} if no example has one."""
         known, labels = self._labels(split)
         return {"accuracy": accuracy(_best(logits)[known], labels)} if known else {}
 
     def baseline(self, split: str) -> Baseline:
-        """Of the place at which the right candidate stands most often."""
+        """The scores of choosing the same candidate number in every example."""
         known, labels = self._labels(split)
         if not known:
             return Baseline()
@@ -82,12 +82,12 @@ class ChoiceTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Whether the candidate at one place is taken every time."""
+        """`ALIKE` if the same candidate number is predicted for every example, otherwise ""."""
         return ALIKE if all_equal(_best(logits)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """SPLIT.tsv: id, prediction, label (empty where it is not known) and the probability of each candidate. Of SWAG's test
-        set also SPLIT.csv as its authors' script writes predictions: the number of the row and `pred`."""
+        """Writes SPLIT.tsv: id, prediction, label (empty if unknown) and the probability of each candidate; for SWAG's test set
+        also SPLIT.csv in the format of its authors' script: the number of the row and `pred`."""
         best = _best(logits)
         rows = [["id", "prediction", "label", "probabilities"]]
         for example, choice, values in zip(self.splits[split], best.tolist(), logits, strict=True):
@@ -106,20 +106,20 @@ class ChoiceTask:
         return Feature(number, ids, types, None if example.label is None else np.asarray(example.label, np.int32))
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
-        """The examples with a label, and their labels."""
+        """The numbers of the examples with a label, and their labels."""
         labels = {i: example.label for i, example in enumerate(self.splits[split]) if example.label is not None}
         return list(labels), np.array(list(labels.values()))
 
 
 def _best(logits: Sequence[np.ndarray]) -> np.ndarray:
-    """int [N], the first of equals."""
+    """The number of the best candidate of each example, int [E]; the first of equally good ones."""
     return np.array([int(values.argmax()) for values in logits])
 
 
 def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
     """The task `config.name`, one of NAMES, from `config.data_dir` or `config.own`; the test set may be absent.
 
-    Raises UserError for files that are missing or faulty.
+    Raises UserError for missing or invalid files.
     """
     if config.name == "own/choice":
         data = load_own_data(config.own, KIND, say=say)
@@ -128,7 +128,7 @@ def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
     if config.name not in _FILES:
         raise UserError(f"config.task.name={config.name!r} is no task of choices; {nearest(config.name, NAMES)}")
     if not config.data_dir:
-        catalogue.examples(config.name, "train")  # raises: neither is there
+        catalogue.examples(config.name, "train")  # raises UserError: the catalogue has neither task
     read, files = _FILES[config.name]
     paths = {split: pathlib.Path(config.data_dir) / name for split, name in files.items()}
     splits = {split: read(path) for split, path in paths.items() if split != "test" or path.is_file()}

@@ -1,4 +1,4 @@
-"""Entities in tags, and precision, recall and F1 over them, as conlleval and seqeval (its default mode) count.
+"""Precision, recall and F1 over the entities in sequences of tags, as conlleval and seqeval (its default mode) count them.
 
 A tag is O, or B-, I-, E- or S- and a type. The schemes are
 
@@ -8,12 +8,12 @@ A tag is O, or B-, I-, E- or S- and a type. The schemes are
     IOE2   E on the last word of every entity, I on the others
     BIOES  B on the first, E on the last and I on the words between, S on an entity of one word
 
-and one reading serves them all: any sequence of tags, legal or not, holds the entities that conlleval finds in it. What
-conlleval.pl does not know (S, and E beside B) is read as seqeval does.
+and one function reads all of them: in any sequence of tags, valid or not, it finds the entities that conlleval finds. Tags that
+conlleval.pl does not know (S, and E together with B) are read as by seqeval.
 
-seqeval gives the same scores, which the tests hold these to, but only scores: entities and conversion between schemes, on which
-counting takes ten lines more, would remain. Its last release is of 2020, without a wheel, needs scikit-learn, takes five times as
-long, and only warns of a label that is no tag.
+seqeval gives the same scores (the tests compare both), but no entities and no conversion between schemes, so most of this module
+would remain. Its last release is of 2020, without a wheel; it needs scikit-learn, takes five times as long, and only warns of a
+label that is no tag.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ Entity = tuple[str, int, int]
 
 
 def is_tag(label: str) -> bool:
-    """Whether a label is one that `entities` reads."""
+    """Whether a label is a tag: O, or B, I, E or S with a type."""
     prefix, hyphen, kind = label.partition("-")
     return label == "O" or (prefix in ("B", "I", "E", "S") and bool(kind) == bool(hyphen))
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence, in order: B and S always begin one, E and S always end one, and where the rules of a scheme
-    are broken, I and E continue an entity of their type or begin one. ValueError for a label that is no tag."""
+    """The entities of a sentence, in order. B and S always begin an entity, E and S always end one; in an invalid sequence I and
+    E continue the entity before them if it has their type, otherwise they begin one. Raises ValueError for a label that is no
+    tag."""
     found: list[Entity] = []
     ended = True
     for i, tag in enumerate(tags):
@@ -55,8 +56,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """The tags of a sentence of `length` words that holds these entities. ValueError where they overlap, leave the sentence, or
-    there is no such scheme."""
+    """The tags of a sentence of `length` words with these entities. Raises ValueError for entities that overlap or exceed the
+    sentence, and for an unknown scheme."""
     if scheme not in SCHEMES:
         raise ValueError(f"no scheme is called {scheme!r}; the schemes are {', '.join(SCHEMES)}")
     tags = ["O"] * length
@@ -79,13 +80,13 @@ def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
 
 
 def convert(tags: Sequence[str], scheme: str) -> list[str]:
-    """The same entities in another scheme; of tags that break the rules of theirs, legal ones."""
+    """The tags of the same entities in another scheme; the result is always valid."""
     return tags_of(entities(tags), len(tags), scheme)
 
 
 @dataclass(frozen=True)
 class EntityScore:
-    """Counts of entities, right where type, first and last word are; the scores are fractions, 0 where they are undefined."""
+    """Counts of entities; an entity is correct if type, first and last word are. Scores are fractions, 0 if undefined."""
 
     correct: int
     predicted: int
@@ -93,7 +94,7 @@ class EntityScore:
 
     @property
     def precision(self) -> float:
-        """The fraction of the predicted entities that are right."""
+        """The fraction of the predicted entities that are correct."""
         return self.correct / self.predicted if self.predicted else 0.0
 
     @property
@@ -110,10 +111,10 @@ class EntityScore:
 def entity_scores(
     predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> tuple[EntityScore, dict[str, EntityScore]]:
-    """Overall, and for each type that is predicted or in the labels, in alphabetical order.
+    """The overall score, and the score of each type in predictions or labels, in alphabetical order.
 
-    predictions, labels: the tags of every sentence, the same number; they may be of different schemes. No entity crosses the end
-    of a sentence. ValueError where the two do not hold as many sentences, or words.
+    predictions, labels: the tags of every sentence; their schemes may differ. No entity crosses the end of a sentence. Raises
+    ValueError if the numbers of sentences or of words differ.
     """
     if len(predictions) != len(labels):
         raise ValueError(f"predictions of {len(predictions)} sentences, labels of {len(labels)}")
@@ -121,8 +122,8 @@ def entity_scores(
     for i, (own, true) in enumerate(zip(predictions, labels, strict=True)):
         if len(own) != len(true):
             raise ValueError(f"sentence {i} has {len(own)} predictions and {len(true)} labels")
-        said, are = set(entities(own)), set(entities(true))
-        for counter, found in ((correct, said & are), (predicted, said), (gold, are)):
+        ours, theirs = set(entities(own)), set(entities(true))
+        for counter, found in ((correct, ours & theirs), (predicted, ours), (gold, theirs)):
             counter.update(kind for kind, _, _ in found)
     types = {kind: EntityScore(correct[kind], predicted[kind], gold[kind]) for kind in sorted(predicted | gold)}
     return EntityScore(correct.total(), predicted.total(), gold.total()), types

@@ -1,6 +1,6 @@
-"""Labelled examples as people wrote them, before any tokenizer: one class for each kind of question that a head answers.
+"""Labelled examples before tokenisation: one class for each kind of task.
 
-`label` and `labels` are None, and `answers` empty, where a test set keeps them back.
+`label` and `labels` are None, and `answers` is empty, in test sets without labels.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TextExample:
-    """A text, or a pair of texts, to be classified or scored."""
+    """A text or a pair of texts, for classification or regression."""
 
     id: str
     text: str
@@ -20,30 +20,30 @@ class TextExample:
 
 @dataclass(frozen=True)
 class WordsExample:
-    """A sentence in words, each to be tagged."""
+    """A sentence, split into words, for token classification."""
 
     id: str
     words: tuple[str, ...]
-    labels: tuple[str, ...] | None  # one a word
-    document: int  # sentences of one number follow each other in one text, and may serve each other as context
+    labels: tuple[str, ...] | None  # one for each word
+    document: int  # sentences with the same number follow each other in one document, and may be context of each other
 
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """A question about a context that holds its answer, or does not."""
+    """A question about a context, which may contain the answer."""
 
     id: str
     question: str
     context: str
     answers: tuple[tuple[str, int | None], ...] = ()
-    """(text, start) with `context[start:].startswith(text)`; start is None where the context does not hold the text, which
-    still counts in the scores but cannot be learnt."""
+    """(text, start) with `context[start:].startswith(text)`; start is None if the context does not contain the text: such an
+    answer counts in the scores, but is no training target."""
     is_impossible: bool = False
 
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """A prompt and the texts that might follow it, one of which is right."""
+    """A prompt and its possible continuations, one of which is right."""
 
     id: str
     prompt: str
@@ -53,7 +53,7 @@ class ChoiceExample:
 
 @dataclass(frozen=True)
 class PronounExample:
-    """A text with an ambiguous pronoun and two names, each given with the character of `text` at which it begins."""
+    """A text with an ambiguous pronoun and two names; each `*_start` is the first character of the mention in `text`."""
 
     id: str
     text: str

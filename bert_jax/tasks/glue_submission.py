@@ -1,4 +1,4 @@
-"""A submission to GLUE's leaderboard from the predictions of several runs.
+"""Writes a submission to the GLUE leaderboard from the predictions of several runs.
 
     python -m bert_jax.tasks.glue_submission runs/mrpc/predictions runs/mnli/predictions ... --output=submission
 
@@ -20,9 +20,9 @@ from bert_jax.tasks.readers.tables import number, read_table
 
 
 def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[str | float]]:
-    """The predictions in the files that lie in `directories`, by the names of `SUBMISSION`.
+    """The predictions in the files of `directories`, by the names of `SUBMISSION`.
 
-    Raises UserError for a directory that holds none, for a file that two of them hold, and for a row out of order.
+    Raises UserError for a directory without prediction files, for a file in two directories, and for a row out of order.
     """
     found: dict[str, pathlib.Path] = {}
     for directory in directories:
@@ -51,7 +51,7 @@ def _predictions(path: pathlib.Path, name: str) -> list[str | float]:
 
 
 def main() -> None:
-    """The command line: collects the runs' test predictions and writes the submission."""
+    """Collects the test predictions of the runs and writes the submission."""
     parser = FlagParser(prog="python -m bert_jax.tasks.glue_submission", description=__doc__)
     parser.add_argument("directories", nargs="+", type=pathlib.Path, metavar="DIR", help="where runs wrote test predictions")
     parser.add_argument("--output", type=pathlib.Path, required=True, help="the directory for submission.zip and its files")

@@ -1,8 +1,8 @@
-"""Ambiguous pronouns: whether "she" means A, B, or neither (GAP; Webster et al. 2018).
+"""Pronoun resolution: a pronoun refers to the name A, to the name B, or to neither (GAP; Webster et al. 2018).
 
-A text is one sequence, and the model answers from the first pieces of the pronoun and of both names. A text that is too long is
-read in a window around the three; where they stand too far apart for one, the tokens nearest to each of them are read, and those
-between are left out. The development file of GAP is the training set, its validation file the dev set, as its authors mean them.
+A text is one sequence; the head reads the first pieces of the pronoun and of both names. Of a text that is too long, only a
+window around these three mentions is read; if they are too far apart for one window, only the tokens nearest to each of them.
+GAP's development file is the training set and its validation file the dev set, as its authors intend.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, table_t
 LABELS = ("A", "B", "neither")
 NAMES = ("gap",)
 KIND = MentionHead.kind
-"""Of its head."""
+"""The kind of the head."""
 EXPERIMENTS = {"gap": "gap.py"}
 _FILES = {"train": "gap-development.tsv", "dev": "gap-validation.tsv", "test": "gap-test.tsv"}
 _LEAST = 1e-15  # a probability, so that its logarithm is finite
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
-    """How a text was read: `ids` int32 [n] without [CLS] and [SEP], and the first piece in `ids` of each mention."""
+class EncodedText:
+    """The tokens of a text, `ids` int32 [tokens] without [CLS] and [SEP], and the index in `ids` of each mention's first
+    piece."""
 
     ids: np.ndarray
     mention_starts: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
-    """The characters of the text that each of `ids` stands for."""
+    """The characters [start, end) of the text for each of `ids`."""
     exact: bool
-    """Whether every mention begins where its first piece does."""
+    """Whether every mention begins at the beginning of its first piece."""
     is_broken: bool
     """Whether tokens between the mentions are left out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MentionTask:
-    """GAP."""
+    """The task of pronoun resolution on GAP."""
 
     name: str
     length: int
-    """The most tokens of a sequence."""
+    """The maximum length of a sequence in tokens."""
     splits: Mapping[str, Sequence[PronounExample]]
     say: Say = note
     metric: str = "f1"
@@ -68,7 +69,8 @@ class MentionTask:
         return MentionHead(labels=LABELS)
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """One for each example, in order. What could not be read as it stands is counted and said, once."""
+        """One feature for each example, in order. The first call for a split reports how many texts have mentions inside a token,
+        and how many were shortened."""
         features, inexact, broken = [], [], []
         for i, example in enumerate(self.splits[split]):
             reading = read_mentions(tokenizer, example, self.length - 2)
@@ -83,13 +85,13 @@ class MentionTask:
         return features
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Those of `gap_scores`, the accuracy of the three answers, and log_loss (of which less is better), over the examples
-        with a label; {} where none has one."""
+        """`gap_scores`, the accuracy over the three labels, and log_loss (lower is better), over the examples with a label; {} if
+        no example has one."""
         stacked = np.stack(logits)
         return self._scored(split, stacked.argmax(-1), np.nan_to_num(softmax(stacked), nan=1 / len(LABELS)))
 
     def baseline(self, split: str) -> Baseline:
-        """Of A, B or neither, with the frequencies of training as probabilities."""
+        """The scores of always predicting A, B or neither, with the label frequencies of the training set as probabilities."""
         labels = [example.label for example in self.splits["train"]]
         counts = np.array([labels.count(label) for label in LABELS])
         prior = np.maximum(counts / max(1, counts.sum()), _LEAST)
@@ -102,12 +104,12 @@ class MentionTask:
         return constant_baseline(self.metric, split, usual, map(constant, range(len(LABELS)))) if usual[1] else Baseline()
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Whether all answers are A, all B, or all neither."""
+        """`ALIKE` if all predictions are A, all are B, or all are neither; otherwise ""."""
         return ALIKE if all_equal(np.stack(logits).argmax(-1)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """SPLIT.tsv as gap_scorer.py reads it (`ID<TAB>A-coref<TAB>B-coref`, TRUE or FALSE, no header), and SPLIT.csv with the
-        probabilities, in the form of the competition that was scored by log loss (ID,A,B,NEITHER)."""
+        """Writes SPLIT.tsv for gap_scorer.py (`ID<TAB>A-coref<TAB>B-coref`, TRUE or FALSE, no header), and SPLIT.csv with the
+        probabilities in the format of the competition with log loss (ID,A,B,NEITHER)."""
         stacked, examples = np.stack(logits), self.splits[split]
         answers = [["TRUE" if name else "FALSE" for name in row] for row in _corefers(stacked.argmax(-1))]
         rows = [[example.id, *answer] for example, answer in zip(examples, answers, strict=True)]
@@ -119,19 +121,19 @@ class MentionTask:
             predictions_file(directory, f"{split}.csv", "".join(f"{line}\n" for line in lines)),
         ]
 
-    def _scored(self, split: str, said: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-        """`scores` of answers int [N] in LABELS and probabilities float [N, 3]."""
+    def _scored(self, split: str, predictions: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+        """`scores` of predictions int [E], indices of LABELS, and probabilities float [E, 3]."""
         examples = self.splits[split]
         known = [i for i, example in enumerate(examples) if example.label is not None]
         if not known:
             return {}
         labels = np.array([LABELS.index(examples[i].label or "") for i in known])
         feminine = np.array([examples[i].gender == "feminine" for i in known])
-        scores = gap_scores(_corefers(said[known]), _corefers(labels), feminine)
-        return scores | {"accuracy": accuracy(said[known], labels), "log_loss": log_loss(probabilities[known], labels)}
+        scores = gap_scores(_corefers(predictions[known]), _corefers(labels), feminine)
+        return scores | {"accuracy": accuracy(predictions[known], labels), "log_loss": log_loss(probabilities[known], labels)}
 
     def _tell(self, split: str, inexact: Sequence[str], broken: Sequence[str]) -> None:
-        """inexact, broken: ids of examples, by the fields of `Reading`."""
+        """Reports the examples (by id) whose `EncodedText.exact` is False, and those with `is_broken`."""
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
@@ -147,11 +149,11 @@ class MentionTask:
             )
 
 
-def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> Reading:
-    """At most `room` (at least 3) tokens of a text, with where the first pieces of its pronoun, A and B are.
+def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> EncodedText:
+    """At most `room` (at least 3) tokens of a text, with the indices of the first pieces of its pronoun, A and B.
 
-    A mention without any piece, or one that begins inside a piece, as a name in the middle of an unknown word does, is marked by
-    the piece nearest to its first character.
+    For a mention without a piece, or one that begins inside a piece (a name inside an unknown word), the index is that of the
+    piece nearest to its first character.
     """
     ids, offsets = tokenizer.encode_with_offsets(example.text)
     if not ids:  # control characters only
@@ -166,11 +168,11 @@ def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> R
     mention_starts = tuple(int(np.searchsorted(kept, first)) for first, _ in spans)
     exact = all(offsets[first][0] == start for (first, _), (start, _) in zip(spans, mentions, strict=True))
     is_broken = bool((np.diff(kept) > 1).any())
-    return Reading(np.array(ids, np.int32)[kept], mention_starts, tuple(offsets[i] for i in kept), exact, is_broken)
+    return EncodedText(np.array(ids, np.int32)[kept], mention_starts, tuple(offsets[i] for i in kept), exact, is_broken)
 
 
 def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """The first and the last piece with a character of [start, end); if there is none, the nearest, twice."""
+    """The first and the last piece with characters in [start, end); without such a piece, twice the nearest one."""
     inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
     if inside:
         return inside[0], inside[-1]
@@ -179,8 +181,11 @@ def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[i
 
 
 def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> np.ndarray:
-    """int [at most room], ascending: those of `count` tokens nearest to `spans` (first and last token of each), the earlier of
-    two as near. They are one window wherever all spans fit into one; the first token of every span is among them."""
+    """The indices of at most `room` of `count` tokens, ascending: those nearest to `spans` (first and last token of each).
+
+    If all spans fit into one window of `room` tokens, the result is one window. The first token of every span is included. Of two
+    tokens at the same distance the earlier one is preferred.
+    """
     first, last = min(a for a, _ in spans), max(b for _, b in spans)
     around = [(first, last)] if last - first < room else spans
     token = np.arange(count)
@@ -190,14 +195,14 @@ def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> n
 
 
 def _corefers(answers: np.ndarray) -> np.ndarray:
-    """int [N] in LABELS -> bool [N, 2]: whether the pronoun means A, and B."""
+    """bool [E, 2]: whether the pronoun refers to A, and to B, from predictions int [E]."""
     return answers[:, np.newaxis] == np.arange(2)
 
 
 def load(config: TaskConfig, say: Say = note) -> MentionTask:
-    """GAP from `config.data_dir`, or from tfds's catalogue without it; the test set may be absent.
+    """GAP from `config.data_dir`, or from the tfds catalogue if it is empty; the test set may be absent.
 
-    Raises UserError for files that are missing or faulty, and for a pronoun of neither gender, which GAP cannot score.
+    Raises UserError for missing or invalid files, and for a pronoun without a gender, since GAP's scores are by gender.
     """
     paths = {split: pathlib.Path(config.data_dir) / name for split, name in _FILES.items()} if config.data_dir else {}
     if paths:

@@ -1,4 +1,4 @@
-"""Every task by its name, found in the files `tasks/*_task.py` and in a file of one's own."""
+"""The tasks by name, found in the files `tasks/*_task.py` and in the user's file `config.task.module`."""
 
 from __future__ import annotations
 
@@ -23,43 +23,42 @@ _MODULES = tuple(
 )
 _TASKS: Mapping[str, Any] = {name: module for module in _MODULES for name in module.NAMES}
 NAMES = tuple(_TASKS)
-"""What `TaskConfig.name` may be without a module of one's own."""
+"""The values of `TaskConfig.name` without `TaskConfig.module`."""
 EXPERIMENTS: Mapping[str, str] = {name: file for module in _MODULES for name, file in module.EXPERIMENTS.items()}
-"""By the name of a task: its experiment in experiments/finetune/, with its argument."""
-_WANTED = "a file with tasks has NAMES, KIND and load (bert_jax/tasks/__init__.py says what they are)"
+"""The experiment in experiments/finetune/ of each task, with its argument."""
+_WANTED = "a file with tasks defines NAMES, KIND and load (see bert_jax/tasks/__init__.py)"
 _ANSWERS = ("name", "head", "metric", "splits", "features", "scores", "baseline", "degeneracy", "write_predictions")
-"""Of a `Task`."""
+"""The attributes and methods of a `Task`."""
 
 
 def load_task(config: TaskConfig, say: Say = note) -> Task:
-    """The task that `config.name` names, with its examples.
+    """The task `config.name`, with its examples.
 
-    `say` takes a sentence about what of its files could not be read as it stands. Raises UserError for a name that is none, and
-    for files that are missing or faulty.
+    `say` is called with a sentence about each problem of the data that is no error. Raises UserError for an unknown name, and for
+    missing or invalid files.
     """
     module = _module_of(config)
-    official = not config.name.startswith("own/")  # which have their files each by its own key
+    official = not config.name.startswith("own/")  # the files of an own/ task have a key each
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
         is_file = pathlib.Path(config.data_dir).exists()
-        what = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} is not there"
-        raise UserError(f"config.task.data_dir={what}; give the directory that holds the files of {config.name}")
+        problem = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} is not there"
+        raise UserError(f"config.task.data_dir={problem}; give the directory that holds the files of {config.name}")
     task = module.load(config, say)
     if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:
         raise UserError(
-            f"config.task.module={config.module}: the task that load returns lacks {', '.join(lacking)}; the class Task in "
-            "bert_jax/tasks/task.py says what each is"
+            f"config.task.module={config.module}: the task that load returns lacks {', '.join(lacking)}; see the class Task in "
+            "bert_jax/tasks/task.py"
         )
     return task
 
 
 def head_class(config: TaskConfig) -> type[TaskHead]:
-    """The kind of head of the task that `config.name` names; none of its data is read. Raises UserError for a name that is no
-    task's."""
+    """The class of the head of the task `config.name`; reads no data. Raises UserError for an unknown name."""
     return HEADS[_module_of(config).KIND]
 
 
 def _module_of(config: TaskConfig) -> Any:
-    """What has NAMES, with `config.name` among them, KIND and load."""
+    """The module that defines the task `config.name`. Raises UserError for an unknown name."""
     known = {**_TASKS, **(_own_tasks(config.module) if config.module else {})}
     if config.name not in known:
         raise UserError(f"config.task.name={config.name!r} is no task; {nearest(config.name, known)}")
@@ -67,18 +66,18 @@ def _module_of(config: TaskConfig) -> Any:
 
 
 def _own_tasks(file: str) -> Mapping[str, Any]:
-    """The tasks of a Python file by their names. Raises UserError for a file that has none."""
+    """The module in a Python file, by the names of its tasks. Raises UserError for a file without valid NAMES, KIND and load."""
     module = load_module(file, "config.task.module", _WANTED)
     names, kind, load = (getattr(module, name, None) for name in ("NAMES", "KIND", "load"))
     where = f"config.task.module={file}"
     if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise UserError(f"{where}: NAMES is {names!r}, and a tuple of names is wanted; {_WANTED}")
+        raise UserError(f"{where}: NAMES is {names!r}, not a tuple of names; {_WANTED}")
     if kind not in HEADS:
         raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(HEADS)}; {_WANTED}")
     try:
         inspect.signature(load).bind("config", "say")  # type: ignore[arg-type]
     except TypeError as error:
-        raise UserError(f"{where}: load is {load!r}, and a function load(config, say) is wanted; {_WANTED}") from error
+        raise UserError(f"{where}: load is {load!r}, not a function load(config, say); {_WANTED}") from error
     if taken := [name for name in names if name in _TASKS]:
         raise UserError(f"{where}: {taken[0]!r} is a task of this project; give yours another name")
     return dict.fromkeys(names, module)

@@ -1,12 +1,12 @@
-"""The official metrics of classification, regression and GAP: fractions in [-1, 1], never percent, but for the two losses; no
+"""The official metrics of classification, regression and GAP: fractions in [-1, 1] rather than percent, except the two losses; no
 metric is ever nan.
 
-Predictions and labels are arrays of one shape, integer [N] for classes and float [N] for values. Where they differ in shape, are
-empty, or a label is not finite, every function raises ValueError.
+Predictions and labels are arrays of the same shape: int [E] for classes, float [E] for a regression. Every function raises
+ValueError if their shapes differ, if they are empty, or if a label is not finite.
 
-The correlations are scipy's. The others are a few counts and one division each: scikit-learn gives the same numbers, which the
-tests hold them to, but would add 57 MB in four packages and a second of import to every command that evaluates, and its log loss
-clips at another probability than GAP's.
+The correlations are scipy's. The others are a few counts and one division each: scikit-learn gives the same numbers (the tests
+compare both), but would add 57 MB in four packages and a second of import to every command that evaluates, and its log loss clips
+at another probability than GAP's.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from bert_jax.errors import UserError
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
-ALIKE = "all answers are alike"
+ALIKE = "all predictions are the same"
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The fraction of the N predictions that equal their labels."""
+    """The fraction of the predictions that equal their labels."""
     predictions, labels = _paired(predictions, labels)
     return float(np.mean(predictions == labels))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> float:
-    """F1 of one class (GLUE's MRPC and QQP: of 1); 0 where nothing is positive."""
+    """F1 of the class `positive` (1 in GLUE's MRPC and QQP); 0 if neither predictions nor labels contain it."""
     predictions, labels = _paired(predictions, labels)
     return _f1(predictions == positive, labels == positive)
 
@@ -42,38 +42,38 @@ def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def micro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 over all N·C decisions of a multi-label task, bool [N, C]; 0 where nothing is positive."""
+    """F1 over all decisions of a multi-label task, bool [E, C]; 0 if nothing is positive."""
     predictions, labels = _paired(predictions, labels, dimensions=2)
     return _f1(predictions.astype(bool), labels.astype(bool))
 
 
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation of any number of classes (Gorodkin 2004; GLUE's CoLA and AX).
+    """Matthews correlation for any number of classes (Gorodkin 2004; GLUE's CoLA and AX).
 
-    0 where the predictions or the labels hold one class only, where it is undefined, as in scikit-learn.
+    0 if all predictions or all labels are the same class, where it is undefined (as in scikit-learn).
     """
     predictions, labels = _paired(predictions, labels)
     classes, flat = np.unique(np.concatenate([predictions, labels]), return_inverse=True)
     n = len(labels)
-    said, true = (np.bincount(part, minlength=len(classes)) for part in (flat[:n], flat[n:]))
-    # covariances times n squared, exact in Python's integers
-    covariance = n * int(np.sum(predictions == labels)) - int(said @ true)
-    spread = (n * n - int(said @ said)) * (n * n - int(true @ true))
-    return covariance / spread**0.5 if spread else 0.0
+    predicted, true = (np.bincount(part, minlength=len(classes)) for part in (flat[:n], flat[n:]))
+    # covariance and variances times n squared: exact in Python's integers
+    covariance = n * int(np.sum(predictions == labels)) - int(predicted @ true)
+    variances = (n * n - int(predicted @ predicted)) * (n * n - int(true @ true))
+    return covariance / variances**0.5 if variances else 0.0
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Correlation of values. 0 where it is undefined: constant predictions or labels, predictions that are nan or infinite."""
+    """Pearson correlation. 0 where it is undefined: constant predictions or labels, predictions that are nan or infinite."""
     return _correlation("pearsonr", predictions, labels)
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Correlation of ranks, equal values sharing the mean of theirs. 0 where it is undefined, as `pearson`."""
+    """Spearman rank correlation; equal values have the mean of their ranks. 0 where it is undefined, as `pearson`."""
     return _correlation("spearmanr", predictions, labels)
 
 
 def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Of values; infinite where a prediction is not finite."""
+    """The mean squared error; infinite if a prediction is not finite."""
     predictions, labels = _paired(predictions, labels)
     if not np.isfinite(predictions).all():
         return float("inf")
@@ -81,14 +81,14 @@ def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15) -> float:
-    """Mean cross-entropy in nats of float [N, C] against integer [N], as the GAP competition scored it.
+    """Mean cross-entropy in nats of probabilities float [E, C] against labels int [E], as in the GAP competition.
 
-    Rows are divided by their sums, then probabilities are clipped to [clip, 1 - clip], so that none costs more than -log(clip).
-    ValueError where probabilities are negative, not finite or all zero, or a label is no column.
+    Rows are normalised to a sum of 1, then probabilities are clipped to [clip, 1 - clip], so no example costs more than
+    -log(clip). Raises ValueError for probabilities that are negative, not finite or all zero, and for labels outside [0, C).
     """
     probabilities, labels = np.asarray(probabilities, np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or not labels.size:
-        raise ValueError(f"probabilities {probabilities.shape} and labels {labels.shape} must be [N, C] and [N], N at least 1")
+        raise ValueError(f"probabilities {probabilities.shape} and labels {labels.shape} must be [E, C] and [E], E at least 1")
     if not 0 <= labels.min() <= labels.max() < probabilities.shape[1]:
         raise ValueError(f"labels in {labels.min()} to {labels.max()} of {probabilities.shape[1]} classes")
     sums = probabilities.sum(1, keepdims=True)
@@ -98,9 +98,9 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
     return float(-np.log(np.clip(chosen, clip, 1 - clip)).mean())
 
 
-# What GLUE reports of each task, in its order (Wang et al. 2019, table 1; AX: section 4). MNLI's two evaluation sets are scored
-# one by one. The metric that a single number stands for is the one in the BERT paper's Table 1, but CoLA's: its caption calls
-# it accuracy, its numbers are Matthews correlations.
+# The metrics that GLUE reports for each task, in its order (Wang et al. 2019, table 1; AX: section 4); MNLI's two evaluation sets
+# are scored separately. They are those of the BERT paper's Table 1, whose caption wrongly calls CoLA's Matthews correlation
+# accuracy.
 GLUE: dict[str, dict[str, Metric]] = {
     "cola": {"matthews": matthews},
     "sst2": {"accuracy": accuracy},
@@ -116,22 +116,22 @@ GLUE: dict[str, dict[str, Metric]] = {
 
 
 def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Exactly the metrics that GLUE reports of a task. UserError where there is no such task."""
+    """The metrics that GLUE reports for a task. Raises UserError for an unknown task."""
     return {name: metric(predictions, labels) for name, metric in _glue_metrics(task).items()}
 
 
 def main_score(task: str) -> str:
-    """The metric of `glue_scores` that stands for the task, by which runs are chosen: of MRPC and QQP F1, of STS-B Spearman's."""
+    """The metric among `glue_scores` by which models are selected: F1 for MRPC and QQP, Spearman's correlation for STS-B."""
     names = tuple(_glue_metrics(task))
     return "spearman" if "spearman" in names else names[0]
 
 
 def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
-    """What shows that a model answers the same whatever it is asked, as fine-tuning on few examples sometimes ends (paper section
-    4.1); "" where nothing does.
+    """A description of degenerate predictions, which hardly depend on the input, as after some fine-tuning runs on few examples
+    (paper section 4.1); "" if there is no sign of it.
 
-    Integers: one class, though the labels hold several. Floats: a standard deviation below 1 % of the labels', or a value that is
-    not finite.
+    Signs, if the labels differ: all predictions are the same; or, of a regression, their standard deviation is below 1 % of that
+    of the labels, or a prediction is not finite.
     """
     predictions, labels = _paired(predictions, labels)
     if (labels == labels[0]).all():
@@ -141,17 +141,17 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
     if not np.issubdtype(predictions.dtype, np.floating):
         return ""
     if not np.isfinite(predictions).all():
-        return "some answers are not finite"
+        return "some predictions are not finite"
     nearly = bool(np.std(np.float64(predictions)) < 0.01 * np.std(np.float64(labels)))
-    return "all answers are nearly alike, with less than 1 % of the labels' deviation" if nearly else ""
+    return "all predictions are nearly the same: their standard deviation is below 1 % of that of the labels" if nearly else ""
 
 
 def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray) -> dict[str, float]:
-    """GAP as its gap_scorer.py counts it: every name of every example is one decision.
+    """GAP's metrics, as gap_scorer.py counts them: every name of every example is one decision.
 
-    predictions, labels: bool [N, 2], whether the pronoun refers to name A, and to name B; feminine: bool [N], of the pronouns.
-    precision, recall and f1 are overall; masculine_f1 and feminine_f1 are 0 where a gender has no example. `bias` is feminine_f1
-    / masculine_f1, absent where one of them is 0, as the official scorer then prints none.
+    predictions, labels: bool [E, 2], whether the pronoun refers to name A, and to name B; feminine: bool [E], its gender.
+    precision, recall and f1 are overall; masculine_f1 and feminine_f1 are 0 if a gender has no example. `bias` is feminine_f1 /
+    masculine_f1, absent if one of them is 0, as the official scorer then prints none.
     """
     predictions, labels = (part.astype(bool) for part in _paired(predictions, labels, dimensions=2))
     feminine = np.asarray(feminine, bool)
@@ -179,17 +179,17 @@ def _glue_metrics(task: str) -> dict[str, Metric]:
 def _paired(predictions: np.ndarray, labels: np.ndarray, dimensions: int = 1) -> tuple[np.ndarray, np.ndarray]:
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != dimensions or not labels.size:
-        shape = "[N]" if dimensions == 1 else "[N, C]"
+        shape = "[E]" if dimensions == 1 else "[E, C]"
         raise ValueError(f"predictions {predictions.shape} and labels {labels.shape} must both be {shape}, and not empty")
     if not np.isfinite(labels).all():
         raise ValueError("a label is not finite")
     return predictions, labels
 
 
-def _f1(said: np.ndarray, true: np.ndarray) -> float:
-    """Of bool arrays of one shape; twice the hits over all that is positive, the harmonic mean of precision and recall."""
-    positives = int(said.sum()) + int(true.sum())
-    return 2 * int((said & true).sum()) / positives if positives else 0.0
+def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """F1, the harmonic mean of precision and recall, of two bool arrays of the same shape; 0 if nothing is positive."""
+    positives = int(predictions.sum()) + int(labels.sum())
+    return 2 * int((predictions & labels).sum()) / positives if positives else 0.0
 
 
 def _correlation(name: str, predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -199,6 +199,6 @@ def _correlation(name: str, predictions: np.ndarray, labels: np.ndarray) -> floa
         return 0.0
     from scipy import stats  # here, because it takes a second to import and only regression tasks need it
 
-    with warnings.catch_warnings():  # of values that are nearly constant, which `degeneracy` reports
+    with warnings.catch_warnings():  # `degeneracy` reports nearly constant predictions
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         return float(getattr(stats, name)(x, y).statistic)

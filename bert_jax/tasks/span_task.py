@@ -1,12 +1,12 @@
-"""Questions whose answer is a span of a context: SQuAD 1.1 and 2.0 (paper sections 4.2 and 4.3), and questions of one's own.
+"""Extractive question answering: SQuAD 1.1 and 2.0 (paper sections 4.2 and 4.3), and the user's own questions.
 
-A context that is too long is read in windows, each a feature. A window is to find the first answer that is some tokens of the
-context; one that does not hold all of it is to point at [CLS], as is every window of a question without an answer
-(run_squad.py). What is said of a question is `best_spans` over its windows.
+A long context is split into windows; each window is a feature. The target of a window is the first answer that consists of whole
+tokens of the context; it is [CLS] for a window that does not contain all of this answer, and for a question without an answer
+(run_squad.py). The prediction for a question is `best_spans` over its windows.
 
-In 2.0 "no answer" is said where its margin exceeds a threshold. That is tuned for F1 on the dev set in the call that scores it:
-from the logits given, and from them alone. Every other split takes the threshold found last, so the dev set is to be scored by
-the same model before; until then it is 0, the original's default.
+In SQuAD 2.0 the prediction is "no answer" if its margin exceeds a threshold. `scores` and `write_predictions` of the dev set tune
+the threshold for F1 on the logits that they get. All other splits use the threshold tuned last, so the dev set has to be scored
+by the same model first; before that the threshold is 0, the original's default.
 """
 
 from __future__ import annotations
@@ -41,40 +41,40 @@ from bert_jax.tasks.windows import Window, windows
 _VERSIONS = {"squad/v1.1": "v1.1.json", "squad/v2.0": "v2.0.json"}
 NAMES = (*_VERSIONS, "own/span")
 KIND = SpanHead.kind
-"""Of its head."""
+"""The kind of the head."""
 EXPERIMENTS = {name: name.replace("squad/", "squad.py:") for name in _VERSIONS}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Reading:
-    """How a question was laid out: its windows, a feature each, and the characters of every token of its context."""
+class _EncodedQuestion:
+    """The windows of a question, each a feature, and the characters [start, end) of every token of its context."""
 
     windows: list[Window]
-    offsets: np.ndarray  # int64 [C, 2]
+    offsets: np.ndarray  # int64 [tokens, 2]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Verdicts:
-    """What is said of a split, by question; "" is said instead of a text where its margin exceeds the threshold."""
+class _Predictions:
+    """The predictions for a split, by question id; the prediction is "no answer" if the margin exceeds the threshold."""
 
     answers: dict[str, Answer]
-    texts: dict[str, str]  # of the best span
-    margins: dict[str, float]
+    texts: dict[str, str]  # the best spans
+    margins: dict[str, float]  # of "no answer"
     threshold: float
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanTask:
-    """A task of questions. It remembers how `features` laid out a split, which the methods that take logits need, and the
-    threshold of "no answer" tuned last; nothing else."""
+    """A question answering task. Call `features` before the methods that take logits: it stores the windows of a split. The
+    threshold of "no answer" that was tuned last is stored too."""
 
     name: str
     config: TaskConfig
     splits: Mapping[str, Sequence[QuestionExample]]
     may_be_unanswerable: bool
-    """Whether "no answer" is an answer, and scores are those of SQuAD 2.0."""
+    """Whether questions may have no answer, so that the metrics are those of SQuAD 2.0."""
     say: Say = note
-    _readings: dict[str, list[_Reading]] = dataclasses.field(default_factory=dict, repr=False)
+    _encoded: dict[str, list[_EncodedQuestion]] = dataclasses.field(default_factory=dict, repr=False)
     _tuned: dict[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
@@ -88,11 +88,12 @@ class SpanTask:
         return "f1"
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """The windows of every question, in order. A question without a target is one whose answers are not known, or stand
-        nowhere in the tokens of its context; these are said, once, as are answers that begin or end inside a token."""
-        contexts: dict[str, tuple[list[int], np.ndarray]] = {}  # most are asked about several times
+        """The windows of every question, in order. Features have no target if the answers of the question are unknown or are not
+        contained in the tokens of its context. The first call for a split reports how many questions that are, and how many
+        answers begin or end inside a token."""
+        contexts: dict[str, tuple[list[int], np.ndarray]] = {}  # most contexts have several questions
         features: list[Feature] = []
-        readings: list[_Reading] = []
+        questions: list[_EncodedQuestion] = []
         inexact: list[str] = []
         lost: list[str] = []
         for i, example in enumerate(self.splits[split]):
@@ -101,42 +102,45 @@ class SpanTask:
                 contexts[example.context] = found, np.array(places, np.int64).reshape(-1, 2)
             ids, offsets = contexts[example.context]
             own = self._windows(tokenizer, example.question, ids)
-            readings.append(_Reading(own, offsets))
+            questions.append(_EncodedQuestion(own, offsets))
             tokens, is_exact = first_answer(example, offsets)
             if example.answers and not is_exact:
                 (inexact if tokens else lost).append(example.id)
             known = tokens is not None or example.is_impossible
             features += [Feature(i, (w.input_ids,), (w.token_type_ids,), _target(w, tokens) if known else None) for w in own]
-        if split not in self._readings:
+        if split not in self._encoded:
             where = f"{self.name}, {split}"
             if inexact:
                 self.say(
-                    f"{where}: {counted(len(inexact), 'answer')} beginning or ending inside a token, learnt with it, "
-                    f"first {inexact[0]}"
+                    f"{where}: {counted(len(inexact), 'answer')} beginning or ending inside a token, "
+                    f"extended to whole tokens for training, first {inexact[0]}"
                 )
             if lost:
                 self.say(
-                    f"{where}: {counted(len(lost), 'question')} without an answer in the context, not learnt, first {lost[0]}"
+                    f"{where}: {counted(len(lost), 'question')} without an answer in the context, "
+                    f"not used in training, first {lost[0]}"
                 )
-        self._readings[split] = readings
+        self._encoded[split] = questions
         return features
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """In percent. SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, also of the questions with an answer
-        (HasAns_) and without (NoAns_); best_f1 and best_exact with their thresholds are what the official script finds, whose
-        sweep may stop among equal margins, or at 0, where no threshold gives its score. Questions whose answers are not known
-        do not count."""
-        verdicts = self._verdicts(split, logits)
+        """The official metrics in percent, over the questions with known answers.
+
+        SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, also for the questions with an answer (HasAns_) and
+        without one (NoAns_). best_f1 and best_exact and their thresholds are those of the official script, which may report a
+        score between equal margins, or a threshold of 0, that no threshold attains.
+        """
+        predicted = self._predictions(split, logits)
         gold = _gold(self.splits[split])
         if not gold:
             return {}
         if not self.may_be_unanswerable:
-            return _main_first(squad1_scores(gold, verdicts.texts))
-        scores = squad2_scores(gold, verdicts.texts, verdicts.margins, verdicts.threshold)
-        return _main_first(scores) | {"threshold": verdicts.threshold}
+            return _main_first(squad1_scores(gold, predicted.texts))
+        scores = squad2_scores(gold, predicted.texts, predicted.margins, predicted.threshold)
+        return _main_first(scores) | {"threshold": predicted.threshold}
 
     def baseline(self, split: str) -> Baseline:
-        """Of one text for every question, whether its context holds it or not; "" is no answer."""
+        """The scores of the same text as the answer to every question; "" is "no answer"."""
         gold = _gold(self.splits[split])
         if not gold:
             return Baseline()
@@ -149,30 +153,30 @@ class SpanTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, ["", *_usual_texts(gold)[:3]]))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Whether the best start is [CLS] in every window, which is never an answer, or all windows say the same two columns, or,
-        in 2.0, every question is said to have no answer though some have one."""
+        """A description of degenerate predictions: the best start is [CLS] in every window, or the best start and end are at the
+        same positions in every window, or (2.0) "no answer" is predicted for every question though some have one."""
         best = np.array([values.argmax(0) for values in logits])
         if all_equal(best[:, 0]) and bool(best[0, 0] == 0):
-            return "every answer begins at [CLS], which is never one"
+            return "every predicted span begins at [CLS], which is no answer"
         if all_equal(best):
-            return "every answer is at the same place"
+            return "every predicted span is at the same position"
         if not self.may_be_unanswerable or not any(_gold(self.splits[split]).values()):
             return ""
-        verdicts = self._verdicts(split, logits)
-        none = all(margin > verdicts.threshold for margin in verdicts.margins.values())
-        return "every question is said to have no answer" if none else ""
+        predicted = self._predictions(split, logits)
+        none = all(margin > predicted.threshold for margin in predicted.margins.values())
+        return 'the prediction is "no answer" for every question' if none else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """SPLIT_predictions.json, {id: text}, "" for no answer; SPLIT_nbest_predictions.json, {id: entries}, each with the four
-        fields of the original's and its characters [start, end) of the context; and of 2.0 SPLIT_null_odds.json, {id: margin of
-        "no answer"}. The official scripts read the first and the last."""
-        verdicts = self._verdicts(split, logits)
-        given = {q: "" if verdicts.margins[q] > verdicts.threshold else text for q, text in verdicts.texts.items()}
+        """Writes SPLIT_predictions.json, {id: text}, "" for "no answer"; SPLIT_nbest_predictions.json, {id: entries}, each entry
+        with the four fields of the original and the characters [start, end) of the context; and for 2.0 SPLIT_null_odds.json,
+        {id: margin of "no answer"}. The official scripts read the first and the last file."""
+        predicted = self._predictions(split, logits)
+        given = {q: "" if predicted.margins[q] > predicted.threshold else text for q, text in predicted.texts.items()}
         entry = ("text", "probability", "start_logit", "end_logit", "start", "end")
-        best = {q: [{name: getattr(s, name) for name in entry} for s in answer.spans] for q, answer in verdicts.answers.items()}
+        best = {q: [{name: getattr(s, name) for name in entry} for s in answer.spans] for q, answer in predicted.answers.items()}
         files = {"predictions.json": given, "nbest_predictions.json": best}
-        if self.may_be_unanswerable:  # JSON knows no infinity, the margin where there is no span at all
-            files["null_odds.json"] = {q: min(margin, sys.float_info.max) for q, margin in verdicts.margins.items()}
+        if self.may_be_unanswerable:  # JSON has no infinity, which is the margin without any span
+            files["null_odds.json"] = {q: min(margin, sys.float_info.max) for q, margin in predicted.margins.items()}
         return [
             predictions_file(directory, f"{split}_{name}", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
             for name, content in files.items()
@@ -190,26 +194,26 @@ class SpanTask:
         )
 
     def _answers(self, split: str, logits: Sequence[np.ndarray]) -> Iterator[Answer]:
-        """What is said of each question, before any threshold."""
-        if split not in self._readings:
-            raise ValueError(f"call features({split!r}, tokenizer) first: it says where the windows are")
-        readings = self._readings[split]
-        if len(logits) != sum(len(reading.windows) for reading in readings):
+        """The best spans of each question, before the threshold."""
+        if split not in self._encoded:
+            raise ValueError(f"call features({split!r}, tokenizer) first: it makes the windows")
+        questions = self._encoded[split]
+        if len(logits) != sum(len(question.windows) for question in questions):
             raise ValueError(f"logits of {len(logits)} features are not those of {split}")
         c = self.config
         search = SpanSearch(c.n_best, c.n_best, c.max_answer, may_be_unanswerable=self.may_be_unanswerable)
         rest = iter(logits)
-        for example, reading in zip(self.splits[split], readings, strict=True):
-            own = [next(rest) for _ in reading.windows]
+        for example, question in zip(self.splits[split], questions, strict=True):
+            own = [next(rest) for _ in question.windows]
             yield best_spans(
                 [values[:, 0] for values in own],
                 [values[:, 1] for values in own],
-                reading.windows,
-                Context(example.context, reading.offsets),
+                question.windows,
+                Context(example.context, question.offsets),
                 search,
             )
 
-    def _verdicts(self, split: str, logits: Sequence[np.ndarray]) -> _Verdicts:
+    def _predictions(self, split: str, logits: Sequence[np.ndarray]) -> _Predictions:
         names = (example.id for example in self.splits[split])
         answers = dict(zip(names, self._answers(split, logits), strict=True))
         texts = {q: next((span.text for span in answer.spans if span.text), "") for q, answer in answers.items()}
@@ -219,11 +223,11 @@ class SpanTask:
             f1 = question_scores(gold, texts, exact=False)
             _, threshold = find_threshold(f1, gold, texts, margins, attainable=True)
             self._tuned["threshold"] = threshold
-        return _Verdicts(answers, texts, margins, threshold)
+        return _Predictions(answers, texts, margins, threshold)
 
 
 def first_answer(example: QuestionExample, offsets: np.ndarray) -> tuple[tuple[int, int] | None, bool]:
-    """`answer_tokens` of the answer to learn: the first that is exactly some tokens, else the first that has any."""
+    """`answer_tokens` of the target answer: the first one that consists of whole tokens, otherwise the first with any token."""
     around = None
     for text, start in example.answers:
         if start is not None:
@@ -235,12 +239,12 @@ def first_answer(example: QuestionExample, offsets: np.ndarray) -> tuple[tuple[i
 
 
 def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> tuple[tuple[int, int] | None, bool]:
-    """The first and the last token of the answer `text` at `start`, and whether these are the answer, no character more.
+    """The first and the last token of the answer `text` at character `start`, and whether the answer consists of whole tokens.
 
-    offsets: int64 [C, 2], the characters [start, end) of `context` of each token. Where the answer begins or ends inside a token
-    ("ten" in "contenders": some files say the first place where the text stands), it is looked for elsewhere, nearest first; if
-    nowhere it has tokens of its own, they are those that hold it at `start`. None where no token does: the answer is of
-    characters that the tokenizer drops.
+    offsets: int64 [tokens, 2], the characters [start, end) in `context` of each token. If the answer begins or ends inside a
+    token ("ten" in "contenders": the offset in some files is the first match of the text), the other matches of the text are
+    tried, the nearest first; if none consists of whole tokens, the tokens that cover the answer at `start` are returned. None if
+    no token covers it, since the tokenizer drops all of its characters.
     """
 
     def held(place: int) -> tuple[tuple[int, int] | None, bool]:
@@ -263,9 +267,9 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
 def load(config: TaskConfig, say: Say = note) -> SpanTask:
     """The task `config.name`, one of NAMES, from its files.
 
-    SQuAD's are train-v1.1.json and dev-v1.1.json, or v2.0, in `config.data_dir`; without it, examples are those of tfds's
-    catalogue. Questions of one's own are scored as SQuAD 2.0 where any of them is impossible. Raises UserError for files that are
-    missing or faulty, and for impossible questions in SQuAD 1.1.
+    SQuAD's files are train-v1.1.json and dev-v1.1.json, or v2.0, in `config.data_dir`; if it is empty, the examples are those of
+    the tfds catalogue. The user's own questions are scored as SQuAD 2.0 if any of them is impossible. Raises UserError for
+    missing or invalid files, and for impossible questions in SQuAD 1.1.
     """
     if config.name not in NAMES:
         raise UserError(f"config.task.name={config.name!r} is no task of questions; {nearest(config.name, NAMES)}")
@@ -276,8 +280,8 @@ def load(config: TaskConfig, say: Say = note) -> SpanTask:
     for split, examples in splits.items():
         if unknown := sum(not example.answers and not example.is_impossible for example in examples):
             say(
-                f"{config.name}, {split}: {counted(unknown, 'question')} without an answer in the file, neither "
-                f"learnt nor counted"
+                f"{config.name}, {split}: {counted(unknown, 'question')} without an answer in the file, "
+                "used neither in training nor in scores"
             )
     return SpanTask(config.name, config, usable_splits(config, splits), bool(impossible) or config.name == "squad/v2.0", say)
 
@@ -302,20 +306,21 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
 
 
 def _target(window: Window, tokens: tuple[int, int] | None) -> np.ndarray:
-    """int32 [2], the columns of the context's `tokens`; [CLS] twice where there are none, or the window has not all of them."""
+    """The positions in the window of the first and the last of the context's `tokens`, int32 [2]; (0, 0), the [CLS], if `tokens`
+    is None or the window does not contain all of them."""
     if tokens is None or tokens[0] < window.context_start or tokens[1] >= window.context_start + window.context_length:
         return np.zeros(2, np.int32)
     return np.array(tokens, np.int32) + np.int32(window.offset - window.context_start)
 
 
 def _gold(examples: Sequence[QuestionExample]) -> dict[str, list[str]]:
-    """The answers of the questions of which they are known."""
+    """The answers by question id, of the questions with known answers."""
     return {e.id: [text for text, _ in e.answers] for e in examples if e.answers or e.is_impossible}
 
 
 def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
-    """The answers by the number of questions they answer, most first; "" is that of a question without one. Those that differ in
-    case, punctuation and articles alone are one, the first of them."""
+    """The distinct answers, the most frequent first; "" stands for "no answer". Answers that differ only in case, punctuation and
+    articles count as the same answer, and the first of them is returned."""
     texts: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for answers in gold.values():
@@ -327,5 +332,5 @@ def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _main_first(scores: Mapping[str, float]) -> dict[str, float]:
-    """Without the numbers of questions."""
+    """`scores` with "f1" first, and without the numbers of questions."""
     return {"f1": scores["f1"]} | {name: score for name, score in scores.items() if not name.endswith("total")}

@@ -1,9 +1,8 @@
-"""From the logits of a span head to answers: the best spans of all windows of one question, and "no answer".
+"""From the logits of a span head to answers: the best spans over all windows of a question, and "no answer".
 
-The rules are the original's (run_squad.py, `write_predictions`) but for the text of an answer: the original takes the
-white-space separated words of a span and projects the tokens back onto them (`get_final_text`), a heuristic that falls back to
-the whole words where it fails. Here every token knows the characters of the context it stands for, so an answer is
-`context[start:end]`, exactly, [UNK] included.
+The rules are the original's (run_squad.py, `write_predictions`), except for the text of an answer: the original aligns the tokens
+of a span with its white-space separated words (`get_final_text`), a heuristic that returns the whole words if it fails. Here the
+offsets of each token in the context are known, so an answer is exactly `context[start:end]`, also for [UNK].
 """
 
 from __future__ import annotations
@@ -24,52 +23,52 @@ class Span:
     text: str
     start: int
     end: int
-    start_logit: float  # of "no answer", those of [CLS] in the window where their sum is smallest
+    start_logit: float  # of "no answer": the logits of [CLS] in the window where their sum is lowest
     end_logit: float
-    probability: float  # softmax of the scores in the n-best list
+    probability: float  # the softmax over the scores of the n-best list
 
     @property
     def score(self) -> float:
-        """By which spans are ranked."""
+        """The sum of both logits, by which spans are ranked."""
         return self.start_logit + self.end_logit
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the span head says of one question."""
+    """The predicted answers to a question."""
 
-    best: Span  # the answer given, "no answer" where that is the verdict
+    best: Span  # the prediction, possibly "no answer"
     spans: tuple[Span, ...]  # the n-best list, best score first; never empty
     no_answer_margin: float
-    """The score of "no answer" less that of the best span: above the threshold, "no answer" is the verdict. Inf without a
-    span."""
+    """The score of "no answer" minus that of the best span; infinite without a span. Above the threshold, "no answer" is the
+    prediction."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """The text that answers are spans of, as the model reads it."""
+    """A context and its tokens."""
 
     text: str
     offsets: Sequence[tuple[int, int]] | np.ndarray
-    """[start, end) in the text of each of its C tokens, from `Tokenizer.encode_with_offsets`."""
+    """[tokens, 2]: the characters [start, end) in `text` of each token, from `Tokenizer.encode_with_offsets`."""
     continuation: np.ndarray | None = None
-    """bool [C], whether a token continues the word before it (`Tokenizer.is_continuation`); with it answers grow to whole
-    words."""
+    """bool [tokens]: whether a token continues the word of the token before it (`Tokenizer.is_continuation`). If given, answers
+    are extended to whole words."""
 
 
 @dataclass(frozen=True)
 class SpanSearch:
-    """Which spans are answers. Raises ValueError for counts below 1."""
+    """The settings of the search for spans. Raises ValueError for counts below 1."""
 
     n_best: int = 20
-    """The length of the list of answers."""
+    """The maximum length of the n-best list."""
     candidates: int = 20
-    """A span pairs one of so many best starts of a window with one of so many best ends."""
+    """The number of best starts, and of best ends, of a window that are combined to spans."""
     max_answer_tokens: int = 30
     may_be_unanswerable: bool = False
-    """Whether "no answer" joins the spans (SQuAD 2.0)."""
+    """Whether "no answer" is added to the n-best list (SQuAD 2.0)."""
     no_answer_threshold: float = 0.0
-    """"No answer" is the verdict where `Answer.no_answer_margin` exceeds it."""
+    """"No answer" is the prediction if `Answer.no_answer_margin` exceeds this threshold."""
 
     def __post_init__(self) -> None:
         for name in ("n_best", "candidates", "max_answer_tokens"):
@@ -84,16 +83,17 @@ def best_spans(
     context: Context,
     search: SpanSearch = SpanSearch(),
 ) -> Answer:
-    """The best answers to one question, and which of them to give.
+    """The best answers to a question, and the prediction among them.
 
-    start_logits, end_logits: float [>= n] for each of `windows`; columns past the window's n tokens are padding.
+    start_logits, end_logits: float [>= n] for each of `windows`, of n tokens; further positions are padding.
 
-    Starts are sought among the context tokens that have most context in the window and ends among all its context tokens, so that
-    no answer is lost to a high logit elsewhere; the original seeks both (20 of each) in the whole row and drops those outside the
-    context afterwards. Spans of equal text count once, with their best score. White space around an answer is left out.
+    Starts are searched among the context tokens for which the window has the most context, and ends among all context tokens of
+    the window, so a high logit elsewhere excludes no answer; the original searches both (20 of each) in the whole row, and then
+    drops those outside the context. Spans with the same text count once, with their best score. White space around an answer is
+    removed.
 
-    In the original "no answer" takes the place of the last span when it is better; here the list grows by it. It is also the
-    answer, with probability 1, where there is no span at all; the original writes "empty" then, or crashes.
+    "No answer" makes the list one longer; in the original it replaces the last span if it is better. It is also the prediction,
+    with probability 1, if there is no span; the original then writes "empty", or crashes.
     """
     if not windows:
         raise ValueError("an answer needs at least one window")
@@ -114,19 +114,19 @@ def best_spans(
                 break
     entries = [(text, *place) for text, place in found.items()]
     margin = null_score - (entries[0][3] + entries[0][4]) if entries else math.inf
-    verdict = 0
+    chosen = 0
     if search.may_be_unanswerable or not entries:
         better = sum(start + end >= null_score for *_, start, end in entries)
         entries.insert(better, no_answer)
-        verdict = better if margin > search.no_answer_threshold else int(better == 0)
+        chosen = better if margin > search.no_answer_threshold else int(better == 0)
     scores = np.array([start + end for *_, start, end in entries])
     weights = np.exp(scores - scores.max())
     spans = tuple(Span(*entry, float(p)) for entry, p in zip(entries, weights / weights.sum(), strict=True))
-    return Answer(spans[verdict], spans, margin)
+    return Answer(spans[chosen], spans, margin)
 
 
 def _padded(logits: Sequence[np.ndarray], windows: Sequence[Window]) -> np.ndarray:
-    """float64 [W, n of the longest window], -inf at padding."""
+    """The logits of all windows as one float64 array [windows, length of the longest window], -inf at padding."""
     out = np.full((len(windows), max(len(window.input_ids) for window in windows)), -np.inf)
     for row, (values, window) in enumerate(zip(logits, windows, strict=True)):
         out[row, : len(window.input_ids)] = values[: len(window.input_ids)]
@@ -136,14 +136,14 @@ def _padded(logits: Sequence[np.ndarray], windows: Sequence[Window]) -> np.ndarr
 def _candidates(
     starts: np.ndarray, ends: np.ndarray, windows: Sequence[Window], most: int, max_answer_tokens: int
 ) -> Iterator[tuple[int, int, float, float]]:
-    """(first, last token of the context, the logits of both) of every legal span, best sum first; ties by window, then by start,
-    as found."""
+    """(first and last token in the context, the logits of both) of every valid span, the highest sum first; equal sums in the
+    order of windows, then of starts."""
     legal_start, legal_end = np.zeros(starts.shape, bool), np.zeros(starts.shape, bool)
     for may_start, may_end, window in zip(legal_start, legal_end, windows, strict=True):
         may_start[: len(window.input_ids)] = window.max_context
         may_end[window.offset : window.offset + window.context_length] = True
     starts, ends = np.where(legal_start, starts, -np.inf), np.where(legal_end, ends, -np.inf)
-    # columns [W, most] of the best logits
+    # positions [windows, most] of the highest logits
     start, end = (np.argsort(-logits, axis=1, kind="stable")[:, :most] for logits in (starts, ends))
     length = end[:, np.newaxis, :] - start[:, :, np.newaxis] + 1
     legal = np.take_along_axis(legal_start, start, axis=1)[:, :, np.newaxis]
@@ -158,9 +158,10 @@ def _candidates(
 
 
 def _characters(context: Context) -> np.ndarray:
-    """int64 [C, 2], where an answer begins that begins with the token, and where one ends that ends with it.
+    """int64 [tokens, 2]: for each token the first character of an answer that begins with it, and the end of one that ends with
+    it.
 
-    A token of no characters (SentencePiece has some) begins where the next one does and ends where the one before it does.
+    A token without characters (SentencePiece has some) has the start of the next token and the end of the token before it.
     """
     characters = np.array(context.offsets, np.int64).reshape(-1, 2)
     empty = characters[:, 0] >= characters[:, 1]

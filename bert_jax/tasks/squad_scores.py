@@ -1,9 +1,10 @@
-"""SQuAD's scores in percent, equal to its official scripts to the last digit: evaluate-v1.1.py and evaluate-v2.0.py.
+"""SQuAD's metrics in percent, equal to those of its official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit.
 
-Gold answers are `{question id: texts}`, none where a question has no answer (2.0), in the order of the data set: a float sum
-depends on it. Predictions are `{question id: text}`, "" for no answer; those of other questions are ignored.
+Gold answers are `{question id: texts}`, without texts for a question without an answer (2.0), in the order of the data set, on
+which the last digit of a float sum depends. Predictions are `{question id: text}`, "" for "no answer"; those for other questions
+are ignored.
 
-The libraries that have these scores fetch the official scripts at run time (evaluate) or know only 1.1 and need PyTorch
+The libraries with these metrics download the official scripts at run time (evaluate), or have only 1.1 and need PyTorch
 (torchmetrics).
 """
 
@@ -26,29 +27,29 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """Lower case, without ASCII punctuation and the articles a, an, the, words one space apart."""
+    """`text` in lower case, without ASCII punctuation and the articles a, an, the, with single spaces between words."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, gold: str) -> bool:
-    """Whether two answers are the same but for case, punctuation, articles and white space."""
+    """Whether two answers are equal after `normalise`."""
     return normalise(prediction) == normalise(gold)
 
 
 def word_f1(prediction: str, gold: str) -> float:
-    """F1 of two bags of normalised words; 0 where one is empty (1.1's rule; 2.0 gives 1 where both are)."""
-    said, true = normalise(prediction).split(), normalise(gold).split()
-    shared = sum((Counter(said) & Counter(true)).values())
+    """F1 of two bags of normalised words; 0 if one is empty (the rule of 1.1; 2.0 gives 1 if both are empty)."""
+    predicted, true = normalise(prediction).split(), normalise(gold).split()
+    shared = sum((Counter(predicted) & Counter(true)).values())
     if not shared:
         return 0.0
-    precision, recall = shared / len(said), shared / len(true)
+    precision, recall = shared / len(predicted), shared / len(true)
     return 2 * precision * recall / (precision + recall)
 
 
 def squad1_scores(gold: Gold, predictions: Mapping[str, str]) -> dict[str, float]:
-    """SQuAD 1.1: {"exact_match", "f1"}, means over all questions of the best over their gold answers.
+    """The metrics of SQuAD 1.1, "exact_match" and "f1": the maximum over the gold answers of a question, averaged over questions.
 
-    A question without a prediction scores 0. ValueError where there is no question, or one without a gold answer.
+    A question without a prediction scores 0. Raises ValueError if there is no question, or one without a gold answer.
     """
     _require_questions(gold)
     unanswerable = [question for question, answers in gold.items() if not answers]
@@ -68,19 +69,19 @@ def squad2_scores(
     no_answer: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """SQuAD 2.0: "exact", "f1" and "total", also with the prefixes "HasAns_" and "NoAns_" for the questions with and without an
-    answer, where there are any.
+    """The metrics of SQuAD 2.0: "exact", "f1" and "total", also with the prefixes "HasAns_" and "NoAns_" for the questions with
+    and without an answer, if there are any.
 
-    no_answer: for every question, how probable it is that it has no answer, or any number that grows with it such as
-    `Answer.no_answer_margin`; predictions are then best the texts of the best span, never "". Above `threshold`, "" counts as the
-    prediction; and "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh" say what `find_threshold` finds.
-    UserError where a question has no prediction, or none in `no_answer`.
+    no_answer: for every question the probability that it has no answer, or a monotonic function of it such as
+    `Answer.no_answer_margin`. Predictions should then be the texts of the best span, never "": if `no_answer` exceeds
+    `threshold`, "" replaces the prediction. "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh" are then the
+    results of `find_threshold`. Raises UserError for a question without a prediction or without `no_answer`.
     """
     _require_questions(gold)
-    for what, values in (("prediction", predictions), ("no-answer probability", no_answer)):
+    for name, values in (("prediction", predictions), ("no-answer probability", no_answer)):
         if values is not None and (missing := [question for question in gold if question not in values]):
             raise UserError(
-                f"no {what} for {len(missing)} of {counted(len(gold), 'question')}, first {missing[0]!r}; give one for each"
+                f"no {name} for {len(missing)} of {counted(len(gold), 'question')}, first {missing[0]!r}; give one for each"
             )
     raw = {"exact": question_scores(gold, predictions, exact=True), "f1": question_scores(gold, predictions, exact=False)}
     final = raw
@@ -100,20 +101,20 @@ def squad2_scores(
 
 
 def question_scores(gold: Gold, predictions: Mapping[str, str], *, exact: bool) -> dict[str, float]:
-    """{question id: exact match or F1, in [0, 1]} of 2.0 before any threshold: what `find_threshold` takes.
+    """{question id: exact match or F1, in [0, 1]} of 2.0 before any threshold, for `find_threshold`.
 
-    Gold answers of which normalising leaves nothing are left out; where none is left, the answer is "".
+    Gold answers that are empty after `normalise` are ignored; if none remains, the gold answer is "".
     """
     scores = {}
     for question, answers in gold.items():
-        said = predictions[question]
+        prediction = predictions[question]
         texts = [answer for answer in answers if normalise(answer)] or [""]
         if exact:
-            scores[question] = float(max(exact_match(said, text) for text in texts))
+            scores[question] = float(max(exact_match(prediction, text) for text in texts))
         elif texts == [""]:
-            scores[question] = float(not normalise(said))
+            scores[question] = float(not normalise(prediction))
         else:
-            scores[question] = max(word_f1(said, text) for text in texts)
+            scores[question] = max(word_f1(prediction, text) for text in texts)
     return scores
 
 
@@ -125,17 +126,17 @@ def find_threshold(
     *,
     attainable: bool = False,
 ) -> tuple[float, float]:
-    """(best mean score in percent, threshold of `no_answer` above which "" is the prediction), the smallest of equals.
+    """The best mean score in percent, and the smallest threshold of `no_answer` (above it "" is the prediction) that gives it.
 
-    scores: those of `question_scores`. The official sweep starts from "" for every question and lets one prediction after the
-    other in, least `no_answer` first. It has faults, which `attainable` mends: among equal values of `no_answer` it may stop half
-    way, at a score that no threshold gives; where "" for every question is best it says 0, which means that only if all values
-    are above 0; and a prediction such as "the" costs it a point, though it is as good as "". A threshold to predict with is
-    better `attainable`, above all one of margins; `squad2_scores` then gives just this score.
+    scores: the `question_scores`. The official search starts with "" for every question and then takes the predictions one by
+    one, those with the lowest `no_answer` first. It has three errors, which `attainable` corrects. Between equal values of
+    `no_answer` it may report a score that no threshold gives. If "" for every question is best, it reports the threshold 0, which
+    is right only if all values are above 0. And a prediction such as "the" loses a point, although it normalises to "". Use
+    `attainable` for a threshold to predict with; `squad2_scores` at this threshold gives the reported score.
     """
     order = [question for question in sorted(no_answer, key=no_answer.__getitem__) if question in scores]
     current: float = sum(not answers for answers in gold.values())
-    # what "" for every question says: every value is above it
+    # the threshold that gives "" for every question: all values are above it
     below = float(np.nextafter(no_answer[order[0]], -np.inf)) if attainable and order else 0.0
     best, threshold = current, below
     for i, question in enumerate(order):

@@ -1,4 +1,4 @@
-"""A labelled task: its examples, how a model reads them, what its answers are worth, and the files that report them."""
+"""`Task`, the interface of all labelled tasks: examples, features, scores and prediction files; and the settings of a task."""
 
 from __future__ import annotations
 
@@ -28,77 +28,82 @@ CONTEXTS = ("sentence", "document")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """Which task, where its files are, and how its texts become rows."""
+    """The settings of `config.task`: the task, its files, and the lengths of its features."""
 
     name: Name = "glue/mrpc"
-    """One of the NAMES of the files `tasks/*_task.py`, such as "glue/mrpc", "squad/v2.0" and "conll2003", or, of data of one's
-    own, "own/sequence", "own/token", "own/span" and "own/choice"."""
+    """One of the NAMES in the files `tasks/*_task.py`, such as "glue/mrpc", "squad/v2.0" and "conll2003"; for the user's own data
+    "own/sequence", "own/token", "own/span" or "own/choice"."""
     module: str = ""
-    """A Python file with tasks of one's own, which `name` may then be, too (`tasks/__init__.py` says what it holds)."""
+    """The user's Python file with tasks, whose names are then valid for `name` (see `tasks/__init__.py`)."""
     data_dir: str = ""
-    """The directory of the official files; empty: from the catalogue of tfds, which needs the network."""
+    """The directory of the official files; empty: the tfds catalogue, which needs the network."""
     length: Annotated[int, Interval(ge=8, le=LONGEST)] = 128
-    """Tokens of a sequence with [CLS] and [SEP]; a longer one is cut, a longer context read in windows."""
+    """The maximum length of a sequence in tokens, with [CLS] and [SEP]. A longer sequence is truncated; a longer context of a
+    question is split into windows."""
     train_rows: CountOrZero = 0
-    """The first so many training examples; 0 takes all."""
+    """The number of training examples that are used, from the beginning; 0: all."""
     dev_rows: CountOrZero = 0
-    """The first so many examples of each dev split, for an evaluation that takes less time; 0 takes all."""
+    """The number of examples of each dev split that are used, from the beginning, for faster evaluations; 0: all."""
     context: Annotated[str, OneOf(CONTEXTS)] = "sentence"
-    """Token tasks: "sentence" reads a sentence alone, "document" with what stands around it (paper section 5.3)."""
+    """Token tasks: the features show the "sentence" alone, or the surrounding text of the "document" too (paper section 5.3)."""
     scheme: Annotated[str, OneOf(("", *SCHEMES))] = ""
-    """Token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty leaves them as they are."""
+    """Token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty: no conversion."""
     doc_stride: Annotated[int, Interval(ge=1, le=LONGEST)] = 128
-    """Tokens between two windows over a context."""
+    """The distance in tokens between the starts of two windows over a context."""
     max_question: Annotated[int, Interval(ge=1, le=LONGEST)] = 64
+    """The maximum length of a question in tokens; a longer one is truncated."""
     max_answer: Annotated[int, Interval(ge=1, le=LONGEST)] = 30
-    """Tokens of a question that are read, and of an answer."""
+    """The maximum length of an answer in tokens."""
     n_best: Annotated[int, Interval(ge=1, le=1_000)] = 20
+    """The length of the list of best answers, and the number of best starts and ends that are combined to answers."""
     own: OwnDataConfig = dataclasses.field(default_factory=OwnDataConfig)
 
 
 class Task(Protocol):
-    """What `finetune` asks of a task. Logits are float32 arrays, one for each feature of a split in its order: [C] of a sequence
-    or mention head, [n, C] of a token head, [n, 2] of a span head, [candidates] of a choice head."""
+    """The interface of all tasks for `finetune`. Logits are float32 arrays, one for each feature of a split in order: [C] of a
+    sequence or mention head, [tokens, C] of a token head, [tokens, 2] of a span head, [candidates] of a choice head."""
 
     @property
     def name(self) -> str:
-        """As in `TaskConfig.name`."""
+        """The name of the task: `TaskConfig.name`."""
 
     @property
     def head(self) -> TaskHead:
-        """The layer it needs, with its labels."""
+        """The head of the task, with its labels."""
 
     @property
     def metric(self) -> str:
-        """The name among `scores` by which models are compared; more is better."""
+        """The name of the metric among `scores` by which models are selected; higher is better."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[Any]]:
-        """The examples by split: "train"; "dev", or several that begin with it, of which the first decides; "test" likewise."""
+        """The examples by split: "train"; "dev", or several names that begin with "dev", of which the first selects the model;
+        and "test" likewise."""
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """The examples of a split as a model with this tokenizer reads them."""
+        """The features of a split: its examples as tokens of this tokenizer."""
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """The official metrics: fractions, but SQuAD's in percent. A split without labels has none: {}."""
+        """The official metrics: fractions, except SQuAD's, which are percent. {} for a split without labels."""
 
     def baseline(self, split: str) -> Baseline:
-        """The same metrics of one answer for the whole split: of the most frequent in training, or of the best on this split,
-        whichever has more of `metric`."""
+        """The metrics of a constant prediction for the whole split: the most frequent label of training, or the best constant on
+        this split, whichever has the higher `metric`."""
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """What shows that the answers depend on no text, such as "all answers are alike"; "" where they do."""
+        """A description of degenerate predictions, such as "all predictions are the same"; "" if they depend on the input."""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes the official files of predictions for a split; returns their paths."""
+        """Writes the prediction files of a split in the official formats, and returns their paths."""
 
 
 def encode_pair(
     tokenizer: Tokenizer, ids: Sequence[int], ids_b: Sequence[int] | None, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` in at most `length` tokens, int32 [n] ids and token types.
+    """The ids and token types, int32 [tokens], of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` in at most `length` tokens.
 
-    What is too long is cut at its end, from the longer of the two, token by token (run_classifier.py, `_truncate_seq_pair`).
+    Texts that are too long are truncated at the end, token by token from the longer one (run_classifier.py,
+    `_truncate_seq_pair`).
     """
     cut_a, cut_b = truncation(len(ids), len(ids_b or ()), length - (2 if ids_b is None else 3))
     first = [tokenizer.cls_id, *ids[: len(ids) - cut_a], tokenizer.sep_id]
@@ -109,8 +114,8 @@ def encode_pair(
 
 
 def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Those of `splits` that hold examples, of "train" the first `config.train_rows`, of "dev" and those that begin with it the
-    first `config.dev_rows`. Raises UserError where there is nothing to train on, or no dev set."""
+    """The splits with examples, limited to the first `config.train_rows` of "train" and `config.dev_rows` of each dev split.
+    Raises UserError if the training set or the dev set is empty."""
     held = {split: examples for split, examples in splits.items() if examples}
     for part in ("train", "dev"):
         if not any(split.startswith(part) for split in held):
@@ -121,17 +126,17 @@ def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> di
 
 
 def all_equal(answers: np.ndarray) -> bool:
-    """Whether several answers, [N] or [N, C], are all the same."""
+    """Whether there are at least two predictions, [E] or [E, C], and all are the same."""
     return len(answers) > 1 and bool((answers == answers[0]).all())
 
 
 def table_text(rows: Iterable[Sequence[str]]) -> str:
-    """Rows with TABs between their cells; a TAB or a line end inside a cell is a space."""
+    """The text of a table: rows with TABs between their cells; a TAB or a line end inside a cell becomes a space."""
     return "".join("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) + "\n" for row in rows)
 
 
 def predictions_file(directory: str | os.PathLike[str], name: str, text: str) -> pathlib.Path:
-    """Writes one file of predictions. Raises UserError where it cannot."""
+    """Writes a prediction file and returns its path. Raises UserError if it cannot be written."""
     path = pathlib.Path(directory) / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Texts and pairs to classify or score: GLUE (paper section 4.1), SICK, and data of one's own.
+"""Classification and regression of texts and pairs: GLUE (paper section 4.1), SICK, and the user's own data.
 
-A text is read as `[CLS] A [SEP]`, a pair as `[CLS] A [SEP] B [SEP]`, cut to `config.length` tokens. The number that a task is
-known by, and by which models are compared, is that of `scores.main_score`; of SICK's relatedness Pearson's correlation, as in
-its competition, and of texts of one's own the accuracy, Spearman's correlation, or micro F1.
+The tokens of a text are `[CLS] A [SEP]`, those of a pair `[CLS] A [SEP] B [SEP]`, truncated to `config.length`. The metric by
+which models are selected is `scores.main_score` for GLUE, Pearson's correlation for SICK's relatedness (as in its competition),
+and accuracy, Spearman's correlation or micro F1 for the user's own data.
 """
 
 from __future__ import annotations
@@ -48,54 +48,55 @@ from bert_jax.tasks.task import (
 )
 
 Scorer = Callable[[str, np.ndarray, np.ndarray], dict[str, float]]
-"""(split, predictions, labels) -> official metrics. Arrays are int64 [N] (classes), float64 [N] (values), bool [N, C]."""
+"""(split, predictions, labels) -> official metrics. The arrays are int64 [E] (classification), float64 [E] (regression) or bool
+[E, C] (multi-label)."""
 
 SICK_FILE = "SICK.txt"
 NAMES = (*GLUE_NAMES, "sick/entailment", "sick/relatedness", "own/sequence")
 KIND = SequenceHead.kind
-"""Of its head."""
+"""The kind of the head."""
 EXPERIMENTS = {
-    **{name: name.replace("glue/", "glue.py:") for name in GLUE_NAMES if name != "glue/ax"},  # MNLI answers AX too
+    **{name: name.replace("glue/", "glue.py:") for name in GLUE_NAMES if name != "glue/ax"},  # a run on MNLI also predicts AX
     "sick/entailment": "sick.py:entailment",
     "sick/relatedness": "sick.py:relatedness",
     "own/sequence": "own_text.py",
 }
 _SEMEVAL = {"sick/entailment": "entailment_judgment", "sick/relatedness": "relatedness_score"}
-_VALUE = ("score",)  # the one output of a regression
-_SENT = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets that a submission calls otherwise than their task
+_VALUE = ("score",)  # the name of the output of a regression
+_SUBMITTED = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets with a name of their own in a submission
 
 
 @dataclasses.dataclass(frozen=True)
 class TextTask:
-    """A task with one answer for each text or pair."""
+    """A task with one prediction for each text or pair."""
 
     name: str
     length: int
-    """The most tokens of a sequence."""
+    """The maximum length of a sequence in tokens."""
     head: SequenceHead
     metric: str
     splits: Mapping[str, Sequence[TextExample]]
     score: Scorer
     submission: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The names of `glue.SUBMISSION` that answer test splits."""
+    """The name in `glue.SUBMISSION` of each test split."""
 
     @property
     def of_pairs(self) -> bool | None:
-        """Whether the training examples are pairs; None where some are and some are not."""
+        """Whether the training examples are pairs; None if only some of them are."""
         kinds = {example.text_b is not None for example in self.splits["train"]}
         return kinds.pop() if len(kinds) == 1 else None
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """One for each example, in order."""
+        """One feature for each example, in order."""
         return [self._feature(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """The official metrics over the examples with a label; {} where none has one."""
+        """The official metrics over the examples with a label; {} if no example has one."""
         known, labels = self._labels(split)
         return self.score(split, self._predictions(logits)[known], labels) if known else {}
 
     def baseline(self, split: str) -> Baseline:
-        """Of a label, a set of labels, or a value: the mean."""
+        """The scores of a constant label, set of labels, or value (the mean)."""
         known, labels = self._labels(split)
         if not known or "train" not in self.splits:
             return Baseline()
@@ -110,23 +111,23 @@ class TextTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """`scores.degeneracy` over the examples with a label; where none has one, whether every answer is the same."""
-        said = self._predictions(logits)
+        """`scores.degeneracy` over the examples with a label; if no example has one, `ALIKE` if all predictions are the same."""
+        predictions = self._predictions(logits)
         known, labels = self._labels(split)
         if not known:
-            return ALIKE if all_equal(said) else ""
+            return ALIKE if all_equal(predictions) else ""
         if labels.ndim > 1:  # sets of labels
-            return ALIKE if all_equal(said[known]) and not all_equal(labels) else ""
-        return degeneracy(said[known], labels)
+            return ALIKE if all_equal(predictions[known]) and not all_equal(labels) else ""
+        return degeneracy(predictions[known], labels)
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """NAME.tsv for a submission to GLUE's leaderboard where the split is one of its test sets; of any other split SPLIT.tsv
-        with the columns id, prediction, label (empty where it is not known) and the probability of each label, and of SICK
-        SPLIT.txt as its competition wanted it (SemEval 2014, task 1), with NA for the half that the task does not answer."""
-        said = [self._shown(row) for row in self._predictions(logits)]
+        """Writes NAME.tsv for a submission to GLUE's leaderboard if the split is one of its test sets. For all other splits
+        writes SPLIT.tsv with the columns id, prediction, label (empty if unknown) and the probability of each label; for SICK
+        also SPLIT.txt in the format of its competition (SemEval 2014, task 1), with NA for the column of the other task."""
+        predictions = [self._shown(row) for row in self._predictions(logits)]
         if split in self.submission:
             name = self.submission[split]
-            answers = [answer for answer in said if not isinstance(answer, tuple)]
+            answers = [answer for answer in predictions if not isinstance(answer, tuple)]
             return [predictions_file(directory, f"{name}.tsv", prediction_table(name, answers))]
         header = ["id", "prediction", "label"]
         probabilities: list[list[str]] = [[] for _ in logits]
@@ -135,7 +136,7 @@ class TextTask:
             probabilities = [[f"{value:.6f}" for value in row] for row in p]
         rows = [
             [example.id, _text(prediction), _text(example.label), *row]
-            for example, prediction, row in zip(self.splits[split], said, probabilities, strict=True)
+            for example, prediction, row in zip(self.splits[split], predictions, probabilities, strict=True)
         ]
         written = [predictions_file(directory, f"{split}.tsv", table_text([header, *rows]))]
         if self.name in _SEMEVAL:
@@ -151,7 +152,7 @@ class TextTask:
         return Feature(number, (ids,), (types,), target)
 
     def _target(self, example: TextExample) -> int | float | list[bool]:
-        """A label as a number, or of several labels which of all they are."""
+        """A label as a number: its id, the value of a regression, or for each label of a multi-label task whether it applies."""
         if isinstance(example.label, str):
             if example.label not in self.head.labels:
                 known = ", ".join(self.head.labels)
@@ -163,13 +164,13 @@ class TextTask:
         return example.label
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
-        """The examples with a label, and their labels as an array."""
+        """The numbers of the examples with a label, and their labels as an array."""
         examples = self.splits[split]
         known = [i for i, example in enumerate(examples) if example.label is not None]
         return known, np.array([self._target(examples[i]) for i in known])
 
     def _predictions(self, logits: Sequence[np.ndarray]) -> np.ndarray:
-        """Of all examples, in the form of labels."""
+        """The predictions for all examples, in the form of labels."""
         return self.head.outputs.predictions(np.stack(logits).astype(np.float64))
 
     def _shown(self, prediction: np.ndarray) -> Label:
@@ -184,9 +185,9 @@ def _text(label: Label | None) -> str:
 
 
 def load(config: TaskConfig, say: Say = note) -> TextTask:
-    """The task `config.name`, one of NAMES, from `config.data_dir`, from tfds's catalogue without it, or from `config.own`.
+    """The task `config.name`, one of NAMES, from `config.data_dir`, from the tfds catalogue if it is empty, or from `config.own`.
 
-    Raises UserError for files that are missing or faulty, and for labels that are unknown.
+    Raises UserError for missing or invalid files, and for unknown labels.
     """
     if config.name in GLUE_NAMES:
         return _glue(config, say)
@@ -198,8 +199,8 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
 
 
 def _glue(config: TaskConfig, say: Say) -> TextTask:
-    """AX has no training data: it is MNLI with another test set, and cannot do without MNLI's files. MNLI answers AX too, as
-    `test_ax`, where it is there."""
+    """A task of GLUE. AX has no training data: it is MNLI with another test set, and needs MNLI's files. MNLI has the additional
+    split `test_ax` if the files of AX exist."""
     name = GLUE_NAMES[config.name]
     task = TASKS["MNLI" if name == "AX" else name]
     sources = {split: (task, split) for split in task.files if name != "AX" or not split.startswith("test")}
@@ -209,7 +210,7 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
     splits = {split: read(*source) for split, source in sources.items()}
     for split in ("train", next(split for split in sources if split.startswith("dev"))):
         if config.data_dir and not splits[split]:
-            read_glue(sources[split][0].name, config.data_dir, sources[split][1])  # raises what says where it was sought
+            read_glue(sources[split][0].name, config.data_dir, sources[split][1])  # raises UserError, which lists the files
     labels, problem = (_VALUE, "regression") if task.is_regression else (task.labels, "classification")
 
     def score(split: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -223,7 +224,7 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
         splits=usable_splits(config, splits),
         score=score,
         submission={
-            split: _SENT.get(its_split, its_task.name)
+            split: _SUBMITTED.get(its_split, its_task.name)
             for split, (its_task, its_split) in sources.items()
             if its_split.startswith("test")
         },
@@ -231,7 +232,7 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
 
 
 def _glue_reader(config: TaskConfig, say: Say) -> Callable[[GlueTask, str], list[TextExample]]:
-    """Reads a split of a task; [] where it is not there."""
+    """A function that reads a split of a task; [] if it does not exist."""
     if config.data_dir:
         directory = config.data_dir
 
@@ -255,7 +256,7 @@ def _glue_reader(config: TaskConfig, say: Say) -> Callable[[GlueTask, str], list
 
 def _sick(config: TaskConfig) -> TextTask:
     if not config.data_dir:
-        catalogue.examples(config.name, "train")  # raises: it is not there
+        catalogue.examples(config.name, "train")  # raises UserError: the catalogue does not have SICK
     path = pathlib.Path(config.data_dir) / SICK_FILE
     kind = config.name.removeprefix("sick/")
     splits = {split: read_sick(path, split, label=kind) for split in SPLITS if has_sick(path, split)}
@@ -267,7 +268,7 @@ def _sick(config: TaskConfig) -> TextTask:
         head=SequenceHead(labels=labels, problem=problem),
         metric="accuracy" if is_class else "pearson",
         splits=usable_splits(config, splits),
-        score=lambda split, said, true: {"accuracy": accuracy(said, true)} if is_class else _value_scores(said, true),
+        score=lambda split, answers, true: {"accuracy": accuracy(answers, true)} if is_class else _value_scores(answers, true),
     )
 
 
@@ -283,12 +284,12 @@ def _own(config: TaskConfig, say: Say) -> TextTask:
         head=SequenceHead(labels=data.labels or _VALUE, problem=problem),
         metric=metric,
         splits=usable_splits(config, {split: getattr(data, split) for split in SPLITS}),
-        score=lambda split, said, true: score(said, true),
+        score=lambda split, predicted, true: score(predicted, true),
     )
 
 
 def _value_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """What SICK's competition reported (SemEval 2014, task 1)."""
+    """The metrics of SICK's competition (SemEval 2014, task 1)."""
     errors = {"mean_squared_error": mean_squared_error(predictions, labels)}
     return {"pearson": pearson(predictions, labels), "spearman": spearman(predictions, labels), **errors}
 
@@ -299,7 +300,7 @@ def _class_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, floa
 
 
 def _set_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Accuracy counts a text whose labels are all right."""
+    """Micro F1, and the fraction of the texts whose labels are all predicted correctly as the accuracy."""
     return {"micro_f1": micro_f1(predictions, labels), "accuracy": float(np.mean((predictions == labels).all(-1)))}
 
 

@@ -1,9 +1,10 @@
-"""Tagging words: named entities (CoNLL-2003, WNUT-17), parts of speech (CoNLL-U), and taggings of one's own.
+"""Token classification: named entities (CoNLL-2003, WNUT-17), parts of speech (CoNLL-U), and the user's own tags.
 
-The tag of a word is the model's answer at the word's first piece (paper section 5.3), each by itself: no rule forbids an I after
-an O. Every word of a split is labelled in exactly one feature. A sentence that fits is one feature; a longer one is cut between
-words into parts of at most half the room, so that a word sees at least a quarter of it to either side, as far as the text goes.
-With context="document" what is left of the room shows the words around, before and after the sentence, whole and without marks.
+The predicted tag of a word is that of its first piece (paper section 5.3), independent of the other words: an I may follow an O.
+Every word of a split is labelled in exactly one feature. A sentence that fits into `config.length` is one feature. A longer one
+is divided between words into parts of at most half the length, so that the feature of each part also shows a quarter of the
+length on either side, if the text has as much. With context="document" the remaining length shows the surrounding words of the
+document, without separators.
 """
 
 from __future__ import annotations
@@ -46,60 +47,63 @@ _FILES: Mapping[str, tuple[Reader, Mapping[str, tuple[str, ...]]]] = {
     ),
     "pos": (read_conllu, {split: (f"*{split}.conllu", f"*{split}.conllu.gz") for split in SPLITS}),
 }
-"""By name: how its files are read, and what they are called; the first pattern that fits counts."""
+"""The reader and the names of the files of each task; of several patterns the first that matches counts."""
 NAMES = (*_FILES, "own/token")
 KIND = TokenHead.kind
-"""Of its head."""
+"""The kind of the head."""
 EXPERIMENTS = {"conll2003": "ner.py:conll2003", "wnut17": "ner.py:wnut17", "pos": "pos.py"}
 _ENTITIES = ("conll2003", "wnut17")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where in a feature the words are that it labels."""
+    """The words that a feature labels, and their positions in the feature."""
 
     example: int
-    size: int  # tokens of the feature
-    word: int  # the first of them
-    columns: np.ndarray  # int64 [words], their first pieces
+    size: int  # the length of the feature in tokens
+    word: int  # the number in its sentence of the first labelled word
+    columns: np.ndarray  # int64 [words]: the positions of the first pieces of the labelled words
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenTask:
-    """A tagging task. `features` notes how it laid out a split; the methods that take logits need it called before them."""
+    """A token classification task. Call `features` before the methods that take logits: it stores the positions of the words."""
 
     name: str
     config: TaskConfig
     splits: Mapping[str, Sequence[WordsExample]]
     labels: tuple[str, ...]
     has_entities: bool
-    """Whether tags are of entities, which are scored as such, or classes of words."""
+    """Whether the tags mark entities, which are scored as a whole, or are classes of single words."""
     say: Say = note
     _places: dict[str, list[_Place]] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def head(self) -> TokenHead:
-        """An output for each label."""
+        """The head, with an output for each label."""
         return TokenHead(labels=self.labels)
 
     @property
     def metric(self) -> str:
-        """F1 of entities, or the accuracy of words."""
+        """F1 over entities, or accuracy over words."""
         return "f1" if self.has_entities else "accuracy"
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """The features of a split, by sentence and part; targets are -1 but at first pieces of words whose label training knows.
+        """The features of a split, in the order of sentences and their parts. Targets are -1 except at the first pieces of words
+        whose label occurs in training.
 
-        A word without a piece is read as [UNK], and a word longer than the room by its first pieces; both are said, once.
+        A word without a piece becomes [UNK], and a word longer than a feature is truncated; the first call for a split reports
+        both.
         """
         examples, room = self.splits[split], self.config.length - 2
         ids_of = {label: i for i, label in enumerate(self.labels)}
         found: list[tuple[Feature, _Place]] = []
-        silent, long = 0, 0
+        unread, long = 0, 0
         for members in _texts(examples, self.config.context):
             words = [word for i in members for word in examples[i].words]
             pieces, firsts, counts = tokenizer.encode_words(words)
-            silent += sum(pieces[f] == tokenizer.unk_id and not tokenizer.encode(w) for f, w in zip(firsts, words, strict=True))
+            unknown = (word for first, word in zip(firsts, words, strict=True) if pieces[first] == tokenizer.unk_id)
+            unread += sum(not tokenizer.encode(word) for word in unknown)
             long += sum(count > room for count in counts)
             kept = [pieces[first : first + min(count, room)] for first, count in zip(firsts, counts, strict=True)]
             ids = np.array(list(itertools.chain.from_iterable(kept)), np.int32)
@@ -119,28 +123,29 @@ class TokenTask:
                         target[columns] = labels[a - first : b - first]
                     found.append((Feature(i, (row,), (np.zeros_like(row),), target), _Place(i, len(row), a - first, columns)))
         if split not in self._places:
-            if silent:
-                self.say(f"{self.name}, {split}: {counted(silent, 'word')} without a character that the tokenizer reads: [UNK]")
+            if unread:
+                self.say(f"{self.name}, {split}: {counted(unread, 'word')} without a character that the tokenizer reads: [UNK]")
             if long:
                 self.say(
-                    f"{self.name}, {split}: {counted(long, 'word')} longer than {counted(room, 'piece')}, of which "
-                    f"the rest is not read"
+                    f"{self.name}, {split}: {counted(long, 'word')} longer than {counted(room, 'piece')}; the "
+                    f"rest of such a word is not read"
                 )
-        found.sort(key=lambda pair: pair[0].example)  # sentences of a document may lie apart in a file of one's own
+        found.sort(key=lambda pair: pair[0].example)  # the sentences of a document need not follow each other in the user's file
         self._places[split] = [place for _, place in found]
         return [feature for feature, _ in found]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Of entities f1, precision, recall, the accuracy of tags, and f1_TYPE for each type in training or in the split; of
+        """For entities f1, precision, recall, the accuracy over tags, and f1_TYPE for each type in training or in the split; for
         other labels accuracy and macro_f1. Sentences without labels do not count.
 
-        Entities are those of the file's own tags, whatever the scheme of training; tags are compared in that scheme.
+        The true entities are those of the tags in the file, for any `config.scheme`; the accuracy compares tags in
+        `config.scheme`.
         """
         return self._scored(split, self._predicted(split, logits))
 
     def baseline(self, split: str) -> Baseline:
-        """Of one label for every word, and, with the prefix `word_`, of the label most frequent in training with this very word;
-        words that training does not know have the one most frequent there of all (O, in entities)."""
+        """The scores of one label for all words; and, with the prefix `word_`, those of the most frequent label of each word in
+        training, where a word that is not in the training set has the most frequent label of all (O for entities)."""
         by_word: dict[str, Counter[str]] = {}
         for example in self.splits["train"]:
             for word, label in zip(example.words, self._in_scheme(example), strict=True):
@@ -163,17 +168,17 @@ class TokenTask:
         return Baseline({**same.scores, **{f"word_{name}": score for name, score in own.items()}}, {**same.named, **named})
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Whether all words have the same label."""
+        """`ALIKE` if the same label is predicted for all words, otherwise ""."""
         return ALIKE if len({label for labels in self._predicted(split, logits) for label in labels}) < 2 else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """SPLIT.conll, the input of conlleval: `word label prediction` a line, a blank line after each sentence; without
-        the label where there is none. White space inside a word or label is "_". With a scheme, predictions are IOB2, which
-        conlleval reads beside any other."""
+        """Writes SPLIT.conll, the input of conlleval: a line `word label prediction` for each word (without the label if it is
+        unknown), and a blank line after each sentence. White space inside a word or label becomes "_". With `config.scheme`, the
+        predictions are in IOB2, which conlleval accepts together with labels in any scheme."""
         lines = []
-        for example, said in zip(self.splits[split], self._predicted(split, logits), strict=True):
-            said = convert(said, "IOB2") if self.config.scheme else said
-            columns = [example.words, said] if example.labels is None else [example.words, example.labels, said]
+        for example, tags in zip(self.splits[split], self._predicted(split, logits), strict=True):
+            tags = convert(tags, "IOB2") if self.config.scheme else tags
+            columns = [example.words, tags] if example.labels is None else [example.words, example.labels, tags]
             lines += [" ".join(re.sub(r"\s", "_", value) for value in row) for row in zip(*columns, strict=True)]
             lines.append("")
         return [predictions_file(directory, f"{split}.conll", "".join(f"{line}\n" for line in lines))]
@@ -182,27 +187,27 @@ class TokenTask:
         return _in_scheme(example.labels or (), self.config.scheme)
 
     def _predicted(self, split: str, logits: Sequence[np.ndarray]) -> list[list[str]]:
-        """The label of every word of every sentence."""
+        """The predicted label of every word of every sentence."""
         if split not in self._places:
-            raise ValueError(f"call features({split!r}, tokenizer) first: it says where the words are")
-        said = [[""] * len(example.words) for example in self.splits[split]]
+            raise ValueError(f"call features({split!r}, tokenizer) first: it stores the positions of the words")
+        predicted = [[""] * len(example.words) for example in self.splits[split]]
         for place, values in zip(self._places[split], logits, strict=True):
             best = values[place.columns].argmax(-1)
-            said[place.example][place.word : place.word + len(best)] = [self.labels[i] for i in best.tolist()]
-        return said
+            predicted[place.example][place.word : place.word + len(best)] = [self.labels[i] for i in best.tolist()]
+        return predicted
 
     def _scored(self, split: str, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-        """predictions: the labels of every sentence of the split, in the scheme of training."""
+        """The scores of `predictions`, the labels of every sentence of the split in the scheme of training."""
         known = [(e, tags) for e, tags in zip(self.splits[split], predictions, strict=True) if e.labels is not None]
         if not known:
             return {}
         words = [label for _, tags in known for label in tags]
         words += [label for example, _ in known for label in self._in_scheme(example)]
-        said, true = np.unique(words, return_inverse=True)[1].reshape(2, -1)
+        answers, true = np.unique(words, return_inverse=True)[1].reshape(2, -1)
         if not self.has_entities:
-            return {"accuracy": accuracy(said, true), "macro_f1": macro_f1(said, true)}
+            return {"accuracy": accuracy(answers, true), "macro_f1": macro_f1(answers, true)}
         overall, types = entity_scores([tags for _, tags in known], [example.labels or () for example, _ in known])
-        scores = {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall, "accuracy": accuracy(said, true)}
+        scores = {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall, "accuracy": accuracy(answers, true)}
         kinds = sorted({*types, *(label.partition("-")[2] for label in self.labels)} - {""})
         return scores | {f"f1_{kind}": types[kind].f1 if kind in types else 0.0 for kind in kinds}
 
@@ -210,11 +215,11 @@ class TokenTask:
 def load(config: TaskConfig, say: Say = note) -> TokenTask:
     """The task `config.name`, one of NAMES, from its files.
 
-    Official files lie in `config.data_dir`; without it, examples are those of tfds's catalogue. The test set may be absent.
-    Labels are all that the training file holds, whatever `train_rows`. A label that is only in another official file cannot be
-    learnt: that is said, and the words count as wrong (of files of one's own it is an error). A test set may come without tags:
-    with a column less than the training file, or with "_" for all of them in CoNLL-U. Raises UserError for files that are
-    missing or faulty, for tags that are none, and for a scheme where labels are not tags of entities.
+    The official files are in `config.data_dir`; if it is empty, the examples are those of the tfds catalogue. The test set may be
+    absent. The labels are all labels of the training file, for any `train_rows`. A label that occurs only in another official
+    file is reported, and its words count as wrong (in the user's own files it is an error). A test set may have no tags: one
+    column less than the training file, or "_" for all tags in CoNLL-U. Raises UserError for missing or invalid files, for a label
+    of an entity task that is no tag, and for `config.scheme` with labels that are no tags.
     """
     if config.name not in NAMES:
         raise UserError(f"config.task.name={config.name!r} is no tagging task; {nearest(config.name, NAMES)}")
@@ -244,18 +249,17 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
             named = ", ".join(sorted({label for _, label in strange}))
             where = (_first_line(config, paths[split], strange[0][0]) if split in paths else "") or f"{config.name}, {split}"
             say(
-                f"{where}: training knows no {named}; {counted(len(strange), 'word')} of {split} cannot be right; "
-                f"mend the label, or "
-                "train on examples of it"
+                f"{where}: the training set has no {named}; {counted(len(strange), 'word')} of {split} cannot be predicted "
+                "correctly; correct the label, or train on examples of it"
             )
         if config.context == "document" and len({example.document for example in examples}) == len(examples):
-            say(f'{config.name}, {split}: no document has two sentences, so that context="document" adds nothing')
+            say(f'{config.name}, {split}: no document has two sentences, so context="document" has no effect')
     has_entities = not words_only and (config.name in _ENTITIES or tags != ["O"])
     return TokenTask(config.name, config, usable_splits(config, splits), labels, has_entities, say)
 
 
 def _official_files(config: TaskConfig) -> dict[str, pathlib.Path]:
-    """The file of each split in `config.data_dir`, {} without one; the test set may be absent."""
+    """The file of each split in `config.data_dir`; {} if it is empty. The test set may be absent."""
     found: dict[str, pathlib.Path] = {}
     directory, (_, names) = pathlib.Path(config.data_dir), _FILES[config.name]
     for split in SPLITS if config.data_dir else ():
@@ -280,7 +284,7 @@ def _official(config: TaskConfig, paths: Mapping[str, pathlib.Path], say: Say) -
 
 
 def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
-    """Where a file first has this label, as "PATH, line 3"; "" where it has it nowhere."""
+    """The first line of a file with this label, as "PATH, line 3"; "" if there is none."""
 
     def has(line: str) -> bool:
         if config.name == "own/token":
@@ -296,14 +300,14 @@ def _in_scheme(labels: Sequence[str], scheme: str) -> tuple[str, ...]:
 
 
 def _targets(example: WordsExample, ids_of: Mapping[str, int], scheme: str) -> np.ndarray | None:
-    """int32 [words], -1 for a label that training does not know; None without labels."""
+    """The ids of the labels of a sentence, int32 [words], -1 for labels that are not in the training set; None without labels."""
     if example.labels is None:
         return None
     return np.array([ids_of.get(label, -1) for label in _in_scheme(example.labels, scheme)], np.int32)
 
 
 def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]]:
-    """The numbers of the examples that are read as one text: of a document, or each by itself."""
+    """The numbers of the examples that form one text: the sentences of a document, or single sentences."""
     if context == "sentence":
         return ([i] for i in range(len(examples)))
     documents: dict[int, list[int]] = {}
@@ -313,7 +317,8 @@ def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]
 
 
 def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[int, int]]:
-    """The words [first, end) in ranges that a feature can label, given where each word starts among the pieces."""
+    """The words [first, end) of a sentence, divided into the ranges that a feature labels; `starts` are the first pieces of all
+    words of the text, and `room` is the number of pieces in a feature."""
     if starts[end] - starts[first] <= room:
         return [(first, end)] if end > first else []
     parts = []
@@ -326,7 +331,8 @@ def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[in
 
 
 def _surrounded(starts: np.ndarray, first: int, end: int, room: int) -> tuple[int, int]:
-    """[first, end) with as many words of the text around as fit: half of them before, more where there are fewer after."""
+    """The range of words that a feature shows: [first, end), extended in both directions by as many words as fit, by equally many
+    pieces unless the text ends."""
     free = room - int(starts[end] - starts[first])
     before = max(free // 2, free - int(starts[-1] - starts[end]))
     begin = int(np.searchsorted(starts, starts[first] - before))

@@ -1,6 +1,4 @@
-"""Rows for a question about a context of any length: sliding windows over the context (run_squad.py,
-`convert_examples_to_features` and `_check_is_max_context`).
-"""
+"""Sliding windows over the context of a question (run_squad.py, `convert_examples_to_features` and `_check_is_max_context`)."""
 
 from __future__ import annotations
 
@@ -15,20 +13,20 @@ from bert_jax.interface.words import counted
 
 @dataclass(frozen=True)
 class Window:
-    """One row, `[CLS] question [SEP] part of the context [SEP]`, of n tokens.
+    """The n tokens `[CLS] question [SEP] part of the context [SEP]`.
 
-    Token `context_start + i` of the context stands in column `offset + i`.
+    Token `context_start + i` of the context is at position `offset + i`.
     """
 
     input_ids: np.ndarray  # int32 [n]
     token_type_ids: np.ndarray  # int32 [n]; 0 = [CLS] question [SEP], 1 = the rest
-    max_context: np.ndarray  # bool [n], context tokens that no other window surrounds with more context
+    max_context: np.ndarray  # bool [n]: context tokens for which no other window has more context
     context_start: int
     context_length: int
 
     @property
     def offset(self) -> int:
-        """The column of the first context token."""
+        """The position of the first context token."""
         return len(self.input_ids) - 1 - self.context_length
 
 
@@ -42,12 +40,12 @@ def windows(
     cls_id: int,
     sep_id: int,
 ) -> list[Window]:
-    """The windows of one question and its context, left to right: each holds as much context as fits into `length` tokens, and
-    begins `stride` context tokens after the one before it.
+    """The windows of a question and its context, left to right. Each contains as much context as fits into `length` tokens, and
+    starts `stride` context tokens after the window before it.
 
-    A question is cut to its first `max_question` tokens. A stride longer than a window's context is cut to it, so no token is
-    left out. A context without tokens gives one window, where the original gives none: so every question has an answer, if
-    only "no answer". Raises UserError where `length` leaves no room for context.
+    A question is truncated to its first `max_question` tokens. If `stride` exceeds the context of a window, the windows are
+    adjacent, so no token is lost. A context without tokens gives one window (none in the original), so that every question has a
+    prediction. Raises UserError if `length` leaves no room for context.
     """
     if stride < 1 or max_question < 0:
         raise ValueError(f"stride={stride} must be at least 1 and max_question={max_question} at least 0")
@@ -76,23 +74,25 @@ def windows(
 
 
 def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
-    """int64 [W], where the windows over `tokens` context tokens begin when each holds `room`: the last one reaches the end."""
+    """The starts, int64 [windows], of the windows of `room` tokens over `tokens` context tokens; the last window reaches the
+    end."""
     step = min(room, stride)
     return np.arange(1 + max(0, -(-(tokens - room) // step))) * step
 
 
 def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 0.0) -> np.ndarray:
-    """int [tokens]: for each token the window that shows most of what surrounds it, the first of equals.
+    """int [tokens]: for each token the number of the window with the most context for it; the first of equally good windows.
 
-    A window's score for a token is the smaller of the contexts to its left and to its right, plus `per_token` for each token of
-    the window, so that a full window is preferred to a shorter last one (run_squad.py: 0.01). All windows but the last have the
-    same length, so only those two of them whose middles lie on either side of the token can be the best, or the last one.
+    The score of a window for a token is the smaller of the numbers of tokens to its left and to its right, plus `per_token` for
+    each token of the window, which prefers a full window to a shorter last one (run_squad.py: 0.01). All windows except the last
+    have the same length, so only three can be the best: the two whose middles are nearest on either side of the token, and the
+    last.
     """
     token, last = np.arange(tokens)[:, np.newaxis], len(starts) - 1
     step = int(starts[1]) if last else 1
     before = (2 * token - (room - 1)) // (2 * step)
     either = np.concatenate([before, before + 1], axis=1).clip(0, max(0, last - 1))
-    candidates = np.append(either, np.full_like(token, last), axis=1)  # ascending, so the first of equals is found
+    candidates = np.append(either, np.full_like(token, last), axis=1)  # ascending: argmax finds the first of equals
     begin = starts[candidates]
     end = np.minimum(begin + room, tokens)
     score = np.minimum(token - begin, end - 1 - token) + per_token * (end - begin)

@@ -43,11 +43,11 @@ def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_l
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("KIND = 'token'", "NAMES is None, and a tuple of names is wanted; a file with tasks has NAMES, KIND and load"),
-        ("NAMES = 'colours'", "NAMES is 'colours', and a tuple of names is wanted"),
+        ("KIND = 'token'", "NAMES is None, not a tuple of names; a file with tasks defines NAMES, KIND and load"),
+        ("NAMES = 'colours'", "NAMES is 'colours', not a tuple of names"),
         ("NAMES, KIND = ('colours',), 'tokens'", "KIND is 'tokens'; known: sequence, token, span, choice, mention"),
-        ("NAMES, KIND = ('colours',), 'token'", "load is None, and a function load(config, say) is wanted"),
-        (WHOLE.replace("(config, say)", "(config)") + "pass", "and a function load(config, say) is wanted"),
+        ("NAMES, KIND = ('colours',), 'token'", "load is None, not a function load(config, say)"),
+        (WHOLE.replace("(config, say)", "(config)") + "pass", "not a function load(config, say)"),
         (WHOLE.replace("colours", "swag") + "pass", "'swag' is a task of this project; give yours another name"),
         (WHOLE.replace("colours", "colors") + "pass", "config.task.name='colours' is no task; did you mean 'colors'?"),
         ("NAMES = (", "colours.py, line 1: "),

@@ -90,14 +90,14 @@ METRICS = (scores.accuracy, scores.f1, scores.macro_f1, scores.matthews, *CORREL
 @pytest.mark.parametrize("metric", METRICS)
 def test_metrics_refuse_what_is_not_paired(metric):
     for said, true in (([], []), ([1, 0], [1]), ([[1]], [[1]]), ([1, 0], [[1, 0]])):
-        with pytest.raises(ValueError, match=r"must both be \[N\]"):
+        with pytest.raises(ValueError, match=r"must both be \[E\]"):
             metric(np.array(said), np.array(true))
     with pytest.raises(ValueError, match="not finite"):
         metric(np.array([0.0, 1.0]), np.array([0.0, math.nan]))
 
 
 def test_multi_label_predictions_have_two_axes():
-    with pytest.raises(ValueError, match=r"\[N, C\]"):
+    with pytest.raises(ValueError, match=r"\[E, C\]"):
         scores.micro_f1(np.array([1, 0]), np.array([1, 0]))
 
 
@@ -144,10 +144,9 @@ def test_only_a_model_that_always_says_the_same_is_degenerate():
 
 def test_answers_that_are_nearly_alike_are_not_called_alike():
     values = np.array([0.0, 5.0, 2.0, 3.0])
-    assert (
-        scores.degeneracy(np.full(4, 2.5), values) == scores.degeneracy(np.ones(4, int), np.arange(4)) == "all answers are alike"
-    )
-    assert "nearly alike" in scores.degeneracy(2.5 + 0.009 * values, values)
+    same = scores.degeneracy(np.full(4, 2.5), values), scores.degeneracy(np.ones(4, int), np.arange(4))
+    assert same == ("all predictions are the same",) * 2
+    assert "nearly the same" in scores.degeneracy(2.5 + 0.009 * values, values)
     assert "not finite" in scores.degeneracy(np.array([1, 2, 3, math.nan]), values)
 
 

@@ -177,8 +177,8 @@ def test_an_answer_inside_a_token_is_learnt_where_it_stands_by_itself(tokenizer,
     targets = [feature.target for feature in task.features("train", tokenizer)]
     assert [None if target is None else target.tolist() for target in targets] == [[8, 8], [6, 6], [3, 3], None, None]
     assert notes[-2:] == [
-        "squad/v1.1, train: 1 answer beginning or ending inside a token, learnt with it, first q2",
-        "squad/v1.1, train: 2 questions without an answer in the context, not learnt, first q3",
+        "squad/v1.1, train: 1 answer beginning or ending inside a token, extended to whole tokens for training, first q2",
+        "squad/v1.1, train: 2 questions without an answer in the context, not used in training, first q3",
     ]
     task.features("train", tokenizer)
     assert len(notes) == 3, "the reader's word of q4, and these two once"
@@ -314,7 +314,7 @@ def test_own_questions_are_scored_as_squad_2_where_one_is_impossible(tokenizer, 
         files = written(task, tmp_path, "dev", right(features)) + written(task, tmp_path, "test", right([feature]))
         assert len(files) == 4 + 2 * (len(rows) - 1)
     assert len(list(tmp_path.glob("*.json"))) == 6, "splits do not overwrite each other"
-    assert {text.partition(", ne")[0] for text in notes} == {"own/span, test: 1 question without an answer in the file"}
+    assert {text.partition(", used")[0] for text in notes} == {"own/span, test: 1 question without an answer in the file"}
 
 
 def test_without_a_directory_the_questions_are_those_of_the_catalogue(monkeypatch):

@@ -52,7 +52,7 @@ def test_words_that_no_row_reads_whole_are_said_once(tokenizer: Tokenizer, tmp_p
     task.features("dev", tokenizer)
     assert [line.partition(", train: ")[2] for line in said] == [
         "1 word without a character that the tokenizer reads: [UNK]",
-        "1 word longer than 10 pieces, of which the rest is not read",
+        "1 word longer than 10 pieces; the rest of such a word is not read",
     ]
 
 
@@ -153,8 +153,8 @@ def test_a_label_that_training_never_saw_is_said_and_counts_as_wrong(tokenizer, 
     dev = [[("a", "B-PER"), ("b", "B-LOC"), ("c", "I-LOC"), ("d", "O")]]
     task = wnut(tmp_path, train, dev, notes.append)
     assert notes == [
-        f"{tmp_path}/emerging.dev.conll, line 2: training knows no B-LOC, I-LOC; 2 words of dev cannot be right; "
-        "mend the label, or train on examples of it"
+        f"{tmp_path}/emerging.dev.conll, line 2: the training set has no B-LOC, I-LOC; 2 words of dev cannot be predicted "
+        "correctly; correct the label, or train on examples of it"
     ]
     (feature,) = task.features("dev", tokenizer)
     assert feature.target.tolist() == [-1, 0, -1, -1, 1, -1]
@@ -240,7 +240,7 @@ def test_words_without_a_piece_or_with_too_many_are_said_once_and_answered(token
         features = task.features("dev", tokenizer)
     assert notes == [
         "wnut17, dev: 1 word without a character that the tokenizer reads: [UNK]",
-        "wnut17, dev: 1 word longer than 6 pieces, of which the rest is not read",
+        "wnut17, dev: 1 word longer than 6 pieces; the rest of such a word is not read",
     ]
     pieces = [tokenizer.tokens(feature.ids[0])[1:-1] for feature in features]
     assert pieces == [["[UNK]"], ["a", *(f"##{x}" for x in "bcdef")], ["b"]]
@@ -302,7 +302,7 @@ def test_without_a_directory_the_sentences_are_those_of_the_catalogue(monkeypatc
     notes: list[str] = []
     assert load(TaskConfig(name="conll2003"), notes.append).splits == {"train": held["train"], "dev": held["dev"]}
     (said,) = notes
-    assert said.startswith("conll2003, dev: training knows no O; 1 word of dev cannot be right;")
+    assert said.startswith("conll2003, dev: the training set has no O; 1 word of dev cannot be predicted correctly;")
 
 
 def test_the_first_training_rows_are_learnt_with_the_labels_of_all(tokenizer, tmp_path):

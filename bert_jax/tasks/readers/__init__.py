@@ -1,6 +1,6 @@
 """Labelled data in the official formats, the user's own and TensorFlow Datasets, as the examples of `tasks/examples.py`.
 
-In: the files of a data set. Out: lists of examples; every error names file, line and column.
+In: the files of a data set. Out: lists of examples, or errors that name file, line and column.
 
     tables.py      text files in rows and columns
     conll.py       words to tag: CoNLL and CoNLL-U

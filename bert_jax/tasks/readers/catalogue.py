@@ -1,12 +1,12 @@
-"""Labelled tasks from the catalogue of TensorFlow Datasets, without TensorFlow: the same examples that the official files give.
+"""Labelled tasks from the catalogue of TensorFlow Datasets, without TensorFlow: the same examples as from the official files.
 
     task                     data set        splits
-    glue/NAME                glue/NAME       the official ones; `idx` brings the order of the files back, which the data set lost
+    glue/NAME                glue/NAME       the official ones, sorted by `idx`: prepared data sets are shuffled
     squad/v1.1, squad/v2.0   squad/VERSION   train, dev
     gap                      gap             train (gap-development), dev (gap-validation), test (gap-test)
     conll2003                conll2003       train, dev, test: sentences without their documents, and in another order
 
-SWAG, SICK, CODAH, WNUT-17 and trees of CoNLL-U are not in it, or in another form.
+The catalogue lacks SWAG, SICK, CODAH, WNUT-17 and CoNLL-U treebanks, or has them in other formats.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from bert_jax.tasks.readers.tables import Say, note
 
 Record = Mapping[str, Any]
 Convert = Callable[[Mapping[str, Any], int, Record, AnswerPlaces], Any]
-"""(features of the data set, number of the record, record, where answers were found) -> example."""
+"""(features of the data set, number of the record, record, places of answers) -> example."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-    """A data set of tfds, and how its records become examples."""
+    """A data set of tfds, and the conversion of its records to examples."""
 
     name: str
-    """"glue/mrpc"."""
+    """The name in the catalogue: "glue/mrpc"."""
     convert: Convert
     in_order_of_ids: bool = False
-    """Whether the numbers at the end of ids are the order of the official file, which a prepared data set has lost."""
+    """Whether examples are sorted by the number at the end of their ids, which gives the order of the official file."""
     left_out: tuple[Callable[[Any], bool], str] | None = None
-    """Which examples are left out, and the words that say why: (example -> whether it is, "rows whose ...")."""
+    """A function that is True for examples to leave out, and the reason for the log: "whose ..."."""
 
 
 _TEXTS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis"), "ax": ("premise", "hypothesis")}
-"""The columns of texts that are called otherwise than in the official files."""
+"""The columns of texts whose names differ from those in the official files."""
 _UNKNOWN = -1  # the label of a test set
 
 
 def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say = note) -> list[Any]:
-    """The examples of one split: "train", "dev" (of MNLI "dev_matched", "dev_mismatched"), "test" and so on; [] where the data
-    set has no such split.
+    """The examples of a split: "train", "dev" (of MNLI "dev_matched", "dev_mismatched"), "test" and so on; [] if the data set has
+    no such split.
 
-    It lies where tfds keeps data sets ($TFDS_DATA_DIR), and is fetched on the first call. Raises UserError that says to set
-    `config.task.data_dir` for a task that is not in the catalogue, or cannot be had. data_set: that of a task which is not among
-    `DATA_SETS`.
+    The data set is read from the directory of tfds ($TFDS_DATA_DIR), and downloaded on the first call. `data_set` is needed for a
+    task that is not in `DATA_SETS`. Raises UserError, which asks for `config.task.data_dir`, for a task that is not in the
+    catalogue and for a failed download.
     """
     remedy = "set config.task.data_dir to the directory of its official files"
     data_set = data_set or DATA_SETS.get(task)
@@ -74,10 +74,10 @@ def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say
 
 
 def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any]:
-    """split: as the data set calls it."""
+    """The examples of `split`, the name of a split in the data set."""
     places, features = AnswerPlaces(), builder.info.features
     found = [data_set.convert(features, n, record, places) for n, record in enumerate(_records(builder, split))]
-    if data_set.in_order_of_ids:  # a prepared data set is shuffled, predictions are in the order of the file
+    if data_set.in_order_of_ids:  # a prepared data set is shuffled; predictions need the order of the file
         found.sort(key=lambda example: int(example.id.rpartition("-")[2]))
     origin = pathlib.Path(f"tfds:{data_set.name}")
     places.report(origin, say)
@@ -91,7 +91,7 @@ def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any
 def _records(builder: Any, split: str) -> Iterator[Record]:
     """The decoded records of a split, in the order of its files."""
     texts = TextSet(builder, split, "")
-    if builder.info.file_format.value == "tfrecord":  # that most data sets are prepared in; tfds reads it with TensorFlow only
+    if builder.info.file_format.value == "tfrecord":  # the default format of tfds, which itself reads it with TensorFlow only
         yield from map(builder.info.features.deserialize_example_np, texts.tfrecords(0, len(texts)))
     else:
         source = builder.as_data_source(split=split)
@@ -104,7 +104,7 @@ def string(value: bytes) -> str:
 
 
 def _text(task: GlueTask, features: Mapping[str, Any], n: int, record: Record, places: AnswerPlaces) -> TextExample:
-    """Its labels are classes by id; some have the names of the official files, the others the official ids."""
+    """An example of GLUE. Labels are class ids; the names of the classes in tfds are the official labels or their ids."""
     columns = _TEXTS.get(task.key, (task.text, task.text_b))
     texts = [string(record[name]) for name in columns if name]
     value = record["label"]
@@ -112,7 +112,7 @@ def _text(task: GlueTask, features: Mapping[str, Any], n: int, record: Record, p
     if value == _UNKNOWN:
         label = None
     elif task.is_regression:
-        label = float(str(np.float32(value)))  # the decimal number that was written: 3.8, not the nearest float32, 3.799999952
+        label = float(str(np.float32(value)))  # the decimal number in the file: 3.8, not the nearest float32, 3.799999952
     else:
         name = features["label"].int2str(int(value))
         label = name if name in task.labels else task.labels[int(value)]
@@ -146,7 +146,7 @@ def _pronoun(features: Mapping[str, Any], n: int, record: Record, places: Answer
 
 
 def _is_moved(example: PronounExample) -> bool:
-    """Whether the offsets are wrong: the data set was read with quotes as marks, which moves what stands after one."""
+    """Whether the offsets are wrong: tfds removed quotes from some texts, which shifts the characters after them."""
     places = {example.pronoun_start: example.pronoun, example.a_start: example.a, example.b_start: example.b}
     return not all(name and example.text.startswith(name, start) for start, name in places.items())
 
@@ -163,4 +163,4 @@ DATA_SETS: Mapping[str, DataSet] = {
     "gap": DataSet("gap", _pronoun, in_order_of_ids=True, left_out=(_is_moved, "whose names do not stand where it says")),
     "conll2003": DataSet("conll2003/conll2003", _words),
 }
-"""Data sets by the names of the tasks; a task in a file of its own brings its own."""
+"""The data sets by task; a task in a module of its own may pass its own data set to `examples`."""

@@ -1,4 +1,4 @@
-"""Words to tag in the formats CoNLL and CoNLL-U."""
+"""Words and their tags in the formats CoNLL and CoNLL-U."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
 
 def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1) -> list[WordsExample]:
-    """Sentences of a CoNLL file: a word a line, with columns between TABs or else spaces, and a blank line after a sentence.
+    """The sentences of a CoNLL file: a word on each line, columns separated by TABs or else spaces, a blank line after a
+    sentence.
 
-    word, tag: the columns, from 0, or from the last with -1; tag None for a file without labels. Tags are given as they are.
-    A line -DOCSTART- begins a document; in a file without one every sentence is a document of its own. A line that begins with
-    "#" is a comment if it stands before a sentence and has not as many columns as the words have: "#" is a word too.
+    word, tag: the numbers of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are returned
+    unchanged. A line -DOCSTART- begins a document; in a file without such lines every sentence is a document. A line that begins
+    with "#" is a comment if it is before a sentence and its number of columns differs from that of words, since "#" is also a
+    word. Raises UserError for an invalid file.
     """
     path = pathlib.Path(path)
     lines = [(Place(path, i), line) for i, line in enumerate(split_lines(read_text(path)), 1)]
@@ -59,12 +61,12 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
 
 
 def conll_width(path: str | os.PathLike[str]) -> int:
-    """How many columns a CoNLL file has."""
+    """The number of columns of a CoNLL file."""
     return _conll_columns(split_lines(read_text(pathlib.Path(path))))[0]
 
 
 def _conll_columns(lines: Sequence[str]) -> tuple[int, Callable[[str], list[str]]]:
-    """The number of columns, that of the first word, and what cuts a line into them."""
+    """The number of columns of the first word, and a function that splits a line into columns."""
     words = [line for line in lines if line.strip() and not line.startswith("-DOCSTART-")]
     has_tabs = any("\t" in line for line in words)
 
@@ -81,15 +83,18 @@ def _tagged_word(place: Place, row: list[str], width: int, word: int, tag: int |
     if not row[word].strip() or (tag is not None and not label.strip()):
         raise place.error(f"the {'tag' if row[word].strip() else 'word'} is empty; mend the line")
     if _SEVERAL_TAGS.fullmatch(label):
-        raise place.error(f"{label} are several tags; give a file with one a word (for WNUT-17's test set, the .annotated one)")
+        raise place.error(
+            f"{label} are several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated one)"
+        )
     return row[word], label
 
 
 def read_conllu(path: str | os.PathLike[str], *, column: str = "upos", may_lack_tags: bool = False) -> list[WordsExample]:
-    """Sentences of a CoNLL-U file, tagged by its column `upos` or `xpos`: the syntactic words, without the ranges of multiword
-    tokens ("1-2") and without empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`.
+    """The sentences of a CoNLL-U file with the tags in its column `upos` or `xpos`: the syntactic words, without multiword tokens
+    ("1-2") and empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`.
 
-    may_lack_tags: where every tag is "_", as in a test set, there are no labels; else that is an error.
+    may_lack_tags: if every tag is "_", as in some test sets, labels are None instead of an error. Raises UserError for an invalid
+    file.
     """
     if column not in _CONLLU_COLUMNS:
         raise UserError(f"column={column!r} holds no tags; {nearest(column, _CONLLU_COLUMNS)}")
@@ -113,7 +118,7 @@ def read_conllu(path: str | os.PathLike[str], *, column: str = "upos", may_lack_
             if len(row) != 10:
                 raise place.error(f"{counted(len(row), 'column')} between TABs, not the 10 of CoNLL-U; mend the line")
             if not _CONLLU_ID.fullmatch(row[0]):
-                raise place.error(f"the ID {row[0]!r} is none of CoNLL-U, such as 1, 1-2 or 8.1; mend the line")
+                raise place.error(f"the ID {row[0]!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; mend the line")
             if row[0].isdigit():
                 tag = row[_CONLLU_COLUMNS[column]]
                 if not row[1].strip() or not tag.strip():

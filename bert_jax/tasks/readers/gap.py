@@ -16,7 +16,10 @@ GENDERS = {
 
 
 def read_gap(path: str | os.PathLike[str]) -> list[PronounExample]:
-    """GAP's TSV. Offsets count characters and are checked against the text. Labels are None where the coref columns lack."""
+    """The examples of a GAP file (TSV). Offsets count characters. Labels are None if the coref columns are missing.
+
+    Raises UserError for an invalid file, and for an offset at which the text differs from the mention.
+    """
     table = read_table(pathlib.Path(path))
     table.require("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")
     has_label = "A-coref" in table.columns or "B-coref" in table.columns

@@ -1,7 +1,7 @@
-"""The nine tasks of GLUE and its diagnostic set AX: their files, and a submission to the leaderboard.
+"""The nine tasks of GLUE and its diagnostic set AX: their files, and submissions to the leaderboard.
 
-Layouts are those of the benchmark's own download: TAB separated, quotes literal, indices from 0 in test files. The labels'
-order is that of the original BERT (run_classifier.py).
+The formats are those of the benchmark's download: TAB separated, quotes as ordinary characters, indices from 0 in test files. The
+order of labels is that of the original BERT (run_classifier.py).
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ _STS_RANGE = (0.0, 5.0)
 
 @dataclass(frozen=True, kw_only=True)
 class GlueTask:
-    """Where the files of a task lie and what their columns mean."""
+    """The files of a task and the names of their columns."""
 
-    name: str  # the folder in the download too
+    name: str  # also the name of the folder in the download
     text: str
     text_b: str | None = None
-    label: str | None = None  # the column; test files have none
-    labels: tuple[str, ...] = ("0", "1")  # by id; none for regression
-    files: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _SPLITS)  # split -> names, the first that exists counts
-    folders: tuple[str, ...] = ()  # that the task may lie in besides `name`
-    headless: tuple[str, ...] = ()  # the columns of train and dev files that do not name them
+    label: str | None = None  # test files do not have this column
+    labels: tuple[str, ...] = ("0", "1")  # by id; () for a regression
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _SPLITS)  # by split; the first existing one is read
+    folders: tuple[str, ...] = ()  # other names of the task's folder
+    columns: tuple[str, ...] = ()  # of train and dev files without a header
     skips_broken_lines: bool = False  # the official train and dev files have lines with a wrong number of columns
-    unlabelled: str | None = None  # the label of examples on which the annotators did not agree: left out
+    unlabelled: str | None = None  # the label of examples on which the annotators did not agree; they are left out
 
     @property
     def key(self) -> str:
-        """What `scores`, configurations and tfds call it: "sst2" for SST-2."""
+        """The name of the task in `scores`, configurations and tfds: "sst2" for SST-2."""
         return self.name.lower().replace("-", "")
 
     @property
     def is_regression(self) -> bool:
-        """Whether the label is a number from 0 to 5."""
+        """Whether the task is a regression (STS-B, labels from 0 to 5)."""
         return not self.labels
 
 
 _TASKS = (
-    GlueTask(name="CoLA", text="sentence", label="label", headless=("source", "label", "mark", "sentence")),
+    GlueTask(name="CoLA", text="sentence", label="label", columns=("source", "label", "mark", "sentence")),
     GlueTask(name="SST-2", text="sentence", label="label"),
     GlueTask(name="MRPC", text="#1 String", text_b="#2 String", label="Quality"),
     GlueTask(name="STS-B", text="sentence1", text_b="sentence2", label="score", labels=()),
@@ -86,13 +86,13 @@ _TASKS = (
 )
 TASKS: Mapping[str, GlueTask] = {task.name: task for task in _TASKS}
 GLUE_NAMES: Mapping[str, str] = {f"glue/{task.key}": task.name for task in _TASKS}
-"""{"glue/sst2": "SST-2", ...}: the names of `TASKS` by those in a configuration."""
+"""The names of `TASKS` by their names in a configuration: {"glue/sst2": "SST-2", ...}."""
 
 
 @dataclass(frozen=True)
 class _TestSet:
     task: str
-    rows: int  # of the official test set: the leaderboard takes no other number
+    rows: int  # of the official test set; the leaderboard accepts no other number
 
 
 SUBMISSION: Mapping[str, _TestSet] = {
@@ -108,25 +108,26 @@ SUBMISSION: Mapping[str, _TestSet] = {
     "WNLI": _TestSet("WNLI", 146),
     "AX": _TestSet("AX", 1104),
 }
-"""What a submission consists of: the names of its files (without .tsv) and the test sets they answer."""
+"""The files of a submission: their names without .tsv, and their test sets."""
 
 
 def glue_task(name: str) -> GlueTask:
-    """The task of this name. Raises UserError that names the nearest one for another."""
+    """The task of this name. Raises UserError for an unknown name, with the most similar one."""
     if name not in TASKS:
         raise UserError(f"GLUE has no task {name!r}; {nearest(name, TASKS)}")
     return TASKS[name]
 
 
 def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: Say = note) -> list[TextExample]:
-    """The examples of one split, in the file's order; ids are the file's own index, else the number of the row from 0.
+    """The examples of a split, in the order of the file; ids are the index in the file, or else the number of the row from 0.
 
-    directory: the task's own, or the one that holds a folder for each task. MRPC may lie there as its authors distribute it:
-    `msr_paraphrase_train.txt` and `msr_paraphrase_test.txt` (with labels), and the `dev_ids.tsv` of GLUE, which says what of
-    the former is the dev set.
-    Left out, and said: lines of QQP with a wrong number of columns (train and dev: the indices of a test set must all be
-    answered), and examples of MNLI without a gold label. Empty texts, which QQP has, are kept and said. Raises UserError for
-    every other fault of a file.
+    directory: that of the task, or one with a folder for each task. MRPC may be in the format of its authors:
+    `msr_paraphrase_train.txt` and `msr_paraphrase_test.txt` (with labels), and GLUE's `dev_ids.tsv`, the ids of the dev set
+    within the former.
+
+    Left out are lines of QQP with a wrong number of columns (only in train and dev, since every row of a test set needs a
+    prediction), and examples of MNLI without a gold label; both are reported. Empty texts (QQP has some) are kept and reported.
+    Raises UserError for all other errors in a file.
     """
     about = glue_task(task)
     if split not in about.files:
@@ -136,7 +137,7 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
     broken: list[int] = []  # line numbers
     skips = about.skips_broken_lines and not is_test
     skipped = (lambda place, columns: broken.append(place.line)) if skips else None
-    table = read_table(path, columns=() if is_test else about.headless, skipped=skipped)
+    table = read_table(path, columns=() if is_test else about.columns, skipped=skipped)
     label = about.label if about.label in table.columns or not is_test else None
     table.require(*filter(None, (about.text, about.text_b, label)))
     index = next((name for name in ("index", "id") if name in table.columns), None)
@@ -167,7 +168,7 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
 
 
 def has_glue(task: str, directory: str | os.PathLike[str], split: str) -> bool:
-    """Whether the file is there that `read_glue` would read."""
+    """Whether the file of `read_glue` exists."""
     return any(path.is_file() for path in _places(glue_task(task), pathlib.Path(directory), split))
 
 
@@ -187,7 +188,7 @@ def _find(task: GlueTask, directory: pathlib.Path, split: str) -> pathlib.Path:
 
 
 def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]], bool] | None:
-    """Whether a row of the authors' training file belongs to the split; None where all rows do."""
+    """A function that tells whether a row of the authors' training file belongs to the split; None if all rows do."""
     if split == "test":
         return None
     ids = path.with_name("dev_ids.tsv")
@@ -208,10 +209,11 @@ def _label(task: GlueTask, place: Place, value: str) -> str | float:
 def write_submission(
     directory: str | os.PathLike[str], predictions: Mapping[str, Sequence[str | float]], *, complete: bool = True
 ) -> pathlib.Path:
-    """Writes NAME.tsv for each of `predictions` and a zip of them all; returns the path of the zip.
+    """Writes NAME.tsv for each of `predictions` and a zip archive of all files; returns the path of the archive.
 
-    predictions: by the names of `SUBMISSION`, label names (STS-B: numbers, which are cut to 0..5) in the order of the test
-    file. Raises UserError for a wrong number of them, and with `complete` (the leaderboard takes nothing less) for one missing.
+    predictions: label names (STS-B: numbers, which are clipped to [0, 5]) in the order of the test file, by the names of
+    `SUBMISSION`. Raises UserError for a wrong number of predictions, and, if `complete` (the leaderboard requires it), for a
+    missing task.
     """
     for name in predictions:
         if name not in SUBMISSION:
@@ -230,7 +232,8 @@ def write_submission(
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, table in tables.items():
-            packed.writestr(zipfile.ZipInfo(name), table, zipfile.ZIP_DEFLATED)  # no date: equal predictions, equal bytes
+            # ZipInfo without a date, so that the archive depends on the predictions only
+            packed.writestr(zipfile.ZipInfo(name), table, zipfile.ZIP_DEFLATED)
     directory = pathlib.Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -244,7 +247,7 @@ def write_submission(
 
 
 def prediction_table(name: str, predictions: Sequence[str | float]) -> str:
-    """The text of one file of a submission, `name` of `SUBMISSION`. Raises UserError for what is no prediction of the task."""
+    """The text of the file `name` of `SUBMISSION`. Raises UserError for a value that is no valid prediction."""
     task = TASKS[SUBMISSION[name].task]
     lines = ["index\tprediction"]
     for index, prediction in enumerate(predictions):

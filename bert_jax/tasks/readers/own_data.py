@@ -1,4 +1,4 @@
-"""Data of one's own for every kind of head: CSV, TSV or JSON lines (also .gz) with named columns.
+"""The user's own data for every kind of head: CSV, TSV or JSON lines (also .gz) with named columns.
 
     kind        columns                                         example
     sequence    text, text_b?, label                            TextExample
@@ -6,8 +6,8 @@
     span        question, context, answers, answer_start?       QuestionExample (or a .json file as SQuAD's)
     choice      prompt, choices, label                          ChoiceExample
 
-Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON; in a table they are one cell, at
-whose `separator` it is cut, and choices are several columns.
+Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON; in a table a list is a cell with
+`separator` between its items, and choices may also be several columns.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExampl
 
 SPLITS = ("train", "dev", "test")
 LARGEST = 1e6
-"""Of the values of a regression: their squares have to add up in float32, and a head learns values near 1 best."""
+"""The largest label of a regression, since squares have to be summed in float32; labels near 1 are learned best."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnDataConfig:
-    """The files and what their columns are called. Columns that a kind of head does not ask for are not looked at."""
+    """The settings of `config.task.own`: the files and the names of their columns. Columns that the kind of head does not need
+    are ignored."""
 
     train: str | None = None
     dev: str | None = None
-    test: str | None = None  # may lack the columns of labels and answers
-    delimiter: str | None = None  # None: by the suffix, comma for .csv, TAB for .tsv and .txt; JSON lines for .jsonl
-    quotes: bool | None = None  # fields in double quotes; None: in .csv files
-    columns: tuple[Name, ...] = ()  # names of the columns of a file whose first row does not name them
+    test: str | None = None  # the columns of labels and answers may be missing
+    delimiter: str | None = None  # None: by the suffix: comma for .csv, TAB for .tsv and .txt
+    quotes: bool | None = None  # whether fields may be in double quotes; None: in .csv files
+    columns: tuple[Name, ...] = ()  # the names of the columns, if the first row of the files does not have them
     id: str | None = None  # None: the number of the row from 0
-    problem: Annotated[str, OneOf(PROBLEMS)] = "classification"  # of texts
+    problem: Annotated[str, OneOf(PROBLEMS)] = "classification"  # of a sequence head
     text: Name = "text"
     text_b: str | None = None
     label: Name = "label"
@@ -56,13 +57,13 @@ class OwnDataConfig:
     document: str | None = None  # None: every sentence is a document of its own
     question: Name = "question"
     context: Name = "context"
-    answers: Name = "answers"  # texts, or {"text": ..., "answer_start": ...}; empty: the question has no answer
-    answer_start: str | None = None  # None: the first place where the answer stands, unless `answers` say
+    answers: Name = "answers"  # texts, or {"text": ..., "answer_start": ...}; empty: no answer
+    answer_start: str | None = None  # None: the first match in the context, unless `answers` have it
     prompt: Name = "prompt"
-    choices: tuple[Name, ...] = ("choices",)  # one column that holds a list, or a column for each
+    choices: tuple[Name, ...] = ("choices",)  # one column with a list, or a column for each choice
     first_choice: Annotated[int, Interval(ge=0, le=1_000)] = 0  # the label of the first choice
-    separator: Name = " "  # of a list in a cell
-    label_names: tuple[Name, ...] = ()  # by id; (): all that the training file holds, sorted
+    separator: Name = " "  # between the items of a list in a cell
+    label_names: tuple[Name, ...] = ()  # by id; (): all labels in the training file, sorted
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.own")
@@ -79,7 +80,7 @@ class OwnDataConfig:
 
 @dataclass(frozen=True)
 class OwnData:
-    """The examples of the files there are, and the names of the labels by id (none for regression, spans and choices)."""
+    """The examples of all splits, and the names of the labels by id (none for regression, spans and choices)."""
 
     train: list[Example]
     dev: list[Example]
@@ -88,16 +89,16 @@ class OwnData:
 
 
 def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnData:
-    """All files of `config` for a head of this kind, one of `FORMATS`; a file not given has no examples.
+    """The data of `config` for a kind of head in `FORMATS`; a split without a file has no examples.
 
-    Raises UserError that names file and line for a label outside `label_names`, or, without these, outside the training file,
-    and for every other fault of a file.
+    Raises UserError, with file and line, for a label that is not in `label_names` (or, if these are empty, not in the training
+    file), and for invalid files.
     """
     named = FORMATS[kind].has_labels(config)
     names = config.label_names if named else ()
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     for split in SPLITS:
-        if not getattr(config, split):  # "" on a command line takes back what an experiment file names
+        if not getattr(config, split):  # "" on the command line removes the file of an experiment
             continue
         examples[split] = read_own_data(config, kind, split, labels=names, say=say)
         if split == "train" and named and not names:
@@ -109,10 +110,9 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     return OwnData(examples["train"], examples["dev"], examples["test"], names)
 
 
-def read_own_data(
-    config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), say: Say = note
-) -> list[Example]:
-    """The examples of one file, in its order. labels: the names allowed, all if there are none."""
+def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), say: Say = note) -> list[Example]:
+    """The examples of the file of `split`, in its order. `labels` are the valid names; (): all names are valid. Raises UserError
+    as `load_own_data`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is no kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
@@ -143,7 +143,7 @@ def read_own_data(
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
-    """All label names of `examples`, sorted: as numbers where all are numbers, so that "10" comes after "9"."""
+    """The distinct label names of `examples`, sorted; as numbers if all are numbers, so that "10" comes after "9"."""
     names = {name for example in examples for name in _names(example)}
     values = {name: _finite(name) for name in names}
     if None in values.values():
@@ -159,7 +159,7 @@ def _finite(text: str) -> float | None:
 
 
 def _names(example: Example) -> tuple[str, ...]:
-    """The names of an example's labels; a number and the place of a choice are none."""
+    """The names of the labels of an example; () for a regression or a choice."""
     if isinstance(example, WordsExample):
         return example.labels or ()
     if not isinstance(example, TextExample) or example.label is None or isinstance(example.label, float):
@@ -187,7 +187,7 @@ def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
 
 
 def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
-    # an empty cell says that none of the labels fits; only an absent column says nothing
+    # an empty cell means that no label applies; only a missing column means that the labels are unknown
     return None if optional and row.values.get(config.label) is None else row.texts(config.label)
 
 
@@ -196,7 +196,7 @@ _LABELS: Mapping[str, Callable[[OwnDataConfig, Row, bool], Label | None]] = {
     "regression": _value,
     "multi_label": _several_labels,
 }
-"""By `OwnDataConfig.problem`: how the label of a text is read."""
+"""The functions that read the label of a text, by `OwnDataConfig.problem`."""
 
 
 def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> WordsExample:
@@ -227,7 +227,7 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
 
 
 def _answer(config: OwnDataConfig, row: Row, answer: Any, start: Any) -> tuple[str, int | None]:
-    """The text of an answer and where it is said to begin: by itself, or by the column beside it."""
+    """The text of an answer and its stated start, from the answer itself or from the column `answer_start`."""
     if isinstance(answer, dict):
         answer, start = answer.get("text"), answer.get("answer_start", start)
     if isinstance(start, str) and start.isascii() and start.isdigit():
@@ -254,14 +254,14 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
 
 @dataclass(frozen=True)
 class Format:
-    """How the rows of one kind of head are read."""
+    """The functions that read the data of a kind of head."""
 
     parse: Callable[[OwnDataConfig, Row, int, bool, AnswerPlaces], Example]
-    """(settings, row, its number, whether the label may be absent, where answers were found) -> example."""
+    """(settings, row, number of the row, whether the label may be absent, places of answers) -> example."""
     has_labels: Callable[[OwnDataConfig], bool] = lambda config: False
-    """Whether its labels are names."""
+    """Whether the labels are names."""
     whole_files: Mapping[str, Callable[..., Iterable[Example]]] = field(default_factory=dict)
-    """Readers of files that are no tables, by the ending of their name."""
+    """Readers of files that are no tables, by suffix."""
 
 
 FORMATS: Mapping[str, Format] = {
@@ -270,4 +270,4 @@ FORMATS: Mapping[str, Format] = {
     "choice": Format(_choice),
     "span": Format(_question, whole_files={".json": read_squad}),
 }
-"""By the kind of head."""
+"""The formats by kind of head."""

@@ -1,4 +1,4 @@
-"""The rows of data of one's own: the same access to a table's cells as to the fields of JSON lines."""
+"""The rows of the user's own data, with the same access to the cells of a table and the fields of JSON lines."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _JSON = (".jsonl", ".ndjson")
 
 @dataclass(frozen=True)
 class Row:
-    """One example as its file has it: cells of a table, or the values of a JSON object."""
+    """A row of a file: the cells of a table, or the values of a JSON object. Its methods raise UserError for invalid values."""
 
     place: Place
     values: JsonObject
-    separator: str | None  # None: JSON, which has lists of its own
+    separator: str | None  # of lists in a cell; None: JSON, which has lists
 
     def value(self, name: str, *, optional: bool = False) -> Any:
-        """None only for what is `optional`, where it is absent, null, or an empty cell."""
+        """The value of column or field `name`; None if it is `optional` and absent, null or an empty cell."""
         value = self.values.get(name)
         if name not in self.values and not optional:
             kind, place = ("field", self.place) if self.separator is None else ("column", Place(self.place.path, 1))
@@ -35,24 +35,24 @@ class Row:
         return None if optional and value == "" else value
 
     def text(self, name: str) -> str:
-        """A text that is not blank."""
+        """The value as a text that is not blank."""
         value = self.value(name)
         if not isinstance(value, str) or not value.strip():
             raise self.place.error(f"{name} is {short(value)}, not a text; {MEND}")
         return value
 
     def name(self, name: str, *, optional: bool) -> str | None:
-        """A label's name: a text without the blanks around it, or JSON's number or truth value as JSON writes it."""
+        """The value as the name of a label: a text without surrounding blanks, or a JSON number or boolean as JSON text."""
         value = self.value(name, optional=optional)
         if isinstance(value, bool | int | float):
             return json.dumps(value)
         return None if value is None else self.text(name).strip()
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
-        """A list; an empty cell is an empty one, but where that is optional None."""
+        """The value as a list; of an empty cell (), or None if it is optional."""
         value = self.value(name, optional=optional)
         if isinstance(value, str) and self.separator is not None:
-            # as many spaces as there are part two words; between two other separators there is an empty text
+            # any number of spaces separates two words; between two other separators there is an empty text
             value = [part for part in value.split(self.separator) if part or (value and self.separator != " ")]
         if value is None:
             return None
@@ -64,23 +64,23 @@ class Row:
 
 
 def short(value: Json) -> str:
-    """A value as JSON, cut for a message."""
+    """A value as JSON, truncated to 60 characters for error messages."""
     shown = json.dumps(value, ensure_ascii=False)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def suffix(path: pathlib.Path) -> str:
-    """What a file's name ends in, without `.gz`."""
+    """The suffix of a file's name, ignoring `.gz`."""
     return pathlib.Path(path.name.removesuffix(".gz")).suffix
 
 
 def read_own_rows(
     path: pathlib.Path, delimiter: str | None, *, quotes: bool | None, columns: Sequence[str], separator: str
 ) -> Iterator[Row]:
-    """The rows of a CSV, TSV or JSON-lines file in its order, told apart by its suffix.
+    """The rows of a CSV, TSV or JSON-lines file in its order; the suffix determines the format.
 
-    delimiter, quotes: None for those of the suffix. columns: the names of a table's columns if its first row does not say them.
-    separator: where a cell that holds a list is cut. Raises UserError for a suffix that tells no format, and for bad rows.
+    delimiter, quotes: None: the defaults for the suffix. columns: the names of a table's columns, if its first row does not have
+    them. separator: the separator of a list in a cell. Raises UserError for an unknown suffix, and for invalid rows.
     """
     if (ending := suffix(path)) in _JSON:
         for i, line in enumerate(split_lines(read_text(path)), 1):

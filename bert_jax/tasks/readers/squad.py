@@ -1,4 +1,4 @@
-"""Questions in the JSON of SQuAD 1.1 and 2.0."""
+"""Questions in the JSON format of SQuAD 1.1 and 2.0."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _KINDS = {list: "a list", str: "a text", int: "an integer", bool: "true or false
 
 
 def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[QuestionExample]:
-    """The questions of a file, in its order; `is_impossible` is False where the file, as 1.1, does not know the word.
+    """The questions of a file, in its order; `is_impossible` is False if the file does not have the key (1.1).
 
-    An answer whose text does not stand at its `answer_start` is moved to the nearest place where it does; where it stands
-    nowhere in the context, it has no start. Both are counted and said. Raises UserError for a file that is not of this form,
-    and for two questions with one id: predictions and scores go by it.
+    An answer whose text is not at its `answer_start` is moved to the nearest place with this text; if the context does not
+    contain the text, it has no start. `say` reports the numbers of both. Raises UserError for a file in another format, and for
+    two questions with the same id, by which predictions are scored.
     """
     path = pathlib.Path(path)
     try:
@@ -44,15 +44,15 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
 
 @dataclass
 class AnswerPlaces:
-    """Looks for answers in their contexts, and counts those that are elsewhere than was said."""
+    """Finds answers in their contexts, and records those whose stated place is wrong."""
 
     moved: list[str] = field(default_factory=list)  # ids of the questions, once for each answer
     lost: list[str] = field(default_factory=list)
 
     def find(self, name: str, context: str, text: str, start: int | None) -> int | None:
-        """Where `text` stands in `context`: nearest to `start`, the first of two as near; None where it stands nowhere.
+        """The `nearest_place` to `start` of `text` in `context`, or the first place if `start` is None; None if there is none.
 
-        name: the question's id. start None: not known, so the first place counts.
+        name: the id of the question.
         """
         found = nearest_place(context, text, start or 0)
         if found is None:
@@ -62,21 +62,22 @@ class AnswerPlaces:
         return found
 
     def report(self, path: pathlib.Path, say: Say) -> None:
-        """Says what was moved and lost, if anything was."""
+        """Reports the numbers of moved and lost answers, if there are any."""
         if self.moved:
             say(
-                f"{path}: moved {counted(len(self.moved), 'answer')} to where the text stands, not where it says, "
+                f"{path}: moved {counted(len(self.moved), 'answer')} to the nearest place with their text, "
                 f"first one of {self.moved[0]}"
             )
         if self.lost:
             say(
-                f"{path}: {counted(len(self.lost), 'answer')} standing nowhere in the context, not learnt, first one "
+                f"{path}: {counted(len(self.lost), 'answer')} not contained in the context, not used in training, first one "
                 f"of {self.lost[0]}"
             )
 
 
 def nearest_place(context: str, text: str, start: int) -> int | None:
-    """The place nearest to `start`, which may lie outside, where `text` stands in `context`; the first of two as near."""
+    """The place of `text` in `context` that is nearest to `start`, the first of two at the same distance; None if there is none.
+    `start` may lie outside the context."""
     inside = min(max(start, 0), len(context))
     places = (context.rfind(text, 0, inside + len(text)), context.find(text, inside))
     return min((place for place in places if place >= 0), key=lambda place: abs(place - inside), default=None)

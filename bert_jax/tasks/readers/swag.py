@@ -10,9 +10,8 @@ from bert_jax.tasks.readers.tables import filled, integer, not_empty, read_table
 
 
 def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
-    """SWAG's CSV: `sent1` is the prompt, and each choice is `sent2` (how the next sentence begins) with one of the endings.
-
-    Labels are None in a file without the column `label`."""
+    """The examples of a SWAG file (CSV): `sent1` is the prompt; a choice is `sent2`, the beginning of the next sentence, with one
+    of the endings. Labels are None in a file without the column `label`. Raises UserError for an invalid file."""
     table = read_table(pathlib.Path(path), ",", quotes=True)
     endings = [f"ending{i}" for i in range(4)]
     table.require("sent1", "sent2", *endings)
@@ -27,7 +26,8 @@ def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
 
 
 def read_codah(path: str | os.PathLike[str]) -> list[ChoiceExample]:
-    """CODAH's TSV without header: category, prompt, four endings, label."""
+    """The examples of a CODAH file (TSV without header): category, prompt, four endings, label. Raises UserError for an invalid
+    file."""
     columns = ("category", "prompt", "0", "1", "2", "3", "label")
     table = read_table(pathlib.Path(path), columns=columns)
     examples = []

@@ -1,4 +1,4 @@
-"""Text files of rows, read so that every fault is named by file, line and column."""
+"""Text files in rows and columns; every error names file, line and column."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from bert_jax.interface.words import counted
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
-"""Takes one sentence about a file that could be read, but not all of it as it stands."""
+"""A function that reports a problem of the data that is no error, as a sentence."""
 
 
 MEND = "mend the row, or remove it"
-"""The remedy of most faults."""
+"""The remedy in most errors."""
 
 
 def note(message: str) -> None:
-    """The `Say` of every reader unless another is given: a line on standard error."""
+    """The default `Say` of all readers: prints a line to standard error."""
     print(message, file=sys.stderr)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file (from 1), for messages."""
+    """A line of a file, from 1, for error messages."""
 
     path: pathlib.Path
     line: int
 
     def error(self, problem: str) -> UserError:
-        """The error to raise for what is wrong there."""
+        """A UserError about this line."""
         return UserError(f"{self.path}, line {self.line}: {problem}")
 
 
 def read_text(path: pathlib.Path) -> str:
-    """A file's text without its byte order mark; `.gz` is unpacked.
+    """The text of a file without its byte order mark; a `.gz` file is decompressed.
 
-    Raises UserError for a file that is missing, damaged, empty, or not UTF-8 (naming byte and line).
+    Raises UserError for a file that is missing, damaged, empty, or not UTF-8 (with the byte and the line).
     """
     try:
         data = path.read_bytes()
@@ -74,7 +74,7 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def is_whole(text: str) -> bool:
-    r"""Whether a text can be written as UTF-8: a JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
+    r"""Whether a text can be encoded as UTF-8; a JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -83,19 +83,19 @@ def is_whole(text: str) -> bool:
 
 
 def split_lines(text: str) -> list[str]:
-    """Lines that end in LF or CR LF and in nothing else: U+0085 and U+2028, at which Python's own `splitlines` cuts, are text."""
+    """The lines of a text, which end in LF or CR LF only: U+0085 and U+2028, at which `str.splitlines` splits, are text."""
     lines = text.split("\n")
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def read_rows(path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False) -> Iterator[tuple[Place, list[str]]]:
-    """Every row that is not blank, and the line where it begins. With `quotes`, a field in double quotes may hold delimiters
-    and line ends; otherwise quotes are letters like others."""
+    """The rows that are not blank, each with its first line. With `quotes`, a field in double quotes may contain delimiters and
+    line ends; otherwise quotes are ordinary characters. Raises UserError for unbalanced quotes."""
     text = read_text(path)
     if not quotes:
         yield from ((Place(path, i), line.split(delimiter)) for i, line in enumerate(split_lines(text), 1) if line.strip("\r"))
         return
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # one limit for the whole process: it is only ever raised
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a limit of the whole process, so it is never lowered
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     line = 1
     try:
@@ -109,12 +109,15 @@ def read_rows(path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file with named columns, to be iterated over once."""
+    """The rows of a file with named columns; they can be iterated over once.
+
+    Raises UserError for a row with a wrong number of columns, unless `skipped` is given.
+    """
 
     path: pathlib.Path
     columns: tuple[str, ...]
     rows: Iterator[tuple[Place, list[str]]]
-    skipped: Callable[[Place, int], None] | None = None  # told of a row with a wrong number of columns; None: it is an error
+    skipped: Callable[[Place, int], None] | None = None  # called for each row with a wrong number of columns
 
     def __iter__(self) -> Iterator[tuple[Place, dict[str, str]]]:
         for place, row in self.rows:
@@ -129,7 +132,7 @@ class Table:
                 )
 
     def require(self, *names: str) -> None:
-        """Raises UserError that names the first of `names` that is no column, and the column nearest to it."""
+        """Raises UserError if one of `names` is no column; the error names the most similar column."""
         for name in names:
             if name not in self.columns:
                 raise Place(self.path, 1).error(f"no column {name!r}; {nearest(name, self.columns)}")
@@ -143,7 +146,8 @@ def read_table(
     quotes: bool = False,
     skipped: Callable[[Place, int], None] | None = None,
 ) -> Table:
-    """The table in a file. The first row names the columns unless `columns` does."""
+    """The table in a file; the first row has the names of the columns, unless `columns` are given. Raises UserError for a file
+    that cannot be read, and for two columns with the same name."""
     rows = read_rows(path, delimiter, quotes=quotes)
     if not columns:
         place, columns = next(rows)
@@ -153,14 +157,14 @@ def read_table(
 
 
 def filled(place: Place, row: Mapping[str, str], *names: str) -> None:
-    """Raises UserError for the first of the columns `names` that is blank in a row."""
+    """Raises UserError if one of the columns `names` is blank in a row."""
     for name in names:
         if not row[name].strip():
             raise place.error(f"{name} is empty; {MEND}")
 
 
 def integer(place: Place, name: str, value: str, *, below: int | None = None) -> int:
-    """`value` as an integer in [0, below)."""
+    """`value` as an integer in [0, below). Raises UserError for another value."""
     if value.isascii() and value.isdigit() and (below is None or int(value) < below):
         return int(value)
     most = f" to {below - 1}" if below is not None else ""
@@ -168,7 +172,7 @@ def integer(place: Place, name: str, value: str, *, below: int | None = None) ->
 
 
 def number(place: Place, name: str, value: str, low: float, high: float) -> float:
-    """`value` as a number in [low, high]."""
+    """`value` as a number in [low, high]. Raises UserError for another value."""
     try:
         if low <= float(value) <= high:
             return float(value)

@@ -146,7 +146,7 @@ def test_answers_are_found_where_they_stand(tmp_path: pathlib.Path):
     answers = [(("two", 12), ("one", 0)), (("two", 4),), (), (("one", 8),), (("six", None),)]
     assert read == [QuestionExample(str(i), "q", context, given, given == ()) for i, given in enumerate(answers)]
     assert [line.split(": ")[1].split(" ")[0] for line in said] == ["moved", "1"]
-    assert "moved 1 answer to where the text stands, not where it says, first one of 3" in said[0]
+    assert "moved 1 answer to the nearest place with their text, first one of 3" in said[0]
     assert "first one of 4" in said[1]
     path = put(tmp_path / "a.csv", "question,context,answers,start", f"q,{context},two,12", f"q,{context},,")
     read = read_own_data(OwnDataConfig(train=path, answer_start="start"), "span", "train")

@@ -53,8 +53,8 @@ def test_an_answer_elsewhere_than_said_is_moved_to_the_nearest_place(tmp_path: p
     said: list[str] = []
     assert read_squad(path, say=said.append)[0].answers == (("two", 8), ("one", 12), ("six", None))
     assert len(said) == 2
-    assert "moved 2 answers to where the text stands" in said[0]
-    assert "1 answer standing nowhere" in said[1]
+    assert "moved 2 answers to the nearest place with their text" in said[0]
+    assert "1 answer not contained in the context" in said[1]
 
 
 def test_the_nearest_place_is_that_of_a_search_of_all_places():
@@ -158,7 +158,7 @@ def test_conllu_gives_words_without_ranges_and_empty_nodes(tmp_path: pathlib.Pat
     [
         ("\tNo\tno", "\t\tno", "line 10: the word is empty; mend the line"),
         ("\tPRON\t", "\t\t", "line 3: the tag is empty; mend the line"),
-        ("1\tI", "x\tI", "line 3: the ID 'x' is none of CoNLL-U, such as 1, 1-2 or 8.1; mend the line"),
+        ("1\tI", "x\tI", "line 3: the ID 'x' is not one of CoNLL-U, such as 1, 1-2 or 8.1; mend the line"),
     ],
 )
 def test_bad_lines_of_conllu_are_named(tmp_path: pathlib.Path, good: str, faulty: str, message: str):
