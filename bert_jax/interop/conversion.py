@@ -61,10 +61,10 @@ def read(path: str, flags: argparse.Namespace) -> Model:
             path, new=flags.new, drop=flags.drop, head=head, vocabulary=flags.vocab, lowercase=lowercase, seed=flags.seed
         )
         carried = sorted(set(model.other_fields) - {"hidden_act", *FIXED})
-        notes = (f"fields of config.json without a meaning here: {', '.join(carried)}",) if carried else ()
+        notes = (f"fields of config.json that bert_jax does not use: {', '.join(carried)}",) if carried else ()
         return dataclasses.replace(model, notes=model.notes + notes)
     if flags.vocab:
-        raise UserError(f"--vocab={flags.vocab}: the original's checkpoints have their vocabulary beside them; copy it there")
+        raise UserError(f"--vocab={flags.vocab}: a checkpoint of the original has its vocabulary in its directory; copy it there")
     check_parts(flags.new, ())  # --drop may also name tensors of the checkpoint
     dropped = {*flags.drop, *flags.new}
     model = _read_tf1(path, drop=dropped, activation=flags.activation, lowercase=lowercase)
@@ -93,10 +93,10 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     return [
         f"{model.source}: {counted(_count_of(read), 'parameter')}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
-        f"{counted(config.num_layers, 'layer')} x {config.hidden_size}, {counted(config.num_heads, 'head')}, "
-        f"{counted(config.max_position, 'position')}, "
-        f"{config.type_vocab_size} token types, {config.activation}",
-        f"vocabulary of {counted(words.size, 'piece')} ({words.kind}, {casing}, sha256 {words.sha256[:12]}...)",
+        f"{counted(config.num_layers, 'layer')} of width {config.hidden_size}, {counted(config.num_heads, 'head')}, "
+        f"{counted(config.max_position, 'position')}, {counted(config.type_vocab_size, 'token type')}, "
+        f"activation {config.activation}",
+        f"vocabulary: {counted(words.size, 'piece')} ({words.kind}, {casing}, sha256 {words.sha256[:12]}...)",
     ]
 
 
@@ -106,9 +106,9 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
         return []
     head = model.head
     if head is None or head.part not in parts:
-        return [f"parts {', '.join(parts)}"]
-    outputs = ", ".join(head.labels) or f"{head.num_outputs} without names"
-    return [f"parts {', '.join(parts)}", f"{head.part} ({head.problem}), outputs {outputs}"]
+        return [f"parts: {', '.join(parts)}"]
+    outputs = f"labels {', '.join(head.labels)}" if head.labels else f"{counted(head.num_outputs, 'output')} without names"
+    return [f"parts: {', '.join(parts)}", f"{head.part}: {head.problem}, {outputs}"]
 
 
 def _count_of(params: Any) -> int:
@@ -121,19 +121,21 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
     keep = flags.keep_layers
     if flags.layers:
         if flags.layers > old.num_layers:
-            raise UserError(f"--layers={flags.layers} is more than the model's {old.num_layers}; layers can only be left out")
+            raise UserError(
+                f"--layers={flags.layers} is more than the model's {counted(old.num_layers, 'layer')}; layers cannot be added"
+            )
         keep = list(range(flags.layers))
     if keep is not None:
         model = with_layers(model, keep)
-        notes.append(f"layers {old.num_layers} -> {len(keep)}: {', '.join(map(str, keep))} kept")
+        notes.append(f"layers: {old.num_layers} -> {len(keep)} (kept: {', '.join(map(str, keep))})")
     if flags.max_position:
         model = with_positions(model, flags.max_position, flags.new_positions or NEW_POSITIONS[0], flags.seed)
-        grown = f", new ones {flags.new_positions or NEW_POSITIONS[0]}" if flags.max_position > old.max_position else ""
-        notes.append(f"positions {old.max_position:,} -> {flags.max_position:,}{grown}")
+        grown = f" (new rows: {flags.new_positions or NEW_POSITIONS[0]})" if flags.max_position > old.max_position else ""
+        notes.append(f"position table: {old.max_position:,} -> {counted(flags.max_position, 'row')}{grown}")
     if flags.token_types:
         model = with_token_types(model, flags.token_types)
-        grown = ", new ones copies of type 0" if flags.token_types > old.type_vocab_size else ""
-        notes.append(f"token types {old.type_vocab_size} -> {flags.token_types}{grown}")
+        grown = " (new types: copies of type 0)" if flags.token_types > old.type_vocab_size else ""
+        notes.append(f"token types: {old.type_vocab_size} -> {flags.token_types}{grown}")
     if flags.replace_vocab:
         model, note = _with_words(model, load_tokenizer(flags.replace_vocab, lowercase=flags.lowercase))
         notes.append(note)
@@ -142,10 +144,10 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         there = set(model.tokenizer.pieces)
         missing = [token for token in tokens if token not in there]
         model, note = _with_words(model, extended(model.tokenizer, missing))
-        notes += [note, f"in the vocabulary already: {len(tokens) - len(missing):,} of {counted(len(tokens), 'token')}"]
+        notes += [note, f"tokens that the vocabulary already had: {len(tokens) - len(missing):,} of {len(tokens):,}"]
     if (flags.labels or flags.problem) and _new_head(flags) is None:
         model = _relabelled(model, flags)
-        notes.append("labels and problem of the head are those given")
+        notes.append(f"{model.head.part if model.head else 'head'}: labels and problem replaced by those of the flags")
     return model, notes
 
 
@@ -167,19 +169,20 @@ def written(model: Model, flags: argparse.Namespace) -> list[str]:
         lost = sorted(set(model.parts) - set(parts_used(model, function)))
         if lost and not flags.function:
             raise UserError(
-                f"the function {function} leaves out {', '.join(lost)}; confirm that with --function={function}, or "
+                f"the function {function} does not use {', '.join(lost)}; confirm with --function={function} or "
                 f"--drop={','.join(lost)}"
             )
         model = without_parts(model, lost)
         signature = export_stablehlo(
             target, model, function=function, length=flags.length, platforms=flags.platforms or ("cpu", "cuda", "tpu")
         )
-        notes.append(f"the function {function} for {', '.join(signature['platforms'])}")
+        notes.append(f"function: {function}, for the platforms {', '.join(signature['platforms'])}")
         notes += [f"{kind} {x['name']} {x['dtype']} {_shape(x)}" for kind, x in _arrays(signature)]
-        notes += [f"without {part}" for part in lost]
+        notes += [f"{part} is not exported" for part in lost]
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     files = ", ".join(sorted(path.name for path in target.iterdir()))
-    return [f"{target} as {flags.format}: {counted(_count_of(model.params), 'parameter')}, {size / 1e6:,.1f} MB", files, *notes]
+    summary = f"{target} (format {flags.format}): {counted(_count_of(model.params), 'parameter')}, {size / 1e6:,.1f} MB"
+    return [summary, f"files: {files}", *notes]
 
 
 def _arrays(signature: JsonObject) -> Iterator[tuple[str, JsonObject]]:
@@ -198,17 +201,18 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
     for path in sources:
         model = read(path, flags)
         if target == pathlib.Path(model.source).resolve():
-            raise UserError(f"--to={flags.to} is where {path} is read from; name another directory")
+            raise UserError(f"--to={flags.to} is the directory that {path} is read from; name another directory")
         reading = ["nsp_head", *([model.head.part] if model.head and model.head.reads_pooler else [])]
         lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
         if lacking:
             remedy = f"--drop={','.join(lacking)} or --new=pooler"
-            raise UserError(f"{' and '.join(lacking)} would need the pooler, which the model lacks; {remedy}")
+            raise UserError(f"{' and '.join(lacking)} reads the pooler, which the model lacks; add {remedy}")
         yield model
 
 
 def _is_tf1(path: pathlib.Path) -> bool:
-    """Whether `path` is a checkpoint of the original: it has its files or configuration, and no weights in another format."""
+    """Whether `path` is a checkpoint of the original: it has the files or the configuration of one, and no weights of another
+    format."""
     if path.name and not path.exists() and aside(path).is_dir():  # an export was killed while swapping directories
         path = aside(path)
     if path.is_dir():
@@ -222,20 +226,21 @@ def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
     words = sources_of(model.tokenizer, tokenizer)
     casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
     note = (
-        f"vocabulary {model.tokenizer.size:,} -> {counted(tokenizer.size, 'piece')} ({casing}): {words.kept:,} kept, "
-        f"{words.spelt + words.unknown:,} the mean of their old spelling ({words.unknown:,} with unknown parts), "
-        f"{words.given_up:,} given up"
+        f"vocabulary: {model.tokenizer.size:,} -> {counted(tokenizer.size, 'piece')} ({casing}); embeddings: {words.kept:,} "
+        f"kept, {words.spelt + words.unknown:,} averaged over the old pieces of the new piece ({words.unknown:,} with unknown "
+        f"pieces), {words.removed:,} removed"
     )
     return with_vocabulary(model, tokenizer, words), note
 
 
 def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
     if model.head is None:
-        raise UserError("--labels and --problem are for a labelled head, and the model has none; --new=sequence_head makes one")
+        raise UserError("--labels and --problem need a task head, which the model lacks; --new=sequence_head adds one")
     labels = flags.labels or model.head.labels
     if len(labels) != model.head.num_outputs:
         raise UserError(
-            f"{counted(len(labels), 'label')} for the {model.head.num_outputs} outputs of the {model.head.part}; name as many"
+            f"{counted(len(labels), 'label')} for the {model.head.num_outputs} outputs of the {model.head.part}; give "
+            f"{model.head.num_outputs}"
         )
     head = dataclasses.replace(model.head, labels=tuple(labels), problem=flags.problem or model.head.problem)
     return dataclasses.replace(model, head=head)
@@ -262,24 +267,24 @@ def check_flags(flags: argparse.Namespace) -> None:
         if getattr(flags, name) is not None and flags.format != form:
             raise UserError(f"--{name} is for --format={form}, not for {flags.format}; leave it out")
     if flags.new_positions and not flags.max_position:
-        raise UserError("--new-positions says how the table grows, and needs --max-position=N")
+        raise UserError("--new-positions applies to a larger position table only; add --max-position=N, or leave it out")
     if flags.layers and flags.keep_layers is not None:
-        raise UserError("--layers keeps the first ones and --keep-layers a list; give one of them")
+        raise UserError("--layers and --keep-layers are both given; give one of them")
     if flags.labels and len(set(flags.labels)) < len(flags.labels):
-        raise UserError(f"--labels={','.join(flags.labels)} names one label twice; each output needs its own")
+        raise UserError(f"--labels={','.join(flags.labels)} repeats a label; give every output a label of its own")
 
 
 def _check_tf1(model: Model) -> None:
     """Raises UserError for properties of `model` that `export_tf1` cannot represent."""
     if model.untrained:
         parts = ",".join(sorted(model.untrained))
-        raise UserError(f"a checkpoint of the original cannot say that {parts} was never trained; --drop={parts}")
+        raise UserError(f"{parts} was never trained, which the format tf1 cannot record; leave it out with --drop={parts}")
     if model.tokenizer.added:
-        raise UserError(f"the original has no added tokens such as {model.tokenizer.added[0]}; choose another --format")
+        raise UserError(f"the format tf1 has no added tokens such as {model.tokenizer.added[0]}; choose another --format")
 
 
 def _check_range(model: Model, dtype: str) -> None:
     """Raises UserError for weights above 65,504 with `dtype` float16, in which they would become infinite."""
     largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(model.params))
     if dtype == "float16" and largest > float(np.finfo(np.float16).max):
-        raise UserError(f"a weight of {largest:,.0f} is beyond float16's 65,504; choose --dtype=bfloat16")
+        raise UserError(f"a weight is {largest:,.0f}, above float16's maximum of 65,504; choose --dtype=bfloat16")

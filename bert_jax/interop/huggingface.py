@@ -100,7 +100,7 @@ def export_model(
     """
     directory = pathlib.Path(directory)
     if dtype not in DTYPES:
-        raise UserError(f"dtype {dtype!r} is not one that weights are stored in: {nearest(dtype, DTYPES)}")
+        raise UserError(f"weights cannot be written with dtype {dtype!r}: {nearest(dtype, DTYPES)}")
     config, tokenizer = model.config, model.tokenizer
     check_vocabulary(tokenizer, config, model.source or str(directory))
     architecture = architecture_of(model.params, model.head)
@@ -120,18 +120,18 @@ def export_model(
         if model.of_pairs is not None and model.head.reads_pairs:
             fields[OURS]["of_pairs"] = model.of_pairs
     tensors = tensors_from_params(model.params, config, model.head)
-    check_finite(tensors, f"nothing is written to {directory}: {{found}}; such a model answers nothing")
-    if not config.tied_decoder and "mlm_head" in model.params:  # the one that transformers reads where nothing is tied
+    check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
+    if not config.tied_decoder and "mlm_head" in model.params:  # the bias that transformers reads for an untied decoder
         tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
-    if architecture == "BertModel":  # transformers finds either name, other loaders only the bare one
+    if architecture == "BertModel":  # transformers accepts both names, other loaders only those without the prefix
         tensors = {name.removeprefix("bert."): x for name, x in tensors.items()}
     tensors = {name: x.astype(DTYPES[dtype]) for name, x in tensors.items()} if dtype != "float32" else tensors
     with replaced_when_complete(directory, is_ours=_exported_by_us, format_files=FILES) as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2) + "\n")
         tokenizer.save(incomplete)
-        _state_longest_text(incomplete / TOKENIZER_CONFIG, config.max_position)
+        _write_model_max_length(incomplete / TOKENIZER_CONFIG, config.max_position)
         _save(tensors, incomplete / WEIGHTS)
-        (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors makes it readable by its owner only
+        (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors writes it readable by the owner only
 
 
 def _save(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
@@ -202,9 +202,9 @@ def with_new_parts(model: Model, new: Collection[str], head: TaskHead | None, se
     labelled = [part for part in new if part in HEAD_PARTS]
     if labelled:
         if head is None or head.part != labelled[0]:
-            raise UserError(f"a new {labelled[0]} needs its labels; name them")
+            raise UserError(f"a new {labelled[0]} needs labels; give them")
         if model.head is not None:
-            raise UserError(f"{model.source} has a {model.head.part} already; drop it to put a new head in its place")
+            raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
         if head.reads_pooler and "pooler" not in {*model.params, *new}:
             raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; declare the pooler as new too")
 
@@ -248,7 +248,7 @@ def check_parts(new: Collection[str], drop: Collection[str]) -> None:
             raise UserError(f"a model has no part {part!r}: {nearest(part, PARTS)}; parts are {', '.join(PARTS)}")
     labelled = [part for part in new if part in HEAD_PARTS]
     if len(labelled) > 1:
-        raise UserError(f"a model has one labelled head, but {' and '.join(labelled)} are asked for; choose one")
+        raise UserError(f"a model has one task head at most, but {' and '.join(labelled)} are requested; choose one")
 
 
 def read_model_config(directory: pathlib.Path) -> JsonObject:
@@ -261,8 +261,7 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
     if tokenizer.size != config.vocab_size:
         raise UserError(
             f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')} but the model's vocab_size is "
-            f"{config.vocab_size:,}; "
-            "use the vocabulary the model was trained with"
+            f"{config.vocab_size:,}; use the vocabulary that the model was trained with"
         )
 
 
@@ -273,8 +272,8 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
     written = ours.get("vocabulary_sha256", found)
     if written != found:
         raise UserError(
-            f"{where}: the vocabulary there (sha256 {found[:12]}...) is not the one the model was trained with "
-            f"({str(written)[:12]}...); put the model's own vocabulary file back"
+            f"{where}: the vocabulary in this directory (sha256 {found[:12]}...) is not the one that the model was trained with "
+            f"({str(written)[:12]}...); restore the model's own vocabulary file"
         )
 
 
@@ -291,7 +290,7 @@ def _files_left(directory: pathlib.Path) -> tuple[str, ...]:
     """A clause about JSON files and folders of the directory that are not read, such as sentence-transformers' pooling."""
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in FILES]
     names = sorted(name for name in left if not name.startswith(".") and not name.endswith(".index.json"))
-    return (f"the files {', '.join(names)} are not read, and not copied",) if names else ()
+    return (f"files that are neither read nor copied: {', '.join(names)}",) if names else ()
 
 
 def _read_by(head: TaskHead | None) -> tuple[str, ...]:
@@ -302,16 +301,16 @@ def _read_by(head: TaskHead | None) -> tuple[str, ...]:
 
 
 def _other_fields(fields: JsonObject, head: TaskHead | None) -> JsonObject:
-    """What config.json says that has no meaning here, and `hidden_act`, whose several names of one function are kept apart.
-
-    Fields about labels have no meaning where no head reads them.
+    """The fields of config.json that this package does not use, and `hidden_act`, so that an export has the same one of its
+    several names for a function. Fields about labels are unused if the model has no task head.
     """
     stated = head_to_json(head) if head else ()
     return {name: x for name, x in fields.items() if name not in (*WRITTEN, *stated, OURS) or name == "hidden_act"}
 
 
-def _state_longest_text(path: pathlib.Path, tokens: int) -> None:
-    """Tells transformers' truncation where the position table ends; its default is no limit, and an index error in the model."""
+def _write_model_max_length(path: pathlib.Path, tokens: int) -> None:
+    """Writes the size of the position table as `model_max_length`, to which transformers' tokenizers truncate; without it they do
+    not truncate, and longer texts raise an IndexError in the model."""
     settings = read_object(path)
     path.write_text(json.dumps(settings | {"model_max_length": tokens}, indent=2) + "\n", encoding="utf-8")
 
@@ -324,5 +323,5 @@ def _exported_by_us(directory: pathlib.Path) -> bool:
 
 
 def part_names(text: str) -> tuple[str, ...]:
-    """The names of a model's parts in a list with commas: "mlm_head, nsp_head"."""
+    """Splits a list of parts with commas: "mlm_head, nsp_head"."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

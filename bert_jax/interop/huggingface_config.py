@@ -151,7 +151,7 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
     """
     for name, value in FIXED.items():
         if fields.get(name, value) != value:
-            raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; this BERT has {name}={value!r} only")
+            raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; only {name}={value!r} is supported")
     hidden_act = fields.get("hidden_act", "gelu")
     if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
         raise UserError(f"{source}: hidden_act={hidden_act!r} cannot be represented; known: {', '.join(sorted(ACTIVATIONS))}")
@@ -171,7 +171,7 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
         values[ours] = kind(value)
     try:
         return ModelConfig(activation=ACTIVATIONS[hidden_act], **values)
-    except UserError as error:  # it names our fields, not the file's
+    except UserError as error:  # its message has the names of our fields, which are not those of the file
         raise UserError(f"{source}: {error}") from None
 
 
@@ -186,7 +186,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     if named:
         if named[0] not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
-            raise UserError(f"{source}: architectures={named!r} is not among the BERTs known here ({known})")
+            raise UserError(f"{source}: architectures={named!r} is not a supported class; supported: {known}")
         return named[0]
     for module, heads in sorted(_heads_by_module().items(), key=lambda item: len(item[1])):
         if not any(name.startswith(f"{module}.") for name in tensor_names):
@@ -195,8 +195,8 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
             return heads[0].architecture
         *kinds, last = (f"{head.kind}s" for head in heads)
         raise UserError(
-            f'{source} names no "architectures", and a {module} may be one of {", ".join(kinds)} or {last}; '
-            f'add for example "architectures": ["{heads[0].architecture}"]'
+            f'{source} has no "architectures", and a {module} can be a head for {", ".join(kinds)} or {last}; '
+            f'add the class, for example "architectures": ["{heads[0].architecture}"]'
         )
     prefixes = {"mlm_head": "cls.predictions.", "nsp_head": "cls.seq_relationship.", "pooler": "bert.pooler."}
     return architecture_of([part for part, prefix in prefixes.items() if any(name.startswith(prefix) for name in tensor_names)])
@@ -262,7 +262,7 @@ def _own_head(fields: JsonObject, source: str) -> JsonObject:
     own = recorded(fields).get("head") or {}
     if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS):
         raise UserError(
-            f'{source}: "head" under "{OURS}" is {own!r}, not the {", ".join(OWN_FIELDS)} of a head; export the model again'
+            f'{source}: "head" under "{OURS}" is {own!r}, not an object with {", ".join(OWN_FIELDS)}; export the model again'
         )
     return dict(own)
 
@@ -284,7 +284,7 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     several = next((label for label, count in collections.Counter(labels).items() if count > 1), None)
     if several is not None:
         same = ", ".join(str(i) for i, label in ids.items() if label == several)
-        raise UserError(f"{source}: id2label calls the outputs {same} all {several!r}; give each a name of its own")
+        raise UserError(f"{source}: id2label gives the outputs {same} the same label {several!r}; give each another label")
     stated = fields.get("label2id")
     if stated is not None and stated != {label: i for i, label in enumerate(labels)}:
         raise UserError(f"{source}: label2id={stated!r} contradicts id2label={by_id!r}; correct one of them")

@@ -41,7 +41,7 @@ class Row:
 
     @property
     def stacked(self) -> bool:
-        """Whether our array is stacked over layers along an axis N."""
+        """True if our array is stacked over layers along an axis N."""
         return "{}" in self.theirs
 
     @property
@@ -50,9 +50,9 @@ class Row:
         return self.ours.split("/")[0]
 
 
-# D width, E width again (output), H heads, K head width, F feed-forward, V vocabulary, S positions, T token types, C = 2 classes.
-# Of a labelled task's head: Y outputs, J inputs, I width of a token, M layers that it weighs; of its LSTM W width of a direction,
-# Z again (input), U of both, G = 4 gates, X = 2 directions.
+# Axis letters: D width, E width (as an output), H heads, K head width, F feed-forward width, V vocabulary, S positions, T token
+# types, C = 2 classes. In a task head: Y outputs, J inputs, I width of a token, M layers of a mix; in its LSTM: W width of a
+# direction, Z the same (as an input), U width of both directions, G = 4 gates, X = 2 directions.
 TABLE = (
     Row("embeddings/word_embeddings/embedding", "V D", "bert.embeddings.word_embeddings.weight", "V D"),
     Row("embeddings/position_embeddings/embedding", "S D", "bert.embeddings.position_embeddings.weight", "S D"),
@@ -107,7 +107,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
 
 
 def _own_rows(head: TaskHead) -> Iterator[Row]:
-    """The arrays of a head that is not plain."""
+    """The rows of a task head without a transformers class."""
     axes = {"dense/kernel": "J Y", "dense/bias": "Y"}
     if head.mixed_layers(0):
         axes |= {"mix/weights": "M", "mix/gamma": ""}
@@ -234,18 +234,18 @@ def params_from_tensors(
     quantised = [f"{name} ({x.dtype})" for name, x in tensors.items() if name in expected and x.dtype.kind in "biuc"]
     if quantised:
         raise UserError(f"{source} holds no floating-point weights for {_listed(quantised)}; save the model unquantised")
-    problems = {"missing": missing, "no place in this model for": unused, "other shapes than config.json gives": misshapen}
+    problems = {"missing": missing, "not part of this model": unused, "other shapes than config.json gives": misshapen}
     if any(problems.values()):
         listed = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
         whole = sorted({expected[n].part for n in missing} - {expected[n].part for n in tensors if n in expected})
-        remedy = f" (to start {' and '.join(whole)} anew, declare it as new)" if whole and not unused and not misshapen else ""
+        remedy = f" (declare {' and '.join(whole)} as new for random weights)" if whole and not unused and not misshapen else ""
         raise UserError(f"{source} does not hold the BERT that its config.json describes: {listed}{remedy}")
     flat: dict[str, np.ndarray] = {}
     for row in rows(config, head):
         if row.part in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
-    check_finite(flat, f"{source} is of no use: {{found}}; take an earlier state of this model, or copy it again")
+    check_finite(flat, f"{source} cannot be used: {{found}}; take an earlier state of this model, or copy it again")
     return unflatten_dict(flat, sep="/")
 
 
@@ -282,16 +282,16 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool) -> 
             value = renamed.pop(copy)
             if not np.array_equal(value, renamed.setdefault(original, value)):
                 raise UserError(
-                    f"{source}: {copy} differs from {original}; its config.json ties the two, and tie_word_embeddings=false is "
-                    "what says that they are not"
+                    f"{source}: {copy} differs from {original}, but config.json ties the two; set tie_word_embeddings to false "
+                    "if they are separate"
                 )
-    if not tied and "cls.predictions.decoder.bias" in renamed:  # transformers reads this one, and saves the other unused
+    if not tied and "cls.predictions.decoder.bias" in renamed:  # transformers uses this bias, and saves the other one unused
         renamed["cls.predictions.bias"] = renamed.pop("cls.predictions.decoder.bias")
     buffer = "bert.embeddings.position_ids"  # not a parameter; older versions saved it
     if buffer in renamed:
         positions = renamed.pop(buffer).ravel()
         if not np.array_equal(positions, np.arange(positions.size)):
-            raise UserError(f"{source}: {buffer} does not count 0, 1, 2, ...; such positions cannot be represented")
+            raise UserError(f"{source}: {buffer} is not 0, 1, 2, ...; other positions cannot be represented")
     return renamed
 
 

@@ -1,7 +1,7 @@
 """Reads and writes LevelDB's sorted table, the format of a TensorFlow checkpoint's index: an immutable map of bytes to bytes.
 
-Blocks of entries in ascending order, where a key leaves out what it shares with the one before; an index of the blocks; a footer.
-Every block is followed by its type of compression and a checksum.
+A table has blocks of entries in ascending order, in which a key omits the prefix that it shares with the key before it; an index
+of the blocks; and a footer. After every block follow its type of compression and a checksum.
 
 Source: LevelDB's `doc/table_format.md`; TensorFlow's `tsl/lib/io/table` differs in not compressing checkpoints.
 """
@@ -18,26 +18,26 @@ FOOTER_BYTES, TRAILER_BYTES = 48, 5
 RESTART_INTERVAL = 16
 UNCOMPRESSED, SNAPPY = 0, 1
 LONGEST = 1 << 24
-"""The maximum bytes of a table, and of all its keys written out; BERT-large with its optimizer has 100 kB. The limit bounds the
-work for a file that is no table."""
+"""The maximum bytes of a table, and of all its uncompressed keys; the index of BERT-Large with its optimizer has 100 kB. The
+limit bounds the work for a file that is no table."""
 
 
 class Damaged(Exception):
-    """Bytes do not follow their format; callers that know the file's name raise a UserError from it."""
+    """Bytes do not follow their format; callers, which know the name of the file, raise a UserError from it."""
 
 
 def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(key, value) of every entry, in the keys' order.
+    """Yields (key, value) of every entry, in the order of the keys.
 
-    Raises Damaged where it comes upon what no table has. Blocks must follow each other, and the keys written out stay below
-    `LONGEST` bytes together, so the work is bounded whatever the bytes are.
+    Raises Damaged for content that is no table. The blocks must not overlap, and the uncompressed keys have at most `LONGEST`
+    bytes in total, so the work is bounded for any content.
     """
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:
-        raise Damaged("its last bytes are not a table's")
+        raise Damaged("it does not end with the footer of a table")
     footer = content[-FOOTER_BYTES:]
     offset, size, at = _handle(footer, 0)
     for _ in _block(content, offset, size):
-        raise Damaged("it has metadata, which checkpoints never have")
+        raise Damaged("it has a block of metadata, which checkpoints do not have")
     offset, size, _ = _handle(footer, at)
     last: bytes | None = None
     end = written_out = 0
@@ -50,9 +50,9 @@ def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, entry in _block(content, offset, size):
             written_out += len(key)
             if written_out > LONGEST:
-                raise Damaged("its names are too long")
+                raise Damaged(f"its keys have more than {LONGEST:,} bytes")
             if last is not None and key <= last:
-                raise Damaged("its names are not in order")
+                raise Damaged("its keys are not in ascending order")
             last = key
             yield key, entry
 
@@ -66,12 +66,12 @@ def _handle(data: bytes, at: int) -> tuple[int, int, int]:
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     stored = content[offset : offset + size + TRAILER_BYTES]
     if len(stored) != size + TRAILER_BYTES or size < 4:
-        raise Damaged("a block lies beyond its end")
+        raise Damaged("a block extends beyond the end of the file")
     if checksum(stored[:-4]) != struct.unpack("<I", stored[-4:])[0]:
         raise Damaged("a block's checksum is wrong")
     if stored[size] != UNCOMPRESSED:
         kind = "snappy" if stored[size] == SNAPPY else f"type {stored[size]}"
-        raise Damaged(f"it is compressed ({kind}), which checkpoints never are")
+        raise Damaged(f"a block is compressed ({kind}), which checkpoints are not")
     block = stored[:size]
     end = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]  # the restart offsets, which only a search needs
     key, at = b"", 0
@@ -80,12 +80,12 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
         unshared, at = read_varint(block, at)
         length, at = read_varint(block, at)
         if shared > len(key) or at + unshared + length > end:
-            raise Damaged("an entry lies beyond its block")
+            raise Damaged("an entry extends beyond the end of its block")
         key = key[:shared] + block[at : at + unshared]
         yield key, block[at + unshared : at + unshared + length]
         at += unshared + length
     if at != end:
-        raise Damaged("a block does not end where it says")
+        raise Damaged("the entries of a block do not fill it")
 
 
 def encode_table(entries: Mapping[bytes, bytes]) -> bytes:
@@ -134,7 +134,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * n
         if byte < 0x80:
             return value, at + n + 1
-    raise Damaged("a number has no end")
+    raise Damaged("a variable-length integer has no end")
 
 
 def encode_varint(value: int) -> bytes:

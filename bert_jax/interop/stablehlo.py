@@ -66,17 +66,18 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
         raise UserError(f"a model has no function {function!r}: {nearest(function, FUNCTIONS)}")
     if function == "labels":
         if model.head is None:
-            raise UserError("this model has no labelled head, so it gives no labels; choose the function pretraining or encode")
+            raise UserError("this model has no task head, so it predicts no labels; choose the function pretraining or encode")
         if model.head.layout.read_positions:
             raise UserError(
-                f"a {model.head.kind} head reads where names stand, which such a file cannot take; choose the function encode"
+                f"a {model.head.kind} head needs the positions of the mentions, which are no input of the exported function; "
+                "choose the function encode"
             )
         return ("pooler", model.head.part) if model.head.reads_pooler else (model.head.part,)
     if function == "encode":
         return tuple(part for part in model.parts if part == "pooler")
     heads = tuple(part for part in model.parts if part in ("mlm_head", "nsp_head"))
     if not heads:
-        raise UserError("this model has neither of the pretraining heads; choose the function encode or labels")
+        raise UserError("this model has no pretraining head; choose the function encode or labels")
     return ("pooler", *heads) if "nsp_head" in heads else heads
 
 
@@ -99,7 +100,7 @@ def export_stablehlo(
     used = parts_used(model, function)
     untrained = [part for part in used if part in model.untrained]
     if untrained:
-        raise UserError(f"{' and '.join(untrained)} was never trained, so its answers would mean nothing; train it, or drop it")
+        raise UserError(f"{' and '.join(untrained)} was never trained, so its outputs are meaningless; train it, or drop it")
     limit = model.config.max_position
     if length is not None and not 1 <= length <= limit:
         raise UserError(f"length={length} must be between 1 and the {limit:,} of the position table")
@@ -145,7 +146,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
         assert model.head is not None
         module = BertWithHead(config, model.head)
 
-    def answers(bert: Any, input_ids: Array, attention_mask: Array, token_type_ids: Array) -> dict[str, Array]:
+    def outputs_of(bert: Any, input_ids: Array, attention_mask: Array, token_type_ids: Array) -> dict[str, Array]:
         positions = jax.lax.broadcasted_iota(jnp.int32, input_ids.shape, 1)
         first = jnp.zeros_like(input_ids[:, :1])  # the position of [CLS]
         if function == "labels":
@@ -163,7 +164,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
             outputs["nsp_logits"] = bert.nsp_head(pooled)[:, 0]
         return outputs
 
-    apply = nn.apply(answers, module)
+    apply = nn.apply(outputs_of, module)
     return lambda *inputs: apply({"params": params}, *inputs)
 
 

@@ -80,7 +80,8 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
         raise UserError(f"the layers to keep are {listed}; name one or more, each once, in ascending order")
     if model.head and model.head.layers == "scalar_mix":
         raise UserError(
-            f"the {model.head.part} weighs all {counted(layers, 'layer')}, so none can be left out; drop it, or start it anew"
+            f"the {model.head.part} has a weight for each of {counted(layers, 'layer')}, so none can be removed; drop the head, "
+            "or add a new one"
         )
     config = dataclasses.replace(model.config, num_layers=len(keep))
     return dataclasses.replace(model, params=_changed(model, lambda row: row.stacked, lambda x: x[list(keep)]), config=config)
@@ -95,10 +96,10 @@ class Sources:
     kept: int
     """The number of pieces in both vocabularies, including special tokens of the same role."""
     spelt: int
-    """The number of new pieces that the old tokenizer splits into known pieces."""
+    """The number of other new pieces that the old tokenizer encodes without the unknown token."""
     unknown: int
     """The number of new pieces that the old tokenizer encodes with the unknown token."""
-    given_up: int
+    removed: int
     """The number of old pieces that are not in the new vocabulary."""
 
 
@@ -108,14 +109,14 @@ def sources_of(old: Tokenizer, new: Tokenizer) -> Sources:
 
     Pieces are compared by their text and whether they continue a word, so WordPiece's "##ing" equals SentencePiece's "ing".
     """
-    places = {written: i for i, written in enumerate(_written(old)) if i not in old.special_ids}
+    old_ids = {written: i for i, written in enumerate(_written(old)) if i not in old.special_ids}
     roles = {getattr(new, f"{role}_id"): getattr(old, f"{role}_id") for role in SPECIAL_NAMES}
     inside = _inside_words(old)
     of: list[tuple[int, ...]] = []
     kept: set[int] = set()
     same_pieces = unknown = 0
     for i, written in enumerate(_written(new)):
-        same = roles.get(i, places.get(written))
+        same = roles.get(i, old_ids.get(written))
         if same is not None:
             of.append((same,))
             kept.add(same)
@@ -151,18 +152,21 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     """
     info, limit = tokenizer.vocabulary, tokenizer.max_word_characters or 0
     if info.kind != "wordpiece":
-        raise UserError(f"tokens cannot be added to a {info.kind} model, whose pieces have probabilities; train a new one")
+        raise UserError(
+            f"tokens cannot be added to a {info.kind} model, whose pieces have probabilities; train a new vocabulary"
+        )
     there = set(tokenizer.pieces)
     for token in tokens:
         words = _words(info, token)
         if token in there:
             raise UserError(f"the token {token!r} is in the vocabulary already, or named twice; leave it out")
         if words != [token] and not _BRACKETED.fullmatch(token):
-            made = f"make it {' '.join(words)!r}; add that" if words else "leave nothing of it"
-            raise UserError(f"the token {token!r} is never found in a text: the vocabulary's rules {made}")
+            made = f"change it to {' '.join(words)!r}; add that" if words else "remove it; leave it out"
+            raise UserError(f"the token {token!r} cannot occur in a tokenised text: the vocabulary's rules {made}")
         if len(token) > limit:
             raise UserError(
-                f"the token {token!r} is longer than a word's {counted(limit, 'character')}, so it is never found; leave it out"
+                f"the token {token!r} is longer than the limit of a word, {counted(limit, 'character')}, so it cannot occur in a "
+                "tokenised text; leave it out"
             )
         there.add(token)
     specials = {role: tokenizer.pieces[getattr(info, f"{role}_id")] for role in SPECIAL_NAMES}
@@ -177,10 +181,10 @@ def read_tokens(path: pathlib.Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as UTF-8 text ({error}); give a file with one token a line") from error
+        raise UserError(f"{path} cannot be read as UTF-8 text ({error}); give a file with one token per line") from error
     tokens = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if not tokens:
-        raise UserError(f"{path} holds no tokens; give a file with one token a line")
+        raise UserError(f"{path} holds no tokens; give a file with one token per line")
     return tokens
 
 
@@ -198,7 +202,9 @@ def average(models: Iterable[Model]) -> Model:
         differences = _differences(first, model)
         if differences:
             listed = "; ".join(differences)
-            raise UserError(f"{first.source} and {model.source} cannot be averaged: {listed}; name models of one shape")
+            raise UserError(
+                f"{first.source} and {model.source} cannot be averaged: {listed}; name models of the same architecture"
+            )
         total = jax.tree.map(lambda mine, x: mine + x, total, model.params)
         untrained |= model.untrained
         count += 1

@@ -79,10 +79,12 @@ class Bundle(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         entry = self.entries[name]
         if entry.partitioned:
-            raise UserError(f"{self.prefix}: {name} is partitioned into slices, which are not read; save it as one variable")
+            raise UserError(f"{self.prefix}: {name} is a partitioned variable, which cannot be read; save it as one tensor")
         if entry.dtype not in DTYPES:
             known = ", ".join(dtype.name for dtype in DTYPES.values())
-            raise UserError(f"{self.prefix}: {name} is of TensorFlow's type {entry.dtype}, which is not read; known: {known}")
+            raise UserError(
+                f"{self.prefix}: {name} has the type {entry.dtype} of TensorFlow's DataType, which cannot be read; known: {known}"
+            )
         path = shard_path(self.prefix, entry.shard, self.shards)
         try:
             with path.open("rb") as file:
@@ -119,8 +121,10 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
         if index_path(prefix).is_file():
             return prefix
         if path.is_file():
-            raise UserError(f"{path} is not a checkpoint of TensorFlow's second format, of which {path}.index would be a part")
-        raise UserError(f"there is no {path}, nor {path}.index; name a checkpoint's directory, or the beginning its files share")
+            raise UserError(f"{path} is not part of a TensorFlow checkpoint of format V2: there is no {path}.index; name another")
+        raise UserError(
+            f"there is no {path}, nor {path}.index; name the directory of a checkpoint, or the common prefix of its files"
+        )
     found = sorted(file.name.removesuffix(".index") for file in path.glob("*.index"))
     state = path / STATE
     if state.is_file():
@@ -130,9 +134,9 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
         if newest in found:
             return path / newest
         others = f"; name one of {', '.join(str(path / name) for name in found)}" if found else ""
-        raise UserError(f"{state} names {newest!r} as the newest, but {path} has no {newest}.index{others}")
+        raise UserError(f"{state} names {newest!r} as the newest checkpoint, but {path} has no {newest}.index{others}")
     if not found:
-        raise UserError(f"{path} holds no TensorFlow checkpoint: no file's name ends in .index")
+        raise UserError(f"{path} holds no TensorFlow checkpoint: it has no file *.index; name another directory")
     if len(found) > 1:
         raise UserError(f"{path} holds several checkpoints; name one of {', '.join(str(path / name) for name in found)}")
     return path / found[0]
@@ -148,12 +152,12 @@ def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
     path = index_path(prefix)
     try:
         if path.stat().st_size > LONGEST:
-            raise Damaged(f"more than {counted(LONGEST, 'byte')} cannot be an index")
+            raise Damaged(f"it has more than {counted(LONGEST, 'byte')}")
         shards, entries = _parse_index(path.read_bytes())
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); name the files' common beginning, without .index") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}); name the common prefix of its files") from error
     except Damaged as error:
-        raise UserError(f"{path} is no index of a TensorFlow checkpoint, or is damaged ({error}); copy it again") from error
+        raise UserError(f"{path} is not the index of a TensorFlow checkpoint, or is damaged: {error}; copy it again") from error
     needed: dict[int, int] = {}
     for entry in entries.values():
         if not entry.partitioned:
@@ -164,7 +168,7 @@ def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
             raise UserError(f"{data} is missing; copy all {shards} data files of the checkpoint beside its index")
         if data.stat().st_size < size:
             raise UserError(
-                f"{data} has {counted(data.stat().st_size, 'byte')} of at least {size:,}: it is incomplete; copy the "
+                f"{data} is incomplete: it has {counted(data.stat().st_size, 'byte')} of at least {size:,}; copy the "
                 f"checkpoint again"
             )
     return Bundle(prefix, shards, entries)
@@ -173,8 +177,8 @@ def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
 def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -> None:
     """Writes `tensors` (of the types of `DTYPES`) as one shard, byte for byte as TensorFlow would.
 
-    The index, without which the files are no bundle, is renamed to its final name last, when all data is on disk; an older bundle
-    with that prefix is replaced. Raises ValueError for another type or an empty name.
+    The index gets its final name last, when all data is on disk, since files without an index are no bundle; an older bundle with
+    that prefix is replaced. Raises ValueError for another type or an empty name.
     """
     prefix = pathlib.Path(prefix)
     numbers = {dtype: number for number, dtype in DTYPES.items()}
@@ -216,9 +220,10 @@ def _parse_index(content: bytes) -> tuple[int, dict[str, Entry]]:
     header = _message(table.pop(b""))
     shards, big_endian = _number(header, 1), _number(header, 2)
     if big_endian:
-        raise Damaged("it was written on a big-endian machine, which is not read")
+        raise Damaged("it was written on a big-endian machine, whose files cannot be read")
     if _number(_message(_bytes(header, 3)), 2) > VERSION:
-        raise Damaged(f"it needs a reader of version {_number(_message(_bytes(header, 3)), 2)}, and this is {VERSION}")
+        version = _number(_message(_bytes(header, 3)), 2)
+        raise Damaged(f"its format needs a reader of version {version}, and this reader has version {VERSION}")
     entries = {}
     for key, value in table.items():
         if key.startswith(b"\0"):  # a slice of a partitioned variable; the variable has a separate entry
@@ -232,7 +237,7 @@ def _parse_index(content: bytes) -> tuple[int, dict[str, Entry]]:
     return shards, entries
 
 
-# --- the few protocol buffers -------------------------------------------------------------------------------------------------
+# --- protocol buffers ---------------------------------------------------------------------------------------------------------
 
 
 def _decode_entry(data: bytes, shards: int) -> Entry:
@@ -250,11 +255,11 @@ def _decode_entry(data: bytes, shards: int) -> Entry:
         partitioned=7 in fields,
     )
     if len(shape) > 32 or math.prod(dim or 1 for dim in shape) >= 1 << 48:
-        raise Damaged(f"no tensor has the shape {list(shape)[:32]}")
+        raise Damaged(f"the shape {list(shape)[:32]} is impossible")
     if entry.shard >= shards:
-        raise Damaged(f"it is in shard {entry.shard} of {shards}")
+        raise Damaged(f"its shard is {entry.shard}, but there are only shards 0 to {shards - 1}")
     if entry.dtype in DTYPES and not entry.partitioned and entry.size != math.prod(shape) * DTYPES[entry.dtype].itemsize:
-        raise Damaged(f"{counted(entry.size, 'byte')} are not {DTYPES[entry.dtype]} {list(shape)}")
+        raise Damaged(f"it has {counted(entry.size, 'byte')}, which is wrong for {DTYPES[entry.dtype]} {list(shape)}")
     return entry
 
 
@@ -285,7 +290,7 @@ def _message(data: bytes) -> dict[int, list[int | bytes]]:
             if tag & 7 == 2:
                 length, at = read_varint(data, at)
             if length is None or at + length > len(data):
-                raise Damaged("its description is cut short")
+                raise Damaged("its entry is truncated")
             value = data[at : at + length]
             if tag & 7 != 2:
                 value = int.from_bytes(value, "little")
@@ -297,19 +302,19 @@ def _message(data: bytes) -> dict[int, list[int | bytes]]:
 def _number(fields: Mapping[int, list[int | bytes]], number: int) -> int:
     value = fields.get(number, [0])[-1]
     if not isinstance(value, int):
-        raise Damaged(f"field {number} of its description is not a number")
+        raise Damaged(f"field {number} of its entry is not a number")
     return value
 
 
 def _bytes(fields: Mapping[int, list[int | bytes]], number: int) -> bytes:
     value = fields.get(number, [b""])[-1]
     if not isinstance(value, bytes):
-        raise Damaged(f"field {number} of its description is not a message")
+        raise Damaged(f"field {number} of its entry is not a message")
     return value
 
 
 def _varint_field(number: int, value: int) -> bytes:
-    """Encodes a number; nothing for zero, which is the value of a missing field."""
+    """Encodes a number; zero, the default of a missing field, as no bytes."""
     return encode_varint(number << 3) + encode_varint(value) if value else b""
 
 

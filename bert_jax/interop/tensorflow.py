@@ -72,7 +72,8 @@ RULES = (
 
 FIRST_MOMENTS = ("adam_m", "Adam", "lamb_m")
 SECOND_MOMENTS = ("adam_v", "Adam_1", "lamb_v")
-"""The names of a variable's second moments: in the original's optimizer, in TensorFlow's Adam, in LAMB's usual implementation."""
+"""The names of a variable's first and second moments: in the original's optimizer, in TensorFlow's Adam, in LAMB's usual
+implementation."""
 MOST_LABELS = 1 << 20  # a head with more outputs is reported as a wrong shape
 STEP = "global_step"
 COUNTERS = (STEP, "beta1_power", "beta2_power")
@@ -97,7 +98,7 @@ class Notes:
     """The same for `nu`."""
 
 
-class _Place(NamedTuple):
+class _Counterpart(NamedTuple):
     """The tensor of transformers that corresponds to a tensor of the original."""
 
     theirs: str  # transformers' name
@@ -149,22 +150,25 @@ def import_tf1(
 
     bundle = read_bundle(prefix)
     if OBJECTS in bundle:
-        raise UserError(f"{prefix} is of TensorFlow 2's kind, without the original's names; take the TensorFlow 1 release")
+        raise UserError(
+            f"{prefix} is a checkpoint of TensorFlow 2, which lacks the original's tensor names; take the TensorFlow 1 release"
+        )
     head = _head(bundle, ours, str(config_path))
-    places = _places(config, head)
-    slots, dropped = _slots(bundle), _dropped(bundle, places, drop)
+    counterparts = _counterparts(config, head)
+    slots, dropped = _slots(bundle), _dropped(bundle, counterparts, drop)
     elsewhere = {*slots, *dropped, *COUNTERS}
     names = [name for name in bundle if name not in elsewhere]
-    _check_tensors(bundle, names, places)
-    params = params_from_tensors(_tensors(bundle, names, places), config, str(prefix), head=head)
+    _check_tensors(bundle, names, counterparts)
+    params = params_from_tensors(_tensors(bundle, names, counterparts), config, str(prefix), head=head)
 
     step = int(bundle[STEP]) if STEP in bundle and not bundle.entries[STEP].shape else None
     moments = {}
     if read_slots:
         if step is None:
-            raise UserError(f"{prefix} has no {STEP}, so its optimizer cannot be continued; import it without slots")
+            raise UserError(f"{prefix} has no {STEP}, so its optimizer state cannot be used; import it without slots")
         for field, kinds in (("first_moments", FIRST_MOMENTS), ("second_moments", SECOND_MOMENTS)):
-            moments[field] = params_from_tensors(_slot_tensors(bundle, names, places, kinds), config, str(prefix), head=head)
+            slot_tensors = _slot_tensors(bundle, names, counterparts, kinds)
+            moments[field] = params_from_tensors(slot_tensors, config, str(prefix), head=head)
     other = {name: value for name, value in fields.items() if name not in (*FIELDS.values(), "hidden_act", OURS)}
     notes = Notes(
         messages=_messages(
@@ -209,24 +213,25 @@ def export_tf1(
     fields = dict(other_fields or {}) | {theirs: getattr(config, name) for name, theirs in FIELDS.items()}
     del fields[FIELDS["layer_norm_epsilon"]]  # a constant in the original
     fields |= {"hidden_act": "gelu" if config.activation == "gelu_tanh" else config.activation, OURS: ours}
-    places = {place.theirs: name for name, place in _places(config, head).items()}
-    tensors = {places[name]: _layout(places[name], x) for name, x in tensors_from_params(params, config, head).items()}
-    check_finite(tensors, f"nothing is written to {directory}: {{found}}; such a model answers nothing")
+    counterparts = {counterpart.theirs: name for name, counterpart in _counterparts(config, head).items()}
+    theirs = tensors_from_params(params, config, head)
+    tensors = {counterparts[name]: _layout(counterparts[name], x) for name, x in theirs.items()}
+    check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
     with replaced_when_complete(directory, is_ours=_exported_by_us, format_files=FILES) as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (incomplete / VOCAB_FILE).write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
         write_bundle(incomplete / CHECKPOINT, tensors)
 
 
-def _places(config: ModelConfig, head: TaskHead | None) -> dict[str, _Place]:
+def _counterparts(config: ModelConfig, head: TaskHead | None) -> dict[str, _Counterpart]:
     """From the original's name of every tensor of the model to the corresponding tensor of transformers."""
-    places = {}
+    counterparts = {}
     for row in rows(config, head):
         original = original_row(row)
         shape = their_shape(original, config, head)
         for name, theirs in zip(their_names(original, config), their_names(row, config), strict=True):
-            places[name] = _Place(theirs, row.part, shape)
-    return places
+            counterparts[name] = _Counterpart(theirs, row.part, shape)
+    return counterparts
 
 
 def _layout(name: str, tensor: np.ndarray) -> np.ndarray:
@@ -236,14 +241,14 @@ def _layout(name: str, tensor: np.ndarray) -> np.ndarray:
 
 def _read_json(path: pathlib.Path) -> JsonObject:
     if not path.exists():
-        raise UserError(f"{path} is missing; copy there the one that the model was trained with")
+        raise UserError(f"{path} is missing; copy the file of the pretrained model there")
     return read_object(path, "copy the model again")
 
 
 def _config(fields: JsonObject, source: str, activation: str | None, vocab_multiple: int) -> ModelConfig:
     config = config_from_json({FIELDS["type_vocab_size"]: TYPES_BY_DEFAULT, **fields}, source)
     if not config.tied_decoder:
-        raise UserError(f"{source}: tie_word_embeddings=false is nothing that the original knows; remove it")
+        raise UserError(f"{source}: tie_word_embeddings=false, which the original does not support; remove it")
     changes: JsonObject = {"vocab_multiple": vocab_multiple} | ({"activation": activation} if activation else {})
     return dataclasses.replace(config, **changes)
 
@@ -257,11 +262,11 @@ def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
         try:
             return make_head(**ours["head"] | {"labels": tuple(ours["head"].get("labels", ()))})
         except TypeError as error:
-            raise UserError(f'{source}: "head" under "{OURS}" is not what we write ({error}); remove it') from error
+            raise UserError(f'{source}: "head" under "{OURS}" is invalid ({error}); remove it') from error
     if not kind.has_labels:
         return kind()
     shape = bundle.entries[kind.original_variable].shape
-    outputs = shape[0] if len(shape) == 2 and 0 < shape[0] <= MOST_LABELS else 1  # any other shape is told with the rest
+    outputs = shape[0] if len(shape) == 2 and 0 < shape[0] <= MOST_LABELS else 1  # other shapes are errors of `_check_tensors`
     labels = tuple(f"LABEL_{n}" for n in range(outputs))
     return kind(labels=labels, problem="classification" if len(labels) > 1 else "regression")
 
@@ -272,28 +277,28 @@ def _slots(bundle: Bundle) -> tuple[str, ...]:
     return tuple(n for n, (owner, _, slot) in split.items() if slot in (*FIRST_MOMENTS, *SECOND_MOMENTS) and owner in bundle)
 
 
-def _dropped(bundle: Bundle, places: Mapping[str, _Place], drop: Collection[str]) -> tuple[str, ...]:
+def _dropped(bundle: Bundle, counterparts: Mapping[str, _Counterpart], drop: Collection[str]) -> tuple[str, ...]:
     """The tensors of the parts in `drop`, and those that match its patterns. Raises UserError for a pattern without a match."""
     dropped = []
     for what in drop:
-        in_part = [name for name in bundle if name in places and places[name].part == what]
+        in_part = [name for name in bundle if name in counterparts and counterparts[name].part == what]
         matched = in_part or fnmatch.filter(bundle, what)
         if not matched and what not in PARTS:
-            raise UserError(f"{bundle.prefix} has no tensor {what!r} to drop, nor a model such a part: {nearest(what, PARTS)}")
+            raise UserError(f"{what!r} cannot be dropped: neither a tensor of {bundle.prefix} nor a part: {nearest(what, PARTS)}")
         dropped += matched
     return tuple(dict.fromkeys(dropped))
 
 
-def _check_tensors(bundle: Bundle, names: Collection[str], places: Mapping[str, _Place]) -> None:
-    present = {places[name].part for name in names if name in places} | set(REQUIRED_PARTS)
+def _check_tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping[str, _Counterpart]) -> None:
+    present = {counterparts[name].part for name in names if name in counterparts} | set(REQUIRED_PARTS)
     shapes = {name: bundle.entries[name].shape for name in names}
     problems = {
-        "missing": [name for name, place in places.items() if place.part in present and name not in shapes],
-        "no place in this model for": [name for name in names if name not in places],
+        "missing": [name for name, counterpart in counterparts.items() if counterpart.part in present and name not in shapes],
+        "not part of this model": [name for name in names if name not in counterparts],
         f"other shapes than {CONFIG} gives": [
-            f"{name} {list(shapes[name])} instead of {list(places[name].shape)}"
+            f"{name} {list(shapes[name])} instead of {list(counterparts[name].shape)}"
             for name in names
-            if name in places and shapes[name] != places[name].shape
+            if name in counterparts and shapes[name] != counterparts[name].shape
         ],
     }
     if any(problems.values()):
@@ -301,12 +306,12 @@ def _check_tensors(bundle: Bundle, names: Collection[str], places: Mapping[str, 
         raise UserError(f"{bundle.prefix} does not hold the BERT that its {CONFIG} describes: {listed}")
 
 
-def _tensors(bundle: Bundle, names: Collection[str], places: Mapping[str, _Place]) -> dict[str, np.ndarray]:
-    return {places[name].theirs: _layout(name, bundle[name]) for name in names}
+def _tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping[str, _Counterpart]) -> dict[str, np.ndarray]:
+    return {counterparts[name].theirs: _layout(name, bundle[name]) for name in names}
 
 
 def _slot_tensors(
-    bundle: Bundle, names: Collection[str], places: Mapping[str, _Place], kinds: Collection[str]
+    bundle: Bundle, names: Collection[str], counterparts: Mapping[str, _Counterpart], kinds: Collection[str]
 ) -> dict[str, np.ndarray]:
     """One kind of the optimizer's slots, under the names of the variables.
 
@@ -315,15 +320,15 @@ def _slot_tensors(
     found = [kind for kind in kinds if any(f"{name}/{kind}" in bundle for name in names)]
     if len(found) != 1:
         what = f"slots of several optimizers ({', '.join(found)})" if found else f"no slots ({', '.join(kinds)})"
-        raise UserError(f"{bundle.prefix} has {what}, so its optimizer cannot be continued; import it without slots")
+        raise UserError(f"{bundle.prefix} has {what}, so its optimizer state cannot be read; import it without slots")
     slots = {name: f"{name}/{found[0]}" for name in names}
-    trained = {places[name].part for name in names if slots[name] in bundle}
+    trained = {counterparts[name].part for name in names if slots[name] in bundle}
     shapes = {name: bundle.entries[slot].shape for name, slot in slots.items() if slot in bundle}
-    unfit = [slots[name] for name in names if places[name].part in trained and shapes.get(name) != places[name].shape]
+    unfit = [slots[name] for name in names if counterparts[name].part in trained and shapes.get(name) != counterparts[name].shape]
     if unfit:
-        raise UserError(f"{bundle.prefix} lacks slots, or has them in other shapes: {_listed(unfit)}; import it without slots")
-    zeros = {places[name].theirs: np.zeros(places[name].shape, np.float32) for name in names if name not in shapes}
-    return zeros | {places[name].theirs: _layout(name, bundle[slots[name]]) for name in shapes}
+        raise UserError(f"{bundle.prefix} has slots missing or of wrong shapes: {_listed(unfit)}; import it without slots")
+    zeros = {counterparts[name].theirs: np.zeros(counterparts[name].shape, np.float32) for name in names if name not in shapes}
+    return zeros | {counterparts[name].theirs: _layout(name, bundle[slots[name]]) for name in shapes}
 
 
 def _messages(
@@ -332,8 +337,8 @@ def _messages(
     messages = []
     if assumed_gelu:
         messages.append(
-            "hidden_act 'gelu' was read as the exact form (erf); say activation='gelu_tanh' for a model trained with the tanh "
-            "form, which the original's code has had since February 2019"
+            "hidden_act 'gelu' was read as the exact form (erf); set activation to gelu_tanh for a model trained with the tanh "
+            "approximation, which the original's code uses since February 2019"
         )
     if slots:
         kinds = sorted({name.rpartition("/")[2] for name in slots})
@@ -343,7 +348,7 @@ def _messages(
     if step is not None:
         messages.append(f"{STEP} is {step:,}")
     if other:
-        messages.append(f"fields of {CONFIG} without a meaning here, carried along: {', '.join(other)}")
+        messages.append(f"fields of {CONFIG} that bert_jax does not use, copied to exports: {', '.join(other)}")
     return tuple(messages)
 
 
@@ -354,10 +359,10 @@ def _listed(names: Collection[str], most: int = 12) -> str:
 def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHead | None, where: str) -> None:
     """Raises UserError for a model that the original's code would compute differently."""
     if not config.tied_decoder:
-        raise UserError(f"{where}: the original has no decoder but the word-embedding table; choose another format")
+        raise UserError(f"{where}: the original has no separate decoder (tied_decoder=False); choose another format")
     if config.layer_norm_epsilon != EPSILON:
         raise UserError(
-            f"{where}: layer_norm_epsilon={config.layer_norm_epsilon} cannot be represented: the original's is {EPSILON} always; "
+            f"{where}: layer_norm_epsilon={config.layer_norm_epsilon} cannot be represented: the original always has {EPSILON}; "
             "choose another format"
         )
     if head is not None and not head.original_variable:
@@ -369,12 +374,14 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
     words = tokenizer.vocabulary
     if words.strip_accents not in (None, words.lowercase) or not words.split_cjk:
         raise UserError(
-            f"{where}: the original strips accents if it lower-cases, and splits CJK ideographs; with strip_accents="
-            f"{words.strip_accents}, split_cjk={words.split_cjk} its tokens would be others; choose another format"
+            f"{where}: the original strips accents if it lower-cases, and splits CJK ideographs; a model with strip_accents="
+            f"{words.strip_accents}, split_cjk={words.split_cjk} would get other tokens; choose another format"
         )
     specials = tokenizer.tokens([words.unk_id, words.cls_id, words.sep_id, words.mask_id])
     if specials != list(SPECIALS):
-        raise UserError(f"{where}: the original says {', '.join(SPECIALS)}, not {', '.join(specials)}; choose another format")
+        raise UserError(
+            f"{where}: the original's special tokens are {', '.join(SPECIALS)}, not {', '.join(specials)}; choose another format"
+        )
     check_vocabulary(tokenizer, config, where)
 
 

@@ -24,7 +24,7 @@ NOT_READ = ("tf_model.h5", "flax_model.msgpack")
 
 
 def weights_file(directory: pathlib.Path) -> pathlib.Path | None:
-    """The file of `directory` with its tensors, or the index of their files; None without one."""
+    """The file of `directory` with its tensors, or the index of several such files; None if it has neither."""
     return next((directory / name for name in READ if (directory / name).is_file()), None)
 
 
@@ -42,7 +42,7 @@ def check_finite(tensors: Mapping[str, np.ndarray], refusal: str) -> None:
     """Raises a UserError with the text `refusal`, whose {found} names the tensor, where a float tensor has NaN or infinity."""
 
     def is_finite(x: np.ndarray) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):  # a finite sum has finite terms, and a sum is six times as fast
+        with np.errstate(over="ignore", invalid="ignore"):  # a finite sum has finite terms, and is computed six times as fast
             return bool(np.isfinite(x.sum())) or bool(np.isfinite(x).all())
 
     broken = [name for name, x in tensors.items() if not is_finite(x)]
@@ -61,25 +61,25 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _read_sharded(index: pathlib.Path) -> dict[str, np.ndarray]:
     try:
-        places = parse_json(index.read_bytes())["weight_map"]
-        files = sorted(set(map(str, places.values())))
+        file_of = parse_json(index.read_bytes())["weight_map"]
+        files = sorted(set(map(str, file_of.values())))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} is not an index of weight files ({error!r}); copy the model again") from error
     outside = [name for name in files if pathlib.PurePath(name).name != name or not name.endswith((".safetensors", ".bin"))]
     if outside:
-        raise UserError(f"{index} names {outside[0]!r}, which is no weights file beside it; copy the model again")
+        raise UserError(f"{index} names {outside[0]!r}, which is not a weights file in its directory; copy the model again")
     absent = [name for name in files if not (index.parent / name).is_file()]
     if absent:
         raise UserError(
-            f"{index} names {counted(len(files), 'file')}, of which {', '.join(absent)} missing; copy the whole model"
+            f"{index} names {counted(len(files), 'file')}; missing: {', '.join(absent)}; copy the whole model"
         )
     tensors: dict[str, np.ndarray] = {}
     for name in files:
         part = read_weights(index.parent / name)
-        wrong = sorted(tensor for tensor in part if places.get(tensor) != name)
-        wrong += sorted(tensor for tensor, place in places.items() if place == name and tensor not in part)
+        wrong = sorted(tensor for tensor in part if file_of.get(tensor) != name)
+        wrong += sorted(tensor for tensor, file in file_of.items() if file == name and tensor not in part)
         if wrong:
-            raise UserError(f"{index} and {name} do not agree on where {wrong[0]} is; copy the whole model again")
+            raise UserError(f"{index} contradicts {name} about the file of {wrong[0]}; copy the whole model again")
         tensors |= part
     return tensors
 

@@ -179,7 +179,11 @@ def lower(case: cases.Case, devices: Any) -> Any:
         ),
         (
             [f"--config={GRID}", "--config.sweep.batch_sizes=[256,16]", "--config.sweep.devices_per_run=8"],
-            ["training.accumulation=4", "model.rematerialisation=full", f"sweep.batch_sizes=[16,80], {LARGEST}, 10 rows per chip"],
+            [
+                "training.accumulation=4",
+                "model.rematerialisation=full",
+                f"sweep.batch_sizes=[16,80], {LARGEST}, 10 rows per chip",
+            ],
         ),
     ],
     ids=["train", "eval", "finetune", "sweep"],

@@ -49,7 +49,7 @@ def test_a_model_with_weights_that_are_not_finite_is_refused_and_the_tensor_is_n
     tensors = safetensors.numpy.load_file(exported / "model.safetensors")
     tensors["bert.encoder.layer.1.output.dense.weight"][2, 3] = value
     safetensors.numpy.save_file(tensors, exported / "model.safetensors")
-    says = r"model.safetensors is of no use: NaN or infinity in encoder/layers/feed_forward/output/kernel; take an earlier state"
+    says = r"safetensors cannot be used: NaN or infinity in encoder/layers/feed_forward/output/kernel; take an earlier state"
     with pytest.raises(UserError, match=says):
         import_model(exported)
 
@@ -169,7 +169,7 @@ def test_a_vocabulary_of_another_size_is_refused_on_export_and_import(exported, 
     assert not (tmp_path / "m").exists()
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(uncased / name, exported)
-    with pytest.raises(UserError, match="use the vocabulary the model was trained with"):
+    with pytest.raises(UserError, match="use the vocabulary that the model was trained with"):
         import_model(exported)
 
 
@@ -178,7 +178,7 @@ def test_another_vocabulary_of_the_same_size_is_told_by_its_hash(exported):
     lines[-1], lines[-2] = lines[-2], lines[-1]
     (exported / "vocab.txt").write_text("\n".join(lines) + "\n")
     (exported / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match="not the one the model was trained with"):
+    with pytest.raises(UserError, match="not the one that the model was trained with"):
         import_model(exported)
 
 

@@ -156,8 +156,8 @@ def test_what_transformers_leaves_out_is_its_default():
         ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}}, "label2id=.* contradicts id2label=.*; correct one"),
         ({"id2label": {"0": "a", "1": "b"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}, "contradicts"),
         ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0}}, "contradicts"),
-        ({"id2label": dict.fromkeys("012", "x")}, "id2label calls the outputs 0, 1, 2 all 'x'; give each a name of its own"),
-        ({"id2label": {"0": "same", "1": "same"}, "label2id": {"same": 1}}, "id2label calls the outputs 0, 1 all 'same'"),
+        ({"id2label": dict.fromkeys("012", "x")}, "id2label gives the outputs 0, 1, 2 the same label 'x'; give"),
+        ({"id2label": {"0": "same", "1": "same"}, "label2id": {"same": 1}}, "gives the outputs 0, 1 the same label 'same'"),
         ({"num_labels": 10**9}, "num_labels=1000000000 must be a whole number up to 1,000,000; copy"),
         ({"num_labels": -1}, "num_labels=-1 must be a whole number up to"),
         ({"id2label": {"0": "a", "2": "b"}}, r"the ids of id2label are \[0, 2\]; they must count 0, 1, 2"),
@@ -192,9 +192,9 @@ def test_a_class_is_known_by_its_name_or_by_tensors_that_leave_no_doubt():
         for fields in ({}, {"architectures": None}, {"architectures": []}):
             assert architecture_from_json(fields, tensors, "") == expected
     assert architecture_from_json({"architectures": ["BertForMultipleChoice"]}, [*encoder, "classifier.bias"], "")
-    with pytest.raises(UserError, match=r'c\.json names no "architectures", and a classifier may be one of'):
+    with pytest.raises(UserError, match=r'c\.json has no "architectures", and a classifier can be a head for'):
         architecture_from_json({}, [*encoder, "classifier.bias"], "c.json")
-    with pytest.raises(UserError, match=r"c\.json: architectures=\['GPT2LMHeadModel'\] is not among the BERTs known here"):
+    with pytest.raises(UserError, match=r"c\.json: architectures=\['GPT2LMHeadModel'\] is not a supported class"):
         architecture_from_json({"architectures": ["GPT2LMHeadModel"]}, encoder, "c.json")
 
 

@@ -76,7 +76,7 @@ def test_missing_unknown_and_misshapen_tensors_are_all_listed(tiny, tensors):
         params_from_tensors(tensors, config, "the file")
     message = str(caught.value)
     assert "missing: bert.encoder.layer.1.output.dense.bias" in message
-    assert "no place in this model for: classifier.weight" in message
+    assert "not part of this model: classifier.weight" in message
     assert "bert.pooler.dense.weight [15, 16] instead of [16, 16]" in message
     assert "the file" in message
 
@@ -85,7 +85,7 @@ def test_a_layer_too_many_is_refused(tiny, tensors):
     _, config = tiny
     layer = "bert.encoder.layer.0."
     tensors |= {name.replace(layer, "bert.encoder.layer.2."): x for name, x in tensors.items() if name.startswith(layer)}
-    with pytest.raises(UserError, match=r"no place in this model for: bert\.encoder\.layer\.2\..* and 4 more"):
+    with pytest.raises(UserError, match=r"not part of this model: bert\.encoder\.layer\.2\..* and 4 more"):
         params_from_tensors(tensors, config, "the file")
 
 

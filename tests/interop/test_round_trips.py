@@ -210,7 +210,7 @@ def test_a_file_that_names_no_class_is_what_its_tensors_are_or_asks(case, tmp_pa
     stated = imported(case)
     directory = copied(case, tmp_path / "in", architectures=None)
     if stated.head and stated.head.kind != "span":
-        with pytest.raises(UserError, match=r'names no "architectures".*add for example "architectures"'):
+        with pytest.raises(UserError, match=r'has no "architectures".*add the class, for example "architectures"'):
             import_model(directory)
         return
     model = import_model(directory)
@@ -273,7 +273,7 @@ def test_every_missing_unused_and_reshaped_array_is_listed(tmp_path):
     problems = dict(part.split(": ", 1) for part in listed.split("; "))
     assert {what: set(names.split(", ")) if "shapes" not in what else names for what, names in problems.items()} == {
         "missing": {"bert.pooler.dense.bias", "bert.embeddings.LayerNorm.weight"},
-        "no place in this model for": {"qa_outputs.bias", "lora.A"},
+        "not part of this model": {"qa_outputs.bias", "lora.A"},
         "other shapes than config.json gives": (
             "bert.encoder.layer.0.output.dense.bias [13] instead of [12], classifier.weight [4, 12] instead of [3, 12]"
         ),
@@ -282,7 +282,7 @@ def test_every_missing_unused_and_reshaped_array_is_listed(tmp_path):
 
 def test_what_a_class_needs_and_lacks_is_missing_until_it_is_declared_new(tmp_path):
     directory = copied("masked", tmp_path / "in", architectures=["BertForPreTraining"])
-    with pytest.raises(UserError, match=r"missing: bert\.pooler\..*to start nsp_head and pooler anew, declare it as new"):
+    with pytest.raises(UserError, match=r"missing: bert\.pooler\..*declare nsp_head and pooler as new"):
         import_model(directory)
     model = import_model(directory, new=["pooler", "nsp_head"], seed=3)
     assert model.parts == ("pooler", "mlm_head", "nsp_head")
@@ -314,7 +314,7 @@ def test_a_head_gives_way_to_a_new_one_of_the_same_or_another_kind(case, kind):
     assert model.parts == (*(part for part in old.parts if part == "pooler"), head.part)
     assert model.params[head.part]["dense"]["kernel"].shape == (12, head.num_outputs)
     if kind != old.head.kind:
-        with pytest.raises(UserError, match=rf"has a {old.head.part} already; drop it"):
+        with pytest.raises(UserError, match=rf"already has a {old.head.part}; drop it"):
             imported(case, new=[head.part], head=head)
     assert imported(case, drop=[old.head.part]).head is None
 
@@ -331,9 +331,9 @@ def test_new_parts_that_cannot_be_made_are_refused():
     for arguments, said in [
         ({"new": ["nsp"]}, "no part 'nsp': did you mean 'nsp_head'"),
         ({"drop": ["encoder"]}, "no part 'encoder'"),
-        ({"new": ["sequence_head", "span_head"], "head": head}, "a model has one labelled head"),
-        ({"new": ["sequence_head", "pooler"]}, "needs its labels"),
-        ({"new": ["token_head"], "head": head}, "needs its labels"),
+        ({"new": ["sequence_head", "span_head"], "head": head}, "a model has one task head at most"),
+        ({"new": ["sequence_head", "pooler"]}, "needs labels"),
+        ({"new": ["token_head"], "head": head}, "needs labels"),
         ({"new": ["sequence_head"], "head": head}, "reads the pooler, which .*masked lacks; declare the pooler as new too"),
     ]:
         with pytest.raises(UserError, match=said):

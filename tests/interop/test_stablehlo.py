@@ -199,7 +199,7 @@ def test_a_masked_language_model_alone_has_no_next_sentence_and_needs_no_pooler(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"function": "labels"}, "no labelled head"),
+        ({"function": "labels"}, "no task head"),
         ({"function": "encoder"}, "did you mean 'encode'"),
         ({"platforms": ["gpu"]}, "no platform 'gpu'"),
         ({"length": 41}, "length=41 must be between 1 and the 40"),

@@ -193,7 +193,7 @@ def test_an_added_word_starts_as_the_mean_of_its_pieces_in_every_table_of_words(
     tokenizer = extended(untied.tokenizer, ["rivers", "AB"])
     sources = sources_of(untied.tokenizer, tokenizer)
     longer = reloaded(with_vocabulary(untied, tokenizer, sources), tmp_path / "m")
-    assert (sources.kept, sources.spelt, sources.unknown, sources.given_up) == (len(pieces), 2, 0, 0)
+    assert (sources.kept, sources.spelt, sources.unknown, sources.removed) == (len(pieces), 2, 0, 0)
     assert longer.tokenizer.pieces == [*pieces, "rivers", "AB"]
     for path in (("embeddings", "word_embeddings", "embedding"), ("mlm_head", "decoder"), ("mlm_head", "bias")):
         old, new = untied.params, longer.params
@@ -231,10 +231,10 @@ def test_an_added_word_is_read_as_one_piece_and_the_vocabularys_hash_says_so(mod
     ("token", "message"),
     [
         ("paris", "'paris' is in the vocabulary already"),
-        ("well-read", "make it 'well - read'; add that"),
-        ("\u200b", "leave nothing of it"),
-        ("a" * 201, "longer than a word's 200 characters"),
-        ("##ing", "make it '# # ing'"),
+        ("well-read", "change it to 'well - read'; add that"),
+        ("\u200b", "remove it; leave it out"),
+        ("a" * 201, "longer than the limit of a word, 200 characters"),
+        ("##ing", "change it to '# # ing'"),
     ],
 )
 def test_a_token_that_no_text_would_give_is_refused_with_what_text_gives(model, token, message):
@@ -249,7 +249,7 @@ def test_a_token_named_twice_is_refused(model):
 
 def test_a_cased_token_for_a_lower_cased_vocabulary_is_refused(tmp_path):
     lowercase = vocabulary_file(tmp_path / "vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a"], True)
-    with pytest.raises(UserError, match="make it 'aa'; add that"):
+    with pytest.raises(UserError, match="change it to 'aa'; add that"):
         extended(lowercase, ["Aa"])
 
 
@@ -279,7 +279,7 @@ def test_in_another_vocabulary_pieces_keep_their_rows_and_new_ones_are_their_old
         "##B!": ["##B", "[UNK]"], "x": ["x"],
     }  # fmt: skip
     assert [[old[i] for i in ids] for ids in sources.of] == list(expected.values())
-    assert (sources.kept, sources.spelt, sources.unknown, sources.given_up) == (9, 2, 2, len(old) - 9)
+    assert (sources.kept, sources.spelt, sources.unknown, sources.removed) == (9, 2, 2, len(old) - 9)
     other = reloaded(with_vocabulary(model, tokenizer, sources), tmp_path / "m")
     for i, spelling in enumerate(expected.values()):
         np.testing.assert_array_equal(words_of(other)[i], mean_of(words_of(model), old, spelling))

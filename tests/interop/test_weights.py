@@ -74,7 +74,7 @@ def test_of_several_forms_one_file_of_safetensors_is_preferred(tmp_path):
 
 def test_a_missing_shard_is_named(shards):
     (shards / "model-00002-of-00004.safetensors").unlink()
-    with pytest.raises(UserError, match=r"names 4 files, of which model-00002-of-00004\.safetensors missing; copy"):
+    with pytest.raises(UserError, match=r"names 4 files; missing: model-00002-of-00004\.safetensors; copy"):
         read_weights(shards / INDEX)
 
 
@@ -84,7 +84,7 @@ def test_a_missing_shard_is_named(shards):
 def test_an_index_reaches_only_the_weights_beside_it(shards, elsewhere):
     safetensors.numpy.save_file(TENSORS, shards.parent / "model.safetensors")
     edit_index(shards, lambda places: places.update({next(iter(places)): elsewhere}))
-    with pytest.raises(UserError, match="is no weights file beside it"):
+    with pytest.raises(UserError, match="is not a weights file in its directory"):
         read_weights(shards / INDEX)
 
 
@@ -95,7 +95,7 @@ def test_a_tensor_in_another_shard_than_the_index_says_is_noticed(shards):
         places[name] = next(file for file in sorted(places.values()) if file != places[name])
 
     edit_index(shards, move)
-    with pytest.raises(UserError, match=r"do not agree on where \S+ is"):
+    with pytest.raises(UserError, match=r"contradicts .* about the file of \S+;"):
         read_weights(shards / INDEX)
 
 
@@ -106,7 +106,7 @@ def test_a_tensor_in_another_shard_than_the_index_says_is_noticed(shards):
 )
 def test_an_index_that_leaves_out_or_invents_a_tensor_is_noticed(shards, change):
     edit_index(shards, change)
-    with pytest.raises(UserError, match=r"do not agree on where (classifier\.bias|x) is"):
+    with pytest.raises(UserError, match=r"contradicts .* about the file of (classifier\.bias|x);"):
         read_weights(shards / INDEX)
 
 

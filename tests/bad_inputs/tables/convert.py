@@ -26,24 +26,24 @@ CASES = [
         "--new=pooled",
         "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, sequence_head,",
     ),
-    Case("a new head without labels", "--new=sequence_head", "a new sequence_head needs its labels; name them"),
+    Case("a new head without labels", "--new=sequence_head", "a new sequence_head needs labels; give them"),
     Case(
         "two new heads",
         "--new=sequence_head,token_head --labels=a,b",
-        "a model has one labelled head, but sequence_head and token_head are asked for; choose one",
+        "a model has one task head at most, but sequence_head and token_head are requested; choose one",
     ),
     Case("an empty label", "--new=sequence_head --labels=a,,b", "argument --labels: 'a,,b' is not a list such as a,b,c"),
-    Case("a label twice", "--new=sequence_head --labels=a,a", "--labels=a,a names one label twice; each output needs its own"),
+    Case("a label twice", "--new=sequence_head --labels=a,a", "--labels=a,a repeats a label; give every output a label"),
     Case("labels for spans", "--new=span_head --labels=a", "a span head has no labels, but was given 1; leave them out"),
     Case(
         "labels without a head",
         "--labels=a,b",
-        "--labels and --problem are for a labelled head, and the model has none; --new=sequence_head makes one",
+        "--labels and --problem need a task head, which the model lacks; --new=sequence_head adds one",
     ),
     Case(
         "labels of another number",
         "--from=$classifier --labels=a,b,c",
-        "3 labels for the 2 outputs of the sequence_head; name as many",
+        "3 labels for the 2 outputs of the sequence_head; give 2",
     ),
     Case(
         "a problem that is none",
@@ -53,23 +53,23 @@ CASES = [
     Case(
         "a pooler that is still read",
         "--drop=pooler",
-        "nsp_head would need the pooler, which the model lacks; --drop=nsp_head or --new=pooler",
+        "nsp_head reads the pooler, which the model lacks; add --drop=nsp_head or --new=pooler",
     ),
     Case("no positions", "--max-position=0", "--max-position=0 must be at least 1 and at most 1,048,576"),
     Case("negative positions", "--max-position=-3", "--max-position=-3 must be at least 1"),
     Case("no token types", "--token-types=0", "--token-types=0 must be at least 1 and at most 65,536"),
-    Case("more layers than there are", "--layers=3", "--layers=3 is more than the model's 1; layers can only be left out"),
+    Case("more layers than there are", "--layers=3", "--layers=3 is more than the model's 1 layer; layers cannot be added"),
     Case(
         "layers told twice",
         "--layers=1 --keep-layers=0",
-        "--layers keeps the first ones and --keep-layers a list; give one of them",
+        "--layers and --keep-layers are both given; give one of them",
     ),
     Case("a layer that is not there", "--keep-layers=0,2", "there is no layer 2 to keep: the model has 1 layer, from 0 to 0"),
     Case("layers that are no numbers", "--keep-layers=a", "argument --keep-layers: 'a' is not a list of layers such as 0,2,4"),
     Case(
         "new positions that are not asked for",
         "--new-positions=random",
-        "--new-positions says how the table grows, and needs --max-position=N",
+        "--new-positions applies to a larger position table only; add --max-position=N, or leave it out",
     ),
     Case(
         "new positions of no kind",
@@ -140,10 +140,10 @@ CASES = [
             ),
             (
                 "with a weight beyond float32",
-                "is of no use: NaN or infinity in embeddings/layer_norm/bias; take an earlier state",
+                "cannot be used: NaN or infinity in embeddings/layer_norm/bias; take an earlier state",
                 weight("model", lambda x: x.astype(np.float64) + 1e300),
             ),
-            ("with a weight that is not a number", "is of no use: NaN or infinity in embeddings/layer_norm", not_finite("model")),
+            ("with a weight that is NaN", "cannot be used: NaN or infinity in embeddings/layer_norm", not_finite("model")),
             ("of no list of classes", 'must be a list such as ["BertModel"]', keys("model/config.json", architectures=5)),
             ("of a class that is a number", 'must be a list such as ["BertModel"]', keys("model/config.json", architectures=[3])),
             (
@@ -168,12 +168,12 @@ CASES = [
     Case(
         "tokens that are not there",
         "--add-tokens=nowhere.txt",
-        "nowhere.txt cannot be read as UTF-8 text ([Errno 2] No such file or directory: ... give a file with one token a line",
+        "nowhere.txt cannot be read as UTF-8 text ([Errno 2] No such file or directory: ... give a file with one token per line",
     ),
     Case(
         "tokens of bytes that are no text",
         "--add-tokens=$noise",
-        "$noise cannot be read as UTF-8 text ('utf-8' codec can't decode byte 0xcd in ... give a file with one token a line",
+        "$noise cannot be read as UTF-8 text ('utf-8' codec can't decode byte 0xcd in ... give a file with one token per line",
     ),
     Case(
         "a vocabulary that is not there",
@@ -196,7 +196,7 @@ CASES = [
     Case(
         "an average of models that differ",
         "--average=$classifier",
-        "$model and $classifier cannot be averaged: parts is pooler, mlm_head, nsp_head and ... name models of one shape",
+        "$model and $classifier cannot be averaged: parts is pooler, mlm_head, nsp_head and ... of the same architecture",
     ),
     Case(
         "an average with a model that is not there",
@@ -206,14 +206,14 @@ CASES = [
     Case(
         "a checkpoint of the original that is cut short",
         "--from=tf1",
-        "tf1/model.ckpt-1000.data-00000-of-00001 has 119,488 bytes of at least 119,588: it is ... copy the checkpoint again",
+        "tf1/model.ckpt-1000.data-00000-of-00001 is incomplete: it has 119,488 bytes of at least 119,588; copy",
         copies={"tf1": "tf1"},
         spoil=cut(DATA, 100),
     ),
     Case(
         "a checkpoint of the original whose index is cut short",
         "--from=tf1",
-        "tf1/model.ckpt-1000.index is no index of a TensorFlow checkpoint, or is damaged (its last ... copy it again",
+        "tf1/model.ckpt-1000.index is not the index of a TensorFlow checkpoint, or is damaged: it does not end ... copy it again",
         copies={"tf1": "tf1"},
         spoil=cut("tf1/model.ckpt-1000.index", 10),
     ),
@@ -227,14 +227,14 @@ CASES = [
     Case(
         "a checkpoint of the original without its configuration",
         "--from=tf1/model.ckpt-1000",
-        "tf1/bert_config.json is missing; copy there the one that the model was trained with",
+        "tf1/bert_config.json is missing; copy the file of the pretrained model there",
         copies={"tf1": "tf1"},
         spoil=remove("tf1/bert_config.json"),
     ),
     Case(
         "a checkpoint of the original with another configuration",
         "--from=tf1",
-        "tf1/model.ckpt-1000 does not hold the BERT that its bert_config.json describes: no place in this model for:",
+        "tf1/model.ckpt-1000 does not hold the BERT that its bert_config.json describes: not part of this model:",
         copies={"tf1": "tf1"},
         spoil=keys("tf1/bert_config.json", num_hidden_layers=1),
     ),
@@ -248,7 +248,7 @@ CASES = [
     Case(
         "a place where it reads",
         "--from=model --to=model",
-        "--to=model is where model is read from; name another directory",
+        "--to=model is the directory that model is read from; name another directory",
         copies={"model": "model"},
     ),
     Case(
@@ -284,17 +284,17 @@ CASES = [
     Case(
         "an epsilon that the original has not",
         "--format=tf1",
-        "m: layer_norm_epsilon=1e-06 cannot be represented: the original's is 1e-12 always; choose another format",
+        "m: layer_norm_epsilon=1e-06 cannot be represented: the original always has 1e-12; choose another format",
     ),
     Case(
         "a head that the original has not",
         "--from=$tagger --format=tf1",
-        "m: layer_norm_epsilon=1e-06 cannot be represented: the original's is 1e-12 always; choose another format",
+        "m: layer_norm_epsilon=1e-06 cannot be represented: the original always has 1e-12; choose another format",
     ),
     Case(
         "a head that the original has not seen trained",
         "--from=$tf1 --drop=nsp_head --new=nsp_head --format=tf1",
-        "a checkpoint of the original cannot say that nsp_head was never trained; --drop=nsp_head",
+        "nsp_head was never trained, which the format tf1 cannot record; leave it out with --drop=nsp_head",
     ),
     Case("a negative seed", "--new=pooler --drop=pooler --seed=-1", "--seed=-1 must be at least 0 and at most 4,294,967,295"),
     Case(

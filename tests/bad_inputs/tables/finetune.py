@@ -127,7 +127,7 @@ CASES = [
     Case(
         "a model with a weight that is not a number",
         "--config.init_from=model",
-        "model/model.safetensors is of no use: NaN or infinity in ... take an earlier state of this model, or copy it again",
+        "model/model.safetensors cannot be used: NaN or infinity in ... take an earlier state of this model, or copy it again",
         copies={"model": "model"},
         spoil=not_finite("model"),
     ),

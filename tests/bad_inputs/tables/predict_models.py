@@ -161,21 +161,21 @@ CASES = [
     Case(
         "a configuration of something else",
         "score --model=model x",
-        "model/config.json: architectures=['GPT2LMHeadModel'] is not among the BERTs known here (BertModel,",
+        "model/config.json: architectures=['GPT2LMHeadModel'] is not a supported class; supported: BertModel,",
         copies={"model": "model"},
         spoil=keys("model/config.json", architectures=["GPT2LMHeadModel"]),
     ),
     Case(
         "relative positions",
         "score --model=model x",
-        "model/config.json: position_embedding_type='relative_key' ... this BERT has position_embedding_type='absolute' only",
+        "model/config.json: position_embedding_type='relative_key' ... only position_embedding_type='absolute' is supported",
         copies={"model": "model"},
         spoil=keys("model/config.json", position_embedding_type="relative_key"),
     ),
     Case(
         "a decoder",
         "score --model=model x",
-        "model/config.json: is_decoder=True cannot be represented; this BERT has is_decoder=False only",
+        "model/config.json: is_decoder=True cannot be represented; only is_decoder=False is supported",
         copies={"model": "model"},
         spoil=keys("model/config.json", is_decoder=True),
     ),
@@ -210,7 +210,7 @@ CASES = [
     Case(
         "a vocabulary of another model",
         "score --model=model x",
-        "model: the vocabulary has 132 entries but the model's vocab_size is 91; use the vocabulary the model was trained with",
+        "model: the vocabulary has 132 entries but the model's vocab_size is 91; use the vocabulary that the model",
         copies={"model": "model", "model/vocab.txt": "vocabulary"},
         spoil=remove("model/tokenizer.json"),
     ),
@@ -239,7 +239,7 @@ CASES = [
     Case(
         "an index of weights that leaves the directory",
         "score --model=model x",
-        "model/model.safetensors.index.json names '../x.safetensors', which is no weights file beside it; copy the model again",
+        "model/model.safetensors.index.json names '../x.safetensors', which is not a weights file in its directory;",
         copies={"model": "model"},
         files={"model/model.safetensors.index.json": json.dumps({"weight_map": {"a": "../x.safetensors"}})},
         spoil=remove("model/model.safetensors"),
@@ -247,7 +247,7 @@ CASES = [
     Case(
         "an index of weights that are not there",
         "score --model=model x",
-        "model/model.safetensors.index.json names 1 file, of which b.safetensors missing; copy the whole model",
+        "model/model.safetensors.index.json names 1 file; missing: b.safetensors; copy the whole model",
         copies={"model": "model"},
         files={"model/model.safetensors.index.json": json.dumps({"weight_map": {"a": "b.safetensors"}})},
         spoil=remove("model/model.safetensors"),
@@ -262,7 +262,7 @@ CASES = [
     Case(
         "one label twice",
         "classify --model=model x",
-        "model/config.json: id2label calls the outputs 0, 1 all 'no'; give each a name of its own",
+        "model/config.json: id2label gives the outputs 0, 1 the same label 'no'; give each another label",
         copies={"model": "classifier"},
         spoil=keys("model/config.json", id2label={"0": "no", "1": "no"}, label2id=None),
     ),
