@@ -1,4 +1,4 @@
-"""numpy batches to global jax.Arrays."""
+"""Transfer of numpy batches to global jax.Arrays."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from bert_jax.examples.assemble import Batch
 
 
 def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, Num[Array, "_ ..."]]:
-    """Global arrays, their rows laid over the mesh axes `batch_axes`, from this process's part of the batch (`process_shard`).
+    """Global arrays, sharded by rows over the mesh axes `batch_axes`, from this process's part of the batch (`process_shard`).
 
-    The rows must divide over those axes, which `sharding.rules.check_batch_size` finds out before the first batch is made.
+    The number of rows must be divisible by the size of these axes; `sharding.rules.check_batch_size` checks it before the first
+    batch.
     """
     _, count = process_shard(mesh, batch_axes)
     rows = len(next(iter(batch.values()))) * count
@@ -27,8 +28,8 @@ def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, 
 
 
 def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
-    """(index, count): which part of every batch this process is to make. Not always (process_index, process_count): processes
-    that only the tensor axis tells apart hold the same rows.
+    """(index, count) of the part of every batch that this process assembles. It may differ from (process_index, process_count):
+    processes that differ only on the tensor axis hold the same rows.
     """
     ways = _ways(mesh, batch_axes)
     pieces: dict[int, set[int]] = {}
@@ -39,18 +40,19 @@ def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
 
 
 def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> Int64[np.ndarray, " B"]:
-    """Ascending: which of the `rows` rows of a global array this process holds, in the order in which it hands them to
-    `to_device`. They need not be neighbours."""
+    """The rows, of the `rows` rows of a global array, that this process holds; ascending, as `to_device` expects them. They need
+    not be contiguous."""
     pieces: dict[jax.Device, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((rows,)))
     own = [range(rows)[piece] for device, (piece,) in pieces.items() if device.process_index == jax.process_index()]
     return np.unique(np.concatenate([np.array(piece) for piece in own]))
 
 
 def _part_of(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
-    """(index, count) of `process` among those that hold the `pieces` of a batch.
+    """(index, count) of the part of `process`, given the `pieces` of the batch that each process holds.
 
-    A process's pieces need not be neighbours (on a TPU the mesh follows the wiring): its part of the rows then lies scattered in
-    the global array. The rows of the whole batch are the same all the same.
+    The pieces of a process need not be contiguous (on a TPU the mesh follows the interconnect): the rows of its part are then
+    scattered in the global array. The global batch has the same rows, in another order. Raises UserError if the parts of two
+    processes overlap or differ in size.
     """
     parts = sorted({frozenset(part) for part in pieces.values()}, key=min)
     if sum(map(len, parts)) != len(frozenset.union(*parts)) or len({len(part) for part in parts}) != 1:

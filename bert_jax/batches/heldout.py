@@ -1,4 +1,4 @@
-"""Held-out batches: a fixed plan with fixed masks, every row exactly once."""
+"""Held-out batches: every row of a fixed plan with fixed masks exactly once."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ def heldout_batches(
     *,
     tables: MaskingTables | None = None,
 ) -> Iterator[Batch]:
-    """The first `max_rows` rows (all, if None) of epoch 0's random order, the same for every batch size and number of hosts.
+    """Batches of the first `max_rows` rows (None: all) in the random order of epoch 0, the same for all batch sizes and numbers
+    of hosts.
 
-    The last batch is filled up with empty rows (no token, no target, no NSP label), which count for nothing; every host gets
-    the same number of batches, as a collective needs. The order is random, so fewer rows are a fair sample of the split.
+    The last batch is padded with empty rows (no tokens, no targets, no NSP labels), which do not count in sums; every host gets
+    the same number of batches, as collectives require. Since the order is random, fewer rows are a random sample of the split.
+    Raises UserError for `max_rows` below 1.
     """
     if max_rows is not None and max_rows < 1:
         raise UserError(f"max_rows={max_rows} leaves nothing to evaluate on; set 1 or more, or None for every row")

@@ -1,4 +1,4 @@
-"""Batches of labelled examples: packed rows as a pure function of the step, and every example exactly once to evaluate."""
+"""Batches of labelled examples: training batches as a pure function of the step, and evaluation of every example exactly once."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from jaxtyping import Float
 
 from bert_jax.batches.source import shard_rows
 from bert_jax.examples.assemble import Batch
-from bert_jax.examples.counter import key_of
+from bert_jax.examples.counter_rng import key_of
 from bert_jax.examples.labelled import Feature, RowShape, assemble_features, feature_logits, pack_features
-from bert_jax.examples.packing import shuffled
+from bert_jax.examples.packing import permutation
 
 EVALUATED = {"cpu": 2_048}
 EVALUATED_ELSEWHERE = 16_384
-"""Tokens of an evaluation batch on one device."""
+"""The number of tokens of an evaluation batch on one device: `EVALUATED` on a CPU, `EVALUATED_ELSEWHERE` on other devices."""
 
 
 class LabelledBatches:
-    """`batches.at(step)` holds the features of a step, packed, whoever asks, in whatever order.
+    """Training batches: `batches.at(step)` has the packed features of a step, as a pure function of the step.
 
-    Every epoch visits all features in an order of its own; the last step of an epoch holds what is left (as transformers'
-    trainers do; the original drops it). The number of rows depends on the lengths: it is rounded up to one of few, since each
-    costs a compilation.
+    Every epoch has all features in another random order; its last step has the remaining ones (as in transformers' trainers; the
+    original drops them). The number of rows depends on the lengths of the features; it is rounded up to one of a few values,
+    since each value needs a compilation.
     """
 
     def __init__(
@@ -35,19 +35,19 @@ class LabelledBatches:
         self.steps_per_epoch = -(-len(features) // batch_size)
         typical = min(batch_size, len(features)) * sum(feature.size for feature in features) / len(features) / shape.length
         self._granule = row_multiple * max(1, round(typical / 16 / row_multiple))
-        self._fewest = self._rounded(1.05 * typical)  # packs 95 % full: a smaller batch is padded rather than compiled for
+        self._fewest = self._rounded(1.05 * typical)  # rows are about 95 % full; smaller batches are padded to avoid compilations
 
     def _rounded(self, rows: float) -> int:
         return -(-int(np.ceil(rows)) // self._granule) * self._granule
 
     def members(self, step: int) -> list[int]:
-        """The numbers of the features of a step."""
+        """The indices of the features of a step."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = shuffled(len(self._features), key_of(self._seed, epoch), np.int64)
+        order = permutation(len(self._features), key_of(self._seed, epoch), np.int64)
         return order[place * self._batch_size : (place + 1) * self._batch_size].tolist()
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """The rows of `step`, or of them the part that the host `shard` = (index, count) holds."""
+        """The rows of `step`, or the part of them for the host `shard` = (index, count)."""
         features = [self._features[i] for i in self.members(step)]
         rows = pack_features(features, self._shape)
         count = max(self._fewest, self._rounded(len(rows)))
@@ -57,7 +57,7 @@ class LabelledBatches:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationBatches:
-    """All `features` in batches of `rows` rows, each feature exactly once whatever the mesh."""
+    """Evaluation of all `features` in batches of `rows` rows, each feature exactly once on any mesh."""
 
     features: Sequence[Feature]
     shape: RowShape
@@ -70,10 +70,10 @@ class EvaluationBatches:
         mine: Sequence[int] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Float[np.ndarray, " ..."]]:
-        """What `forward` says of every feature, in their order; see `feature_logits`.
+        """The logits of all features, in their order, in the shapes of `feature_logits`.
 
-        `forward` gets the rows `mine` of a batch, those that this host holds (None: all), and returns the logits of all rows.
-        `progress` is told after each batch how many rows are done, and how many there are.
+        `forward` takes the rows `mine` of a batch, those that this host holds (None: all rows), and returns the logits of all
+        rows. `progress` is called after each batch with the number of rows that are done, and the number of all rows.
         """
         packed = pack_features(self.features, self.shape)
         done = 0
@@ -98,6 +98,6 @@ class EvaluationBatches:
 
 
 def evaluation_rows(shape: RowShape, platform: str, row_multiple: int) -> int:
-    """Rows of an evaluation batch over `row_multiple` devices."""
+    """The number of rows of an evaluation batch over `row_multiple` devices."""
     tokens = EVALUATED.get(platform, EVALUATED_ELSEWHERE)
     return row_multiple * max(1, tokens // shape.length)

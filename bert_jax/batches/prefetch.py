@@ -1,4 +1,4 @@
-"""Batches made in the background, so that the device never waits for the host. The only home of grain."""
+"""Batches from background threads, so that the device does not wait for the host."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Made = TypeVar("Made")
 
 
 class prefetch(Iterator[Made], Generic[Made]):
-    """`function(step)` for start <= step < stop, in order, up to `ahead` of them made in advance by `threads` threads, begun at
-    once.
+    """An iterator over `function(step)` for start <= step < stop, in order; `threads` threads compute up to `ahead` results in
+    advance, and start immediately.
 
-    An exception in `function` comes out at its step. Leave early with `close()`, or use it as a context manager; a program that
-    just ends finishes the batches that were begun, and ends.
+    An exception in `function` is raised at its step. To stop early, call `close()` or use the iterator as a context manager;
+    otherwise a program that ends waits for the batches that are being computed.
     """
 
     def __init__(self, function: Callable[[int], Made], start: int, stop: int, *, threads: int = 2, ahead: int = 4):
@@ -30,12 +30,12 @@ class prefetch(Iterator[Made], Generic[Made]):
             raise StopIteration
         try:
             return next(self._iterator)
-        except BaseException:  # the end, or an error of `function`: either way the threads have no more to do
+        except BaseException:  # the end, or an error in `function`: the threads are no longer needed
             self.close()
             raise
 
     def close(self) -> None:
-        """Ends the threads. Batches that were made or are in the making are dropped."""
+        """Ends the threads, and drops the batches computed in advance."""
         self._closed = True
         self._iterator.close()
 

@@ -1,4 +1,4 @@
-"""Training batches as a pure function of the step."""
+"""Pretraining batches as a pure function of the step."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bert_jax.examples.masking import MaskingTables, masking_tables
 from bert_jax.examples.plan import EpochPlan, plan_epoch
 from bert_jax.interface.words import counted
 
-_PLANS_HELD = 3  # the epoch before, this one and the next: a batch may straddle two while the third is being planned
+_PLANS_HELD = 3  # a batch may have rows of two epochs while the plan of the next epoch is computed
 
 
 class BatchSource:
-    """`source.at(step)` is the batch of that step, whoever asks, in whatever order.
+    """Pretraining batches: `source.at(step)` is the batch of a step, as a pure function of the step.
 
-    Rows are numbered through all epochs: step s holds rows [s B, (s + 1) B), and a batch at an epoch's end goes on into the next.
-    Every epoch has `rows_per_epoch` places, the number of rows of epoch 0, so that a row's epoch is known without planning all
-    the epochs before it. The price: plans differ by chance in their number of rows (by 0.3 % on 8,000 Wikipedia articles, 2 % on
-    the 2,000 documents of the embedded corpus). One with more rows leaves its last ones out, one with fewer repeats its first
-    ones; the order is random, so these are other rows each time.
+    Rows are numbered through all epochs: step s has the rows [s B, (s + 1) B), so a batch may have rows of two epochs. Every
+    epoch has `rows_per_epoch` rows, the number of rows of epoch 0, so that the epoch of a row is known without the plans of
+    earlier epochs. But the plans of epochs differ in their numbers of rows (by 0.3 % on 8,000 Wikipedia articles, 2 % on the
+    2,000 documents of the embedded corpus): the last rows of a longer plan are left out, and the first rows of a shorter plan are
+    repeated. Rows are in random order, so these are different rows in each epoch.
     """
 
     def __init__(self, corpus: Corpus, config: ExampleConfig, batch_size: int, seed: int, *, tables: MaskingTables | None = None):
@@ -42,7 +42,7 @@ class BatchSource:
         self.rows_per_epoch = self.plan(0).num_rows
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """The rows of `step`, or of them the part [index B/count, (index + 1) B/count) for the host `index` of `count`."""
+        """The batch of `step`, or its rows [index B/count, (index + 1) B/count) for the host `shard` = (index, count)."""
         places = step * self.batch_size + shard_rows(self.batch_size, shard)
         epochs, places = np.divmod(places, self.rows_per_epoch)
         parts = []
@@ -54,13 +54,13 @@ class BatchSource:
         return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def plan(self, epoch: int) -> EpochPlan:
-        """The plan of `epoch`, waiting for it if it is being made."""
+        """The plan of `epoch`; waits until it is computed."""
         return self._start(epoch).result()
 
     def _start(self, epoch: int) -> Future[EpochPlan]:
-        """The plan of `epoch` or the promise of it, made in a background thread.
+        """The future of the plan of `epoch`, which a background thread computes.
 
-        The thread is a daemon: a plan of a large corpus takes a minute, and a program that ends does not wait for it.
+        The thread is a daemon: the plan of a large corpus takes a minute, and a program that ends should not wait for it.
         """
         with self._lock:
             if epoch in self._plans:
@@ -76,25 +76,26 @@ class BatchSource:
     def _make(self, epoch: int, promise: Future[EpochPlan]) -> None:
         try:
             promise.set_result(plan_epoch(self._corpus, self._config, seed=self._seed, epoch=epoch))
-        except BaseException as error:  # for whoever waits for the plan; the next to ask starts it anew
+        except BaseException as error:  # raised in `result()`; the next call of `_start` computes the plan again
             with self._lock:
                 self._plans.pop(epoch, None)
             promise.set_exception(error)
 
 
 def tables_of(corpus: Corpus) -> MaskingTables:
-    """The masking tables of the corpus's vocabulary, by the tokenizer stored with it."""
+    """The masking tables of the corpus's vocabulary and tokenizer."""
     return _tables(corpus.vocabulary, corpus.tokenizer)
 
 
 @functools.lru_cache(maxsize=4)
 def _tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None) -> MaskingTables:
-    """Kept, since a small held-out set is evaluated again and again."""
+    """`masking_tables`, cached because the held-out set is evaluated many times."""
     return masking_tables(vocabulary, tokenizer)
 
 
 def shard_rows(batch_size: int, shard: tuple[int, int]) -> Int64[np.ndarray, " B"]:
-    """Which rows of a batch host `index` of `count` holds, batch_size / count of them; UserError when they do not divide."""
+    """The indices of the batch_size / count rows of a batch for the host `shard` = (index, count). Raises UserError if
+    `batch_size` is not divisible by `count`."""
     index, count = shard
     if not 0 <= index < count:
         raise ValueError(f"shard {index} of {count}")

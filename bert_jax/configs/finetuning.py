@@ -89,7 +89,7 @@ class TrainingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectionConfig:
-    """How often the dev set is scored, and which weights are exported."""
+    """The evaluations on the dev set, and the selection of the exported weights."""
 
     per_epoch: Annotated[int, Interval(ge=1, le=1_000)] = 1
     """Evaluations per epoch."""

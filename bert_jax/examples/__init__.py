@@ -1,15 +1,16 @@
-"""Documents to rows: segment pairs for next sentence prediction, packing, masking; and labelled examples to rows.
+"""Pretraining examples from documents (segment pairs, masks, packed rows), and packed rows from labelled examples. numpy only.
 
 In: sentence lengths and token ids of a corpus, or the features of a labelled task. Out: batches of numpy arrays.
-numpy only. Everything random is a hash of (seed, epoch, place), see `counter.py`, so a row is the same whoever builds it.
 
-    config.py     ExampleConfig: lengths, pairs, masking, packing
-    counter.py    random numbers as a function of their place
-    chunks.py     sentences -> chunks          (from the sentence lengths alone)
-    pairs.py      chunks -> spans of A and B
-    packing.py    examples -> rows
-    plan.py       the three above: one epoch   (EpochPlan)
-    assemble.py   plan rows -> arrays
-    masking.py    arrays -> masked arrays      (where masks are drawn)
-    labelled.py   the features of labelled examples -> packed rows
+All random numbers are hashes of (seed, epoch, position), see `counter_rng.py`, so every host computes the same row.
+
+    config.py        ExampleConfig: lengths, pairs, masking, packing
+    counter_rng.py   counter-based random numbers
+    chunks.py        sentences -> chunks, from the sentence lengths alone
+    pairs.py         chunks -> the token spans of segments A and B
+    packing.py       examples -> rows
+    plan.py          EpochPlan: the three steps above for an epoch
+    assemble.py      rows of a plan -> arrays
+    masking.py       tokens -> masked tokens and targets: where masks are drawn
+    labelled.py      features of labelled examples -> packed rows
 """

@@ -1,7 +1,7 @@
-"""Rows of a plan to arrays: takes the spans of all examples at once, masks them, and sets them into rows. No loop over rows.
+"""Assembles batches from the rows of a plan: gathers the spans of all examples at once, masks them, and packs them into rows.
 
-Everything is made for examples first, one a row of [E, L], whether they will be packed or not; so packed and unpacked examples
-cannot differ.
+There is no loop over rows. Examples are assembled and masked as rows of [E, L] before they are packed, so packing does not change
+their masks.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64, Integer, Num, UInt16
 
 from bert_jax.corpus.store import Corpus, TokenStore
-from bert_jax.examples.counter import random_bits, rehash
-from bert_jax.examples.masking import UNUSED, MaskingTables, choose, choose_words, replace
+from bert_jax.examples.counter_rng import random_bits, rehash
+from bert_jax.examples.masking import UNUSED, MaskingTables, choose_tokens, choose_whole_words, replace_tokens
 from bert_jax.examples.plan import EpochPlan
 
 Batch = dict[str, Num[np.ndarray, "B ..."]]
-"""Arrays by their names, with a row for every row of the batch."""
+"""The arrays of a batch by name; their first axis is the row."""
 
-_BLOCK = 1 << 17  # places at a time (1,024 rows of 128): temporaries of 512 KB at most, which stay in the processor's cache
+_BLOCK = 1 << 17  # tokens at a time (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
 
 
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
-    """The batch of rows number `rows` (-1 makes an empty row: padding only, nothing to predict).
+    """The batch of the plan's rows with the numbers `rows`; -1 gives an empty row, with padding only and nothing to predict.
 
     input_ids         int32 [B, L]
     token_type_ids    int32 [B, L]   0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding
-    sequence_ids      int32 [B, L]   0 = padding, 1..P = which example of the row
+    sequence_ids      int32 [B, L]   0 = padding, 1..P = the number of the example in the row
     position_ids      int32 [B, L]   from 0 for every example; 0 at padding
-    masked_positions  int32 [B, M]   columns, ascending; 0 where unused
+    masked_positions  int32 [B, M]   positions in the row, ascending; 0 where unused
     masked_targets    int32 [B, M]   the original tokens; -1 where unused
-    cls_positions     int32 [B, P]   columns of the [CLS]s; 0 where unused
+    cls_positions     int32 [B, P]   positions in the row of the [CLS]s; 0 where unused
     nsp_labels        int32 [B, P]   0 = B follows A, 1 = random; -1 = no example, or pairs="none"
     """
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
@@ -47,20 +47,20 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
         block = {name: array[first : first + step] for name, array in batch.items()}
         block["input_ids"][...] = corpus.vocabulary.pad_id
         if P == 1 and len(row) == len(numbers):
-            _set_one_a_row(made, block)
+            _copy_unpacked(made, block)
         else:
-            _set_into_rows(made, row, slot, block)
+            _copy_packed(made, row, slot, block)
     return batch
 
 
 @dataclass(frozen=True)
 class _Examples:
-    """Examples, masked, each in a row of its own."""
+    """Masked examples before packing, one in each row."""
 
     length: Int64[np.ndarray, " E"]  # with the special tokens
-    real: Bool[np.ndarray, "E L"]  # not padding
-    in_second: Bool[np.ndarray, "E L"]  # right of the first [SEP]; padding included
-    ids: Integer[np.ndarray, "E L"]  # masked; anything at padding
+    real: Bool[np.ndarray, "E L"]  # False at padding
+    in_second: Bool[np.ndarray, "E L"]  # after the first [SEP], padding included
+    ids: Integer[np.ndarray, "E L"]  # masked; arbitrary at padding
     positions: UInt16[np.ndarray, "E M"]  # ascending, then UNUSED
     targets: Int32[np.ndarray, "E M"]  # -1 where unused
     labels: Bool[np.ndarray, " E"] | Int[np.ndarray, " E"]  # of next sentence prediction
@@ -69,7 +69,7 @@ class _Examples:
 def _make_examples(
     corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables
 ) -> _Examples:
-    """Examples number `examples` of the plan."""
+    """The plan's examples with the numbers `examples`, masked."""
     config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
     a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
     length = a + b + config.special_tokens
@@ -77,7 +77,7 @@ def _make_examples(
     real = column < length[:, np.newaxis].astype(np.int16)
     in_second = column > (a + 1)[:, np.newaxis].astype(np.int16)
 
-    # A begins in column 1, B in column a + 2: two windows of the store, so placed, and the special tokens around them.
+    # A begins at position 1 and B at a + 2: two windows of the store, and the special tokens around them.
     starts = np.concatenate([pairs.a_start[examples], pairs.b_start[examples]])
     ids, of_b = np.split(_windows(corpus.tokens, starts, np.concatenate([np.ones_like(a), a + 2]), config.length), 2)
     np.copyto(ids, of_b, where=in_second)
@@ -86,21 +86,21 @@ def _make_examples(
     flat = ids.reshape(-1)
     flat[first], flat[separators] = vocabulary.cls_id, vocabulary.sep_id
 
-    # Random bits are a function of (plan.mask_key, example, position), whatever the row.
+    # Random bits are a function of (plan.mask_key, example, position), so masks do not depend on the row.
     key = random_bits(plan.mask_key, examples)[:, np.newaxis]
     candidates = real.copy()
     candidates.reshape(-1)[first] = candidates.reshape(-1)[separators] = False
-    candidates &= ids != vocabulary.unk_id  # the only special token that text contains; the original predicts it like a word
+    candidates &= ids != vocabulary.unk_id  # the only special token in a text; the original may predict it
     counts = np.minimum(config.predictions(length), np.count_nonzero(candidates, axis=1))
     if config.whole_word:
         assert tables.continuation is not None, "whole-word masking needs the vocabulary's continuation table"
-        positions = choose_words(key, candidates, tables.continuation[ids], counts, config.max_predictions)
+        positions = choose_whole_words(key, candidates, tables.continuation[ids], counts, config.max_predictions)
     else:
-        positions = choose(key, candidates, counts, config.max_predictions)
+        positions = choose_tokens(key, candidates, counts, config.max_predictions)
     used = positions != UNUSED
-    places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones point at the [CLS], and put it back
+    places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
     originals = flat[places]
-    flat[places] = np.where(used, replace(originals, random_bits(rehash(key), positions), config, tables), originals)
+    flat[places] = np.where(used, replace_tokens(originals, random_bits(rehash(key), positions), config, tables), originals)
     targets = np.where(used, originals, np.int32(-1)).astype(np.int32)
     labels = pairs.random_next[examples] if config.pairs != "none" else np.full(len(examples), -1)
     return _Examples(length, real, in_second, ids, positions, targets, labels)
@@ -109,10 +109,10 @@ def _make_examples(
 def _windows(
     tokens: TokenStore, starts: Int64[np.ndarray, " E"], columns: Int64[np.ndarray, " E"], length: int
 ) -> Integer[np.ndarray, "E {length}"]:
-    """In the store's type: in row i a window of the store, with its position `starts[i]` in column `columns[i]`.
+    """Windows of the token store, in its dtype: row i has the token `starts[i]` of the store in column `columns[i]`.
 
-    Whole windows are copied, without an index for each token: five times as fast. What lies beyond the ends of the shard that
-    holds `starts[i]` is arbitrary.
+    Whole windows are copied, which is five times as fast as an index for each token. Tokens beyond the ends of the shard that
+    contains `starts[i]` are arbitrary.
     """
     out = np.empty((len(starts), length), tokens.dtype)
     shard_of = (np.searchsorted(tokens.bounds, starts, side="right") - 1).astype(np.uint16)
@@ -127,14 +127,14 @@ def _windows(
             held = np.pad(held, (0, length - len(held)))
         windows = np.ndarray((len(held) - length + 1, length), held.dtype, held, strides=held.strides * 2)
         out[here] = windows[begins[here]]
-    moved = np.flatnonzero(wanted != begins)  # a window that would pass an end of its shard was taken inside it
+    moved = np.flatnonzero(wanted != begins)  # a window beyond an end of its shard was shifted into the shard
     columns_in = np.clip(np.arange(length) + (wanted - begins)[moved, np.newaxis], 0, length - 1)
     out[moved] = np.take_along_axis(out[moved], columns_in, axis=1)
     return out
 
 
-def _set_one_a_row(made: _Examples, block: Batch) -> None:
-    """As `_set_into_rows` where every row holds just one example: without moving anything, which is three times as fast."""
+def _copy_unpacked(made: _Examples, block: Batch) -> None:
+    """`_copy_packed` for one example in every row: nothing is moved, which is three times as fast."""
     np.copyto(block["input_ids"], made.ids, where=made.real, casting="same_kind")
     np.logical_and(made.in_second, made.real, out=block["token_type_ids"], casting="unsafe")
     block["sequence_ids"][...] = made.real
@@ -145,8 +145,9 @@ def _set_one_a_row(made: _Examples, block: Batch) -> None:
     block["nsp_labels"][...] = made.labels[:, np.newaxis]
 
 
-def _set_into_rows(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], block: Batch) -> None:
-    """Sets example i into row `row[i]` as its number `slot[i]`, right after those before it; rows and slots ascend."""
+def _copy_packed(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], block: Batch) -> None:
+    """Copies example i into row `row[i]` as its number `slot[i]`, directly after the examples before it; rows and slots
+    ascend."""
     (rows, L), P = block["input_ids"].shape, block["nsp_labels"].shape[1]
     column = _sums_before(made.length, row, slot, (rows, P))
     for name in ("sequence_ids", "token_type_ids", "position_ids", "masked_positions", "cls_positions"):
@@ -154,7 +155,7 @@ def _set_into_rows(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.nda
     block["masked_targets"][...] = block["nsp_labels"][...] = -1
     block["cls_positions"][row, slot], block["nsp_labels"][row, slot] = column, made.labels
 
-    # Read along the rows, the tokens of all examples are those of all rows, padding left out on both sides.
+    # In row-major order and without padding, the tokens of all examples are the tokens of all rows.
     filled = np.arange(L) < np.bincount(row, made.length, minlength=rows)[:, np.newaxis]
     block["input_ids"][filled] = made.ids[made.real]
     block["token_type_ids"][filled] = made.in_second[made.real]
@@ -170,7 +171,7 @@ def _set_into_rows(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.nda
 def _sums_before(
     values: Int[np.ndarray, " E"], row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], shape: tuple[int, int]
 ) -> Int64[np.ndarray, " E"]:
-    """For each example the sum of `values` over the examples before it in its row."""
+    """For each example, the sum of `values` over the examples before it in its row."""
     table = np.zeros(shape, np.int64)
     table[row, slot] = values
     return (np.cumsum(table, axis=1) - table)[row, slot]

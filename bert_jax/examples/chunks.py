@@ -1,20 +1,19 @@
-"""Sentences to chunks: which run of sentences each example is made from, for a whole epoch, from the sentence lengths alone.
+"""Chunks of an epoch: the consecutive sentences from which each example is made, from the sentence lengths alone.
 
-The original (create_pretraining_data.py, `create_instances_from_document`) walks each document: it collects sentences until the
-target length is reached or the document ends, gives a random number of them to A, and takes the rest as B or, for a random next
-segment, puts the rest back for the next chunk. So where a chunk starts depends on the coin of the one before.
+The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document: it collects sentences up
+to the target length or the end of the document, takes a random number of them as A, and takes the rest as B or, for a random next
+segment, returns the rest to the next chunk. So the start of a chunk depends on the random decision of the chunk before it.
 
-Here the walk is turned inside out. For *every* sentence we compute, vectorised, the chunk that would start there and where the
-next one would; all its random numbers are functions of the sentence's number. Which of these chunks the walk visits is then
-found by pointer jumping, in a number of rounds that is the logarithm of the longest walk: one document of a million sentences
-costs no more than many small ones.
+Here all steps are vectorised. For *every* sentence the chunk that would start there and the start of the next chunk are computed;
+the random numbers are functions of the sentence's number. Pointer jumping then finds the chunks of the epoch, in a number of
+rounds that is the logarithm of the largest number of chunks of a document: one document of a million sentences takes no longer
+than many small ones.
 
 Besides pairs="original" there are
-- "paper": random next with probability 1/2 exactly, whatever the chunk. So a chunk has two sentences at least, if need be
-  beyond the target, and a document's last sentence that is left alone begins no example (0.3 % of Wikipedia's tokens at length
-  128).
-- "none": one segment. The sentence that does not fit is cut, and begins the next chunk too: rows are full and nothing is lost,
-  but 15 % of Wikipedia's tokens come twice an epoch at length 128.
+- "paper": a random next segment with probability 1/2 exactly. A chunk therefore has at least two sentences, if necessary beyond
+  the target length, and a last sentence of a document that is left over is not used (0.3 % of Wikipedia's tokens at length 128).
+- "none": one segment. A sentence that does not fit is truncated, and also begins the next chunk: rows are full and no token is
+  lost, but at length 128 15 % of Wikipedia's tokens occur twice in an epoch.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.examples.counter import below, chance, key_of, lower, random_bits
+from bert_jax.examples.counter_rng import bernoulli, key_of, lower_half, random_bits, uniform_integers
 
-_BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB each, which stay in the processor's cache
-_TARGETS, _SPLITS = 1, 2  # purposes of random numbers
+_BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB stay in the processor's cache
+_TARGETS, _SPLITS = 1, 2  # the last part of the keys of random numbers
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Some chunks in corpus order; sentence and document numbers are those of the whole corpus."""
+    """Chunks in corpus order; sentence and document numbers are those of the whole corpus."""
 
-    start: Int64[np.ndarray, " chunks"]  # first sentence
-    split: Int64[np.ndarray, " chunks"]  # first sentence after A
-    end: Int64[np.ndarray, " chunks"]  # first sentence after the chunk
+    start: Int64[np.ndarray, " chunks"]  # the first sentence
+    split: Int64[np.ndarray, " chunks"]  # the first sentence after A
+    end: Int64[np.ndarray, " chunks"]  # the first sentence after the chunk
     document: Int64[np.ndarray, " chunks"]
-    random_next: Bool[np.ndarray, " chunks"]  # B is to come from another document
-    target: Int64[np.ndarray, " chunks"]  # tokens wanted in A and B together
+    random_next: Bool[np.ndarray, " chunks"]  # whether B comes from another document
+    target: Int64[np.ndarray, " chunks"]  # the target length of A and B together, in tokens
 
 
-def walk(
+def epoch_chunks(
     sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
     document_offsets: Int64[np.ndarray, " document_bounds"],
     config: ExampleConfig,
     key: int,
 ) -> Iterator[Chunks]:
-    """The chunks of one epoch, block by block in corpus order.
+    """The chunks of an epoch, block by block in corpus order.
 
-    Sentences and documents must not be empty (the store has none). The result does not depend on the size of a block.
+    Sentences and documents must not be empty (the store has no empty ones). The result does not depend on the size of a block.
     """
     sentences, cursor = len(sentence_offsets) - 1, 0
     for first in range(0, sentences, _BLOCK):
@@ -61,7 +60,7 @@ def walk(
         begins = document_offsets[np.searchsorted(document_offsets, first) : np.searchsorted(document_offsets, last)]
         visited = _visited(following - first, np.append(begins, min(cursor, last)) - first)
         if len(visited):
-            cursor = int(following[visited[-1]])  # where the walk enters the next block, in the midst of a document
+            cursor = int(following[visited[-1]])  # the first chunk of the next block starts here, inside a document
         chosen = visited[usable[visited]]
         yield Chunks(**{name: values[chosen] for name, values in vars(candidates).items()})
 
@@ -74,12 +73,13 @@ def _candidates(
     config: ExampleConfig,
     key: int,
 ) -> tuple[Chunks, Int64[np.ndarray, " sentences"], Bool[np.ndarray, " sentences"]]:
-    """For each sentence in [first, last): the chunk that would start there, where the next would, and whether it can be used."""
+    """For each sentence in [first, last): the chunk that starts there, the start of the next chunk, and whether it gives an
+    example."""
     start = np.arange(first, last)
     document, document_end, target = _documents(document_offsets, first, last, config, key)
 
-    # The sentence that reaches the target is the chunk's last. No chunk is longer than max_tokens sentences, since each has a
-    # token or more, so the search needs little beyond `last`.
+    # The sentence that reaches the target length is the last of the chunk. A sentence has at least one token, so a chunk has at
+    # most max_tokens sentences, and the search needs only a few sentences beyond `last`.
     window = sentence_offsets[first : last + config.max_tokens + 2]
     tokens = window - window[0]
     begin = tokens[: last - first]
@@ -89,14 +89,14 @@ def _candidates(
     count = end - start
 
     if config.pairs == "none":
-        cut = (tokens[end - first] - begin > config.max_tokens) & (count > 1)  # what does not fit of the last sentence
+        cut = (tokens[end - first] - begin > config.max_tokens) & (count > 1)  # the last sentence does not fit
         split, random_next, usable = end, np.zeros(len(start), bool), np.ones(len(start), bool)
-        following = end - cut  # is not lost: that sentence also begins the next chunk
+        following = end - cut  # a sentence that was truncated also begins the next chunk
     else:
         bits = random_bits(key_of(key, _SPLITS), start)
-        split = start + 1 + below(count - 1, bits)
+        split = start + 1 + uniform_integers(count - 1, bits)
         usable = count >= fewest
-        random_next = (count == 1) | chance(0.5, lower(bits))
+        random_next = (count == 1) | bernoulli(0.5, lower_half(bits))
         following = np.where(random_next & usable, split, end)
     return Chunks(start, split, end, document, random_next, target), following, usable
 
@@ -104,16 +104,18 @@ def _candidates(
 def _documents(
     document_offsets: Int64[np.ndarray, " document_bounds"], first: int, last: int, config: ExampleConfig, key: int
 ) -> tuple[Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"]]:
-    """For every sentence in [first, last): its document, that document's end, and its target length.
+    """For every sentence in [first, last): its document, the end of this document, and the target length.
 
-    The target is that of a full row or, with `short_probability`, uniform in [2, full]: one draw a document, as in the original.
+    The target length is that of a full row, or with probability `short_probability` uniform in [2, full]: one draw for each
+    document, as in the original.
     """
     d0 = int(np.searchsorted(document_offsets, first, side="right")) - 1
     d1 = int(np.searchsorted(document_offsets, last, side="left"))
     documents = np.arange(d0, d1)
     bits = random_bits(key_of(key, _TARGETS), documents)
     full = config.max_tokens
-    targets = np.where(chance(config.short_probability, bits), np.minimum(2 + below(full - 1, lower(bits)), full), full)
+    shorter = np.minimum(2 + uniform_integers(full - 1, lower_half(bits)), full)
+    targets = np.where(bernoulli(config.short_probability, bits), shorter, full)
     sizes = np.diff(np.clip(document_offsets[d0 : d1 + 1], first, last))
     return np.repeat(documents, sizes), np.repeat(document_offsets[d0 + 1 : d1 + 1], sizes), np.repeat(targets, sizes)
 
@@ -121,9 +123,9 @@ def _documents(
 def _visited(
     following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarray, " _"]
 ) -> Int64[np.ndarray, " chosen"]:
-    """Ascending: all places that are reached from `starts` by following the pointers; one beyond the end leads nowhere.
+    """The positions, ascending, that are reached from `starts` by the pointers `following`; a pointer beyond the end stops.
 
-    Pointer jumping (Wyllie 1979): after round k everything within 2**k steps is reached, and `jump` takes 2**k steps at once.
+    Pointer jumping (Wyllie 1979): after round k all positions within 2**k steps are reached, and `jump` takes 2**k steps at once.
     """
     size = len(following)
     jump = np.append(np.minimum(following, size), size)

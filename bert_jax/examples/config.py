@@ -1,4 +1,4 @@
-"""What an example is: lengths, pairs, masking, packing."""
+"""`ExampleConfig`: the settings of pretraining examples: lengths, pairs, masking, packing."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
 
 PAIRS = ("original", "paper", "none")
 LONGEST = 2**15 - 1
-"""Lengths and columns are held in 16 bits."""
+"""The maximum length of a row: lengths and positions are stored in 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleConfig:
-    """How documents become rows. Names and defaults follow the original's create_pretraining_data.py.
+    """The settings of pretraining examples. Names and defaults follow the original's create_pretraining_data.py.
 
-    In an experiment it is `config.examples`; a phase has `length`, `max_predictions` and `packed_examples` of its own.
+    They are `config.examples` in an experiment; each phase has its own `length`, `max_predictions` and `packed_examples`. Raises
+    UserError for values out of range and for combinations that are impossible.
     """
 
     length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
-    """L, with [CLS] and [SEP]."""
+    """L, the length of a row in tokens, with [CLS] and [SEP]."""
     max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
-    """M, a row."""
+    """M, the maximum number of predicted tokens in a row."""
     packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
-    """P, examples a row at most."""
+    """P, the maximum number of examples in a row."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
-    """Of an example's tokens, special ones counted (as the original counts)."""
+    """The fraction of the tokens of an example, special tokens included (as in the original), that is predicted."""
     mask_probability: Fraction = 0.8
-    """A chosen token becomes [MASK] with this probability ..."""
+    """The probability that a predicted token is replaced by [MASK]."""
     random_probability: Fraction = 0.1
-    """... or a random token with this one; else it is kept."""
+    """The probability that a predicted token is replaced by a random token; otherwise it is kept."""
     whole_word: bool = False
-    """Whether words are chosen, not pieces."""
+    """Whether all pieces of a word are predicted together (whole-word masking)."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
-    """"original": the released code, random next above 50 %; "paper": 50 % exactly; "none": one segment, no NSP,
-    and a model without pooler and next-sentence head."""
+    """"original": as the released code, whose random next segments are more than 50 %; "paper": exactly 50 %; "none": one
+    segment, no next sentence prediction, and a model without pooler and next-sentence head."""
     short_probability: Fraction = 0.1
-    """Documents with a random shorter target length (short_seq_prob)."""
+    """The probability that a document has a random shorter target length (short_seq_prob)."""
     duplicates: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    """0: new pairs and masks every epoch; k: k fixed versions in turn (dupe_factor)."""
+    """0: new pairs and masks in every epoch; k: epochs cycle through k fixed versions of pairs and masks (dupe_factor)."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "examples")
@@ -69,26 +70,27 @@ class ExampleConfig:
 
     @property
     def special_tokens(self) -> int:
-        """[CLS] and the [SEP]s of one example."""
+        """The number of special tokens of an example: [CLS] and one or two [SEP]."""
         return 2 if self.pairs == "none" else 3
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of text in the longest example."""
+        """The maximum number of tokens of an example without its special tokens."""
         return self.length - self.special_tokens
 
     def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """The number of masks of examples of `lengths`, special tokens included: the original's formula (half to even)."""
+        """The number of predicted tokens of examples with these `lengths`, special tokens included: the original's formula, which
+        rounds half to even."""
         wanted = np.maximum(1, np.rint(self.masked_fraction * lengths)).astype(np.int64)
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
 
 
 @functools.lru_cache(maxsize=64)
 def _most_predictions(config: ExampleConfig) -> int:
-    """The most masks that examples packed in one row can have together, each counted as if it stood alone.
+    """The maximum number of predicted tokens of all examples in a packed row.
 
-    most[n]: in n places; one round of the recursion for each example in the row. Rounding up makes several short examples need
-    more than one long one: 21 for four at length 128, against 19 for one; 80 for eight at length 512, against 77.
+    most[n] is the maximum for n tokens; each round of the recursion adds an example. Because of rounding, several short examples
+    can need more than one long example: 21 for four at length 128, against 19 for one; 80 for eight at length 512, against 77.
     """
     lengths = np.arange(config.length + 1)
     shortest = config.special_tokens + (1 if config.pairs == "none" else 2)

@@ -1,7 +1,7 @@
-"""Labelled examples as the model reads them, and many of them to packed rows.
+"""Features, the tokenised form of labelled examples, and their packing into rows.
 
-A batch is the examples of one step, whatever their lengths, laid into as few rows as hold them: they see nothing of each other
-(`sequence_ids`), padding is hardly computed, and the examples of a step are those a shuffled epoch gives, not neighbours in
+A batch contains the examples of a step, of any lengths, packed into few rows. Attention is limited to each sequence
+(`sequence_ids`), and hardly any padding is computed, although the examples of a step are a random sample and not sorted by
 length.
 """
 
@@ -18,81 +18,81 @@ from bert_jax.examples.assemble import Batch
 from bert_jax.examples.packing import best_fit
 
 ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)
-"""Lengths of a packed row; beyond, multiples of 128."""
+"""The lengths of packed rows; longer rows are multiples of 128."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelLayout:
-    """Which arrays the labels of packed rows are, and where in a row's logits those of a feature lie.
+    """The label arrays of packed rows, and the axes of their logits.
 
-    The defaults are one label int32 and one row of logits for each feature: labels [B, U], logits [B, U, C].
+    The defaults are an int32 label and a vector of logits for each feature: labels [B, U], logits [B, U, C].
     """
 
     shape: tuple[int, ...] = ()
-    """Of one label: () or, of several numbers, [...]; labels are [B, U, ...]."""
+    """The shape of a label; labels are [B, U, *shape]."""
     dtype: type[np.generic] = np.int32
     per_token: bool = False
-    """A label for each token, labels [B, L]; a negative one is left out of the loss."""
+    """Each token has a label: labels are [B, L]. Negative targets do not count in the loss."""
     are_positions: bool = False
-    """Labels are positions of tokens: in a row they count from its beginning."""
+    """Labels are positions of tokens: in a feature from its first token, in a packed row from the first token of the row."""
     logits_per_token: bool = False
     """Logits are [B, L, C]."""
     logits_per_candidate: bool = False
     """Logits are [B, P, 1], one for each sequence of a feature."""
     read_positions: int = 0
-    """How many tokens of a feature the model reads instead of its [CLS]."""
+    """The number of tokens of a feature that the head reads instead of its [CLS]; 0: the [CLS]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """What the model reads at once of one example, and what it is to say.
+    """An input of the model and its target: one sequence, or for a choice a sequence for each candidate.
 
-    One sequence, or for a choice one for each candidate; a question about a long context is several features. `target` is None
-    where nobody knows (a test set), else by the `LabelLayout` of the head an array of its shape and dtype:
+    An example is one feature, or several for a question about a long context. `target` is None if unknown (a test set), otherwise
+    an array with the shape and dtype of the head's `LabelLayout`:
 
-        one label     int [] the label, or the right candidate; float [] of a regression; float [C] of several labels
-        per token     int [n], -1 where a token has no label
-        columns       int [2], the first and last token of an answer; (0, 0), the [CLS], where there is none
+        default        int [] the label, or the number of the right candidate; float [] of a regression; float [C] of multi-label
+        per_token      int [tokens], -1 for tokens without a label
+        are_positions  int [2], the first and the last token of an answer; (0, 0), the [CLS], without an answer
     """
 
     example: int
-    """Its number among the examples of its split."""
+    """The number of the example in its split."""
     ids: tuple[Int32[np.ndarray, " _"], ...]
-    """With [CLS] and [SEP]s."""
+    """The token ids of each sequence, with [CLS] and [SEP]."""
     types: tuple[Int32[np.ndarray, " _"], ...]
-    """The token types."""
+    """The token types of each sequence."""
     target: Num[np.ndarray, " ..."] | None = None
     read_positions: Int32[np.ndarray, " chosen"] | None = None
-    """The tokens that the head reads instead of the [CLS], such as the first of a pronoun and of two names."""
+    """The positions that the head reads instead of the [CLS], such as the first tokens of a pronoun and of two names."""
 
     @functools.cached_property
     def size(self) -> int:
-        """Tokens of all its sequences."""
+        """The number of tokens of all sequences."""
         return sum(len(ids) for ids in self.ids)
 
 
 @dataclasses.dataclass(frozen=True)
 class RowShape:
-    """The shape that rows of one data set have."""
+    """The shape of the packed rows of a data set."""
 
     layout: LabelLayout
-    """Which arrays the labels are."""
+    """The label arrays."""
     length: int
-    """L, tokens of a row."""
+    """L, the length of a row in tokens."""
     features: int
-    """U, the most features in a row."""
+    """U, the maximum number of features in a row."""
     candidates: int = 1
-    """Sequences of a feature; a row has P = U x candidates slots."""
+    """The maximum number of sequences of a feature; a row has P = U x candidates slots."""
 
     @property
     def slots(self) -> int:
-        """P, the most sequences in a row."""
+        """P, the maximum number of sequences in a row."""
         return self.features * self.candidates
 
 
 def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
-    """The shape for packing `features`: the shortest row that holds the longest, and room for twice as many as go into a row on
-    the average (more would be slots that are hardly ever used)."""
+    """The shape of rows for `features`: the shortest row into which the longest feature fits, with slots for twice the average
+    number of features in a row (more slots would hardly ever be used)."""
     longest = max(feature.size for feature in features)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
     mean = sum(feature.size for feature in features) / len(features)
@@ -100,7 +100,7 @@ def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
 
 
 def pack_features(features: Sequence[Feature], shape: RowShape) -> list[list[int]]:
-    """Rows, each a list of numbers of `features`: best fit, longest first, at most `shape.features` in a row."""
+    """Rows as lists of indices of `features`, by best-fit decreasing, with at most `shape.features` in a row."""
     rows = best_fit([feature.size for feature in features], lambda n: shape.length, lambda length: shape.features)
     return [members for _, members in rows]
 
@@ -108,11 +108,12 @@ def pack_features(features: Sequence[Feature], shape: RowShape) -> list[list[int
 def assemble_features(
     features: Sequence[Feature], rows: Sequence[Sequence[int]], count: int, shape: RowShape, pad_id: int
 ) -> Batch:
-    """The batch of `count` rows, of which the first hold the features that `rows` say and the others nothing.
+    """The batch of `count` rows: `rows` are the indices in `features` of the members of each of the first rows; the others are
+    empty.
 
     input_ids, token_type_ids, position_ids, sequence_ids int32 [B, L]; cls_positions int32 [B, P]; read_positions int32 [B, U, n]
-    where the layout has them; labels [B, U, ...] or [B, L] and label_weights float32 [B, U] or [B, L], 1 where there is something
-    to learn. Slot p of a row has sequence_ids p + 1.
+    if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target. Slot
+    p of a row has sequence_ids p + 1.
     """
     L, P, layout = shape.length, shape.slots, shape.layout
     names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
@@ -141,9 +142,9 @@ def assemble_features(
             if feature.target is None:
                 continue
             if layout.per_token:
-                learnt = feature.target >= 0
-                labels[r, start:column] = np.where(learnt, feature.target, 0)
-                weights[r, start:column] = learnt
+                has_label = feature.target >= 0
+                labels[r, start:column] = np.where(has_label, feature.target, 0)
+                weights[r, start:column] = has_label
             else:
                 labels[r, u] = feature.target + (start if layout.are_positions else 0)
                 weights[r, u] = 1
@@ -153,10 +154,10 @@ def assemble_features(
 def feature_logits(
     logits: Float[np.ndarray, "B _ C"], features: Sequence[Feature], rows: Sequence[Sequence[int]], shape: RowShape
 ) -> list[Float[np.ndarray, " ..."]]:
-    """The logits of each of a batch's `features`, in their order.
+    """The logits of each of the `features` of a batch, in their order.
 
-    `logits` are float32 as the layout says: [B, U, C], [B, L, C] per token, or [B, P, 1] per candidate; those of a feature are
-    [C], [tokens, C] or [candidates].
+    `logits` are float32, by the layout [B, U, C], [B, L, C] per token, or [B, P, 1] per candidate; the logits of a feature are
+    then [C], [tokens, C] or [candidates]. `rows` are those of `assemble_features`.
     """
     layout = shape.layout
     found: list[np.ndarray] = [logits[:0]] * len(features)

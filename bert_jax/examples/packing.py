@@ -1,8 +1,8 @@
-"""Examples to rows: one a row, or several short ones together.
+"""Packing of examples into rows: one example in each row, or several short ones.
 
 Best-fit decreasing on the histogram of lengths (Krell et al. 2021, "Efficient sequence packing without cross-contamination",
-there called longest-pack-first histogram packing). Examples of one length are alike, so packs are too: the work grows with the
-number of lengths, not of examples, and the plan of ten million examples packs in the time of sorting them.
+there called longest-pack-first histogram packing). Examples of the same length are interchangeable, so the work grows with the
+number of lengths, not of examples: ten million examples are packed in the time of sorting them.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Int, Integer
 
-from bert_jax.examples.counter import key_of
+from bert_jax.examples.counter_rng import key_of
 
-_SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # purposes of random numbers
+_SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of the keys of random numbers
 
 
-def rows_of(
+def pack_rows(
     lengths: Integer[np.ndarray, " E"], row_length: int, most: int, key: int
 ) -> Int[np.ndarray, "plan_rows {most}"]:
-    """The examples of each row, -1 where there is none; rows in random order, each example in one row.
+    """The numbers of the examples in each row, -1 at unused slots; rows are in random order.
 
-    `lengths` counts the special tokens; `most` is P; `key` decides the order. int32, or int64 for 2**31 examples and more.
+    `lengths` include the special tokens; `most` is P; `key` determines the order. int32, or int64 for 2**31 and more examples.
     """
     dtype = np.int32 if len(lengths) < 2**31 else np.int64
     if most == 1:
-        return shuffled(len(lengths), key_of(key, _SHUFFLE_ROWS), dtype)[:, np.newaxis]
-    # Random order within a length, so that the packs of one epoch are not those of the next.
-    order = shuffled(len(lengths), key_of(key, _SHUFFLE_EXAMPLES), dtype)
+        return permutation(len(lengths), key_of(key, _SHUFFLE_ROWS), dtype)[:, np.newaxis]
+    # Random order among examples of the same length, so that each epoch packs other examples together.
+    order = permutation(len(lengths), key_of(key, _SHUFFLE_EXAMPLES), dtype)
     by_length = order[np.argsort(lengths[order], kind="stable")]
     histogram = np.bincount(lengths, minlength=row_length + 1)
-    free = np.cumsum(histogram) - histogram  # where in `by_length` the unused examples of each length begin
+    free = np.cumsum(histogram) - histogram  # the index in `by_length` of the first unused example of each length
     blocks = []
-    for pack, count in packs_of(histogram, row_length, most):
+    for pack, count in pack_histogram(histogram, row_length, most):
         rows = np.full((count, most), -1, dtype)
         for column, length in enumerate(pack):
             rows[:, column] = by_length[free[length] : free[length] + count]
             free[length] += count
         blocks.append(rows)
     rows = np.concatenate(blocks)
-    return rows[shuffled(len(rows), key_of(key, _SHUFFLE_ROWS), dtype)]
+    return rows[permutation(len(rows), key_of(key, _SHUFFLE_ROWS), dtype)]
 
 
-def packs_of(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
-    """(lengths, how often) of every kind of row, for `histogram[l]` examples of length l: from the longest, each goes where it
-    leaves least room.
+def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
+    """(lengths, number of rows) of every pack, for `histogram[l]` examples of length l: from the longest to the shortest, each
+    example goes into the row where it leaves the least room.
     """
     finished: list[tuple[tuple[int, ...], int]] = []
-    open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)]  # by the room they have
-    open_packs[row_length] = [((), int(histogram.sum()))]  # as many empty rows as can be needed
+    open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)]  # by the room that is left
+    open_packs[row_length] = [((), int(histogram.sum()))]  # more empty rows than are needed
 
     def put(pack: tuple[int, ...], count: int) -> None:
         if count:
@@ -61,11 +61,11 @@ def packs_of(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int)
         for room in range(length, row_length + 1):
             while left and open_packs[room]:
                 pack, count = open_packs[room].pop()
-                alike = min(room // length, most - len(pack))  # examples of this length that one such pack takes
+                alike = min(room // length, most - len(pack))  # the number of examples of this length that fit into such a pack
                 filled = min(left // alike, count)
                 left -= filled * alike
                 put(pack + (length,) * alike, filled)
-                if filled < count:  # the rest is fewer than one pack takes
+                if filled < count:  # fewer examples are left than fit into a pack
                     put(pack + (length,) * left, 1)
                     put(pack, count - filled - 1)
                     left = 0
@@ -75,11 +75,11 @@ def packs_of(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int)
 def best_fit(
     lengths: Sequence[int], row_length: Callable[[int], int], most: Callable[[int], int], least_room: int = 1
 ) -> list[tuple[int, list[int]]]:
-    """Rows (length, numbers of items): longest item first, each goes where it leaves least room, or begins a row of
-    `row_length(its length)`.
+    """Rows as (length, indices of items), by best-fit decreasing: from the longest to the shortest, each item goes into the row
+    where it leaves the least room, or begins a row of length `row_length(length of the item)`.
 
-    For the few items of one batch, where `rows_of` plans an epoch. A row takes `most(its length)` items, and none once it has
-    less than `least_room` left.
+    This is for the few items of a batch; `pack_rows` is for an epoch. A row takes at most `most(length of the row)` items, and no
+    more items once less than `least_room` is left.
     """
     rows: list[tuple[int, list[int]]] = []
     free: list[tuple[int, int]] = []  # (room left, row number), sorted
@@ -97,8 +97,8 @@ def best_fit(
     return rows
 
 
-def shuffled(count: int, key: np.uint64, dtype: type) -> Int[np.ndarray, " {count}"]:
-    """A random permutation."""
+def permutation(count: int, key: np.uint64, dtype: type) -> Int[np.ndarray, " {count}"]:
+    """A random permutation of 0..count-1."""
     order: np.ndarray = np.arange(count, dtype=dtype)
     np.random.Generator(np.random.Philox(key=int(key))).shuffle(order)
     return order

@@ -1,4 +1,4 @@
-"""Chunks to pairs: the spans of segments A and B in the token store, cut to fit a row."""
+"""Segment pairs: the spans of A and B of each chunk in the token store, truncated to the length of a row."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from jaxtyping import Bool, Int64, UInt16
 
 from bert_jax.examples.chunks import Chunks
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.examples.counter import below, key_of, random_bits
+from bert_jax.examples.counter_rng import key_of, random_bits, uniform_integers
 
-_OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 3, 4, 5, 6  # purposes of random numbers; 1 and 2 are in chunks.py
+_OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 3, 4, 5, 6  # the last part of keys; 1 and 2 are in chunks.py
 
 Lengths = TypeVar("Lengths", int, Int64[np.ndarray, " E"])
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """E examples as spans of the flat token space; 21 bytes each. With pairs="none" B is empty."""
+    """E examples as spans of the corpus's token ids, with 21 bytes per example. With pairs="none" B is empty."""
 
     a_start: Int64[np.ndarray, " E"]
     b_start: Int64[np.ndarray, " E"]
@@ -35,15 +35,15 @@ def pairs_of(
     config: ExampleConfig,
     key: int,
 ) -> Pairs:
-    """The spans of each chunk's example. `key` and the chunk's first sentence decide everything random."""
+    """The spans of the example of each chunk; `key` and the number of its first sentence determine all random decisions."""
     a_start = sentence_offsets[chunks.start]
     b_start = sentence_offsets[chunks.split]
     a_length = b_start - a_start
     if config.pairs == "none":
-        # Of several sentences the last is cut at the row's end, and begins the next row. A sentence longer than a row is seen
-        # through a window anywhere in it, so that in time all of it is.
+        # The last of several sentences is truncated at the end of the row, and begins the next row. A single sentence that is
+        # longer than a row is read in a window at a random place, so that all of it is read over several epochs.
         cut = np.maximum(a_length - config.max_tokens, 0)
-        front = below(cut + 1, random_bits(key_of(key, _CUT_A), chunks.start))
+        front = uniform_integers(cut + 1, random_bits(key_of(key, _CUT_A), chunks.start))
         a_start, a_length = a_start + np.where(chunks.end - chunks.start == 1, front, 0), a_length - cut
         b_start, b_length = a_start, np.zeros_like(a_length)
     else:
@@ -65,17 +65,17 @@ def _random_segments(
     document_offsets: Int64[np.ndarray, " document_bounds"],
     key: int,
 ) -> tuple[Int64[np.ndarray, " chosen"], Int64[np.ndarray, " chosen"]]:
-    """Start and length in tokens of a segment from another document for the chunks `where`.
+    """Start and length in tokens of a segment from another document, for the chunks `where`.
 
-    A document other than the chunk's own, uniformly; a sentence of it, uniformly; then sentences until what A leaves of the
-    target is filled or the document ends, at least one. (The original draws documents up to ten times and then gives in: with
-    few documents it takes "random" segments from the chunk's own.)
+    Another document and a sentence in it are drawn uniformly; the segment has at least this sentence, and further ones until A
+    and B reach the target length or the document ends. (The original draws up to ten documents, and then takes the last of them
+    even if it is that of the chunk: with few documents, some "random" segments are from the same document.)
     """
     start, own = chunks.start[where], chunks.document[where]
-    other = below(len(document_offsets) - 2, random_bits(key_of(key, _OTHER_DOCUMENT), start))
+    other = uniform_integers(len(document_offsets) - 2, random_bits(key_of(key, _OTHER_DOCUMENT), start))
     other += other >= own
     first, end = document_offsets[other], document_offsets[other + 1]
-    sentence = first + below(end - first, random_bits(key_of(key, _OTHER_START), start))
+    sentence = first + uniform_integers(end - first, random_bits(key_of(key, _OTHER_START), start))
     wanted = np.maximum(chunks.target[where] - a_length[where], 1)
     token = sentence_offsets[sentence]
     stop = _first_reaching(sentence_offsets, token + wanted, sentence + 1, np.minimum(sentence + wanted, end))
@@ -88,10 +88,10 @@ def _first_reaching(
     low: Int64[np.ndarray, " chosen"],
     high: Int64[np.ndarray, " chosen"],
 ) -> Int64[np.ndarray, " chosen"]:
-    """For each `goal` the first i in [low, high) with offsets[i] >= goal, else high.
+    """For each `goal` the first i in [low, high) with offsets[i] >= goal; high if there is none.
 
-    A bisection of all at once, each among its few neighbours in memory. `np.searchsorted` over a large corpus would fetch a
-    distant cache line at most of its 26 steps: that took 10 of the 17 seconds of a plan for 40 million sentences.
+    A vectorised binary search in the short ranges [low, high), which are contiguous in memory. `np.searchsorted` over a large
+    corpus would miss the cache in most of its 26 steps, which took 10 of the 17 seconds of a plan for 40 million sentences.
     """
     for _ in range(int((high - low).max(initial=0)).bit_length()):
         middle = (low + high) >> 1
@@ -101,11 +101,11 @@ def _first_reaching(
 
 
 def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[Lengths, Lengths]:
-    """How many tokens to cut from A and from B so that both fit in `max_tokens`; from A alone where B has none.
+    """The numbers of tokens to remove from A and from B so that both have at most `max_tokens` together.
 
-    a_length, b_length: an array of lengths each, or an int each. The original (create_pretraining_data.py, and
-    `_truncate_seq_pair` of run_classifier.py) removes one token at a time from the longer, at a tie from B: first the longer
-    comes down to the other's length, then they shrink in turn, B first.
+    a_length, b_length: two arrays of lengths, or two ints. The result is that of the original (create_pretraining_data.py, and
+    `_truncate_seq_pair` of run_classifier.py), which removes one token at a time from the longer segment, or from B if both are
+    equally long.
     """
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     level_a = np.minimum(excess, np.maximum(a_length - b_length, 0))
@@ -117,7 +117,8 @@ def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[L
 def _half_of(
     cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.ndarray, " E"]
 ) -> Int64[np.ndarray, " E"]:
-    """How many of `cut` tokens come off the front, each with probability 1/2: the ones among that many random bits."""
+    """The number of the `cut` tokens that are removed at the front; each is with probability 1/2: the ones among `cut` random
+    bits."""
     front = np.zeros(len(cut), np.int64)
     where, left, word = np.flatnonzero(cut), cut[cut > 0], 0
     while len(where):

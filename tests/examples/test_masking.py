@@ -6,8 +6,8 @@ from scipy import stats
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.examples.counter import halves, key_of, random_bits
-from bert_jax.examples.masking import UNUSED, MaskingTables, choose, choose_words, masking_tables, replace
+from bert_jax.examples.counter_rng import key_of, random_bits, random_bits_32
+from bert_jax.examples.masking import UNUSED, MaskingTables, choose_tokens, choose_whole_words, masking_tables, replace_tokens
 from tests.examples.corpora import vocabulary
 
 
@@ -24,7 +24,7 @@ def random_candidates(examples: int, places: int) -> np.ndarray:
 def test_exactly_the_wanted_number_is_chosen_among_the_candidates_in_ascending_order():
     candidates = random_candidates(500, 40)
     counts = np.minimum(np.arange(500) % 13, candidates.sum(axis=1))
-    positions = choose(keys_of(500), candidates, counts, 12)
+    positions = choose_tokens(keys_of(500), candidates, counts, 12)
     assert positions.shape == (500, 12)
     used = positions != UNUSED
     assert (used.sum(axis=1) == counts).all()
@@ -36,7 +36,7 @@ def test_exactly_the_wanted_number_is_chosen_among_the_candidates_in_ascending_o
 def test_every_candidate_is_chosen_equally_often_and_pairs_as_often_as_without_replacement():
     candidates = np.ones((40_000, 20), bool)
     candidates[:, [0, 7, 19]] = False
-    positions = choose(keys_of(40_000), candidates, np.full(40_000, 4), 6)[:, :4]
+    positions = choose_tokens(keys_of(40_000), candidates, np.full(40_000, 4), 6)[:, :4]
     chosen = np.zeros((40_000, 20), bool)
     np.put_along_axis(chosen, positions.astype(int), True, axis=1)
     assert (chosen.sum(axis=0)[[0, 7, 19]] == 0).all()
@@ -48,7 +48,7 @@ def test_every_candidate_is_chosen_equally_often_and_pairs_as_often_as_without_r
 
 
 def test_no_candidate_no_mask():
-    assert (choose(keys_of(1), np.zeros((1, 9), bool), np.array([0]), 4) == UNUSED).all()
+    assert (choose_tokens(keys_of(1), np.zeros((1, 9), bool), np.array([0]), 4) == UNUSED).all()
 
 
 def greedy_words(bits, candidates, continues, count):
@@ -73,8 +73,8 @@ def test_whole_words_are_chosen_as_by_the_originals_loop():
     candidates = random_candidates(400, 61)
     continues = rng.random((400, 61)) < rng.uniform(0, 0.8, (400, 1))
     counts = np.minimum(np.arange(400) % 12 + 1, candidates.sum(axis=1))
-    positions = choose_words(keys_of(400), candidates, continues, counts, 12)
-    bits = halves(keys_of(400), 61)
+    positions = choose_whole_words(keys_of(400), candidates, continues, counts, 12)
+    bits = random_bits_32(keys_of(400), 61)
     for example in range(400):
         expected = greedy_words(bits[example], candidates[example], continues[example], counts[example])
         assert positions[example].tolist() == expected + [int(UNUSED)] * (12 - len(expected))
@@ -83,7 +83,7 @@ def test_whole_words_are_chosen_as_by_the_originals_loop():
 def test_whole_word_masking_of_single_pieces_is_plain_masking_in_distribution():
     candidates = np.ones((20_000, 12), bool)
     candidates[:, 0] = False
-    positions = choose_words(keys_of(20_000), candidates, np.zeros_like(candidates), np.full(20_000, 3), 3)
+    positions = choose_whole_words(keys_of(20_000), candidates, np.zeros_like(candidates), np.full(20_000, 3), 3)
     assert stats.chisquare(np.bincount(positions.ravel(), minlength=12)[1:]).pvalue > 1e-4
 
 
@@ -95,7 +95,7 @@ def test_the_mix_of_mask_random_and_kept_is_as_configured(mask, random):
     config = ExampleConfig(length=128, max_predictions=20, mask_probability=mask, random_probability=random)
     tokens = np.full(200_000, 500, np.int32)
     tables = MaskingTables(103, np.arange(1000, 3000, dtype=np.int32))
-    seen = replace(tokens, random_bits(key_of(2), np.arange(200_000)), config, tables)
+    seen = replace_tokens(tokens, random_bits(key_of(2), np.arange(200_000)), config, tables)
     for share, expected in [(seen == 103, mask), (seen >= 1000, random), (seen == 500, 1 - mask - random)]:
         assert share.mean() == pytest.approx(expected, abs=5 * np.sqrt(max(expected * (1 - expected), 0) / 200_000) + 1e-12)
 
@@ -103,7 +103,8 @@ def test_the_mix_of_mask_random_and_kept_is_as_configured(mask, random):
 def test_random_replacements_are_uniform_over_the_legal_ids_and_nothing_else():
     legal = np.array([7, 11, 13, 200, 201, 30_000], np.int32)
     config = ExampleConfig(length=128, max_predictions=20, mask_probability=0.0, random_probability=1.0)
-    seen = replace(np.zeros(60_000, np.int32), random_bits(key_of(2), np.arange(60_000)), config, MaskingTables(103, legal))
+    bits, tables = random_bits(key_of(2), np.arange(60_000)), MaskingTables(103, legal)
+    seen = replace_tokens(np.zeros(60_000, np.int32), bits, config, tables)
     ids, counts = np.unique(seen, return_counts=True)
     assert ids.tolist() == legal.tolist()
     assert stats.chisquare(counts).pvalue > 1e-4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.examples.packing import best_fit, packs_of, rows_of
+from bert_jax.examples.packing import best_fit, pack_histogram, pack_rows
 
 
 def lengths_like_a_corpus(count: int, longest: int, seed: int = 0) -> np.ndarray:
@@ -19,7 +19,7 @@ def lengths_like_a_corpus(count: int, longest: int, seed: int = 0) -> np.ndarray
 @pytest.mark.parametrize("most", [1, 2, 3, 8])
 def test_every_example_is_in_exactly_one_row_and_no_row_is_too_full(most):
     lengths = lengths_like_a_corpus(5000, 128)
-    rows = rows_of(lengths, 128, most, key=3)
+    rows = pack_rows(lengths, 128, most, key=3)
     assert rows.shape[1] == most
     assert (np.sort(rows[rows >= 0]) == np.arange(5000)).all()
     assert np.where(rows >= 0, lengths[rows], 0).sum(axis=1).max() <= 128
@@ -41,25 +41,25 @@ def test_no_more_rows_than_best_fit_decreasing_one_by_one(most):
         if places > 1:
             bisect.insort(rooms, (room - length, places - 1))
     histogram = np.bincount(lengths, minlength=129)
-    assert sum(count for _, count in packs_of(histogram, 128, most)) <= 1.002 * rows
+    assert sum(count for _, count in pack_histogram(histogram, 128, most)) <= 1.002 * rows
 
 
 def test_short_examples_fill_rows():
     lengths = np.random.default_rng(0).integers(5, 60, 20_000)
-    rows = rows_of(lengths, 128, 16, key=3)
+    rows = pack_rows(lengths, 128, 16, key=3)
     assert lengths.sum() / (len(rows) * 128) > 0.99
 
 
 def test_packs_of_one_length_hold_as_many_as_fit_and_the_rest_share_one():
     histogram = np.zeros(11, int)
     histogram[3] = 7
-    assert sorted(packs_of(histogram, 10, 5)) == [((3,), 1), ((3, 3, 3), 2)]
-    assert sorted(packs_of(histogram, 10, 2)) == [((3,), 1), ((3, 3), 3)]
+    assert sorted(pack_histogram(histogram, 10, 5)) == [((3,), 1), ((3, 3, 3), 2)]
+    assert sorted(pack_histogram(histogram, 10, 2)) == [((3,), 1), ((3, 3), 3)]
 
 
 def test_examples_of_one_length_meet_anew_and_rows_are_in_random_order():
     lengths = np.repeat([100, 28], 2000)
-    first, second = (rows_of(lengths, 128, 2, key=key) for key in (1, 2))
+    first, second = (pack_rows(lengths, 128, 2, key=key) for key in (1, 2))
     assert len(first) == len(second) == 2000
     for rows in (first, second):
         assert (rows[:, 0] < 2000).all()

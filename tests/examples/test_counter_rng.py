@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.examples.counter import below, key_of, lower, random_bits, rehash
+from bert_jax.examples.counter_rng import key_of, lower_half, random_bits, rehash, uniform_integers
 
 N = 200_000
 
@@ -30,7 +30,7 @@ def test_neighbouring_keys_and_counters_and_rehashed_bits_are_uncorrelated():
             random_bits(key_of(7, 1), counter + 1),
             random_bits(key_of(7, 2), counter),
             random_bits(key_of(8, 1), counter),
-            lower(random_bits(key_of(7, 1), counter)),
+            lower_half(random_bits(key_of(7, 1), counter)),
             rehash(random_bits(key_of(7, 1), counter)),
         )
     ]
@@ -45,7 +45,7 @@ def test_a_key_depends_on_the_order_of_its_parts_and_takes_any_integer():
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 1000])
 def test_below_is_uniform_below_the_limit(limit):
-    numbers = below(limit, random_bits(key_of(3), np.arange(N)))
+    numbers = uniform_integers(limit, random_bits(key_of(3), np.arange(N)))
     assert numbers.min() == 0
     assert numbers.max() == limit - 1
     if limit > 1:
@@ -54,4 +54,4 @@ def test_below_is_uniform_below_the_limit(limit):
 
 def test_below_takes_a_limit_for_each_number_and_gives_zero_for_zero():
     limits = np.array([0, 1, 5, 0])
-    assert (below(limits, np.full(4, 2**64 - 1, np.uint64)) == [0, 0, 4, 0]).all()
+    assert (uniform_integers(limits, np.full(4, 2**64 - 1, np.uint64)) == [0, 0, 4, 0]).all()
