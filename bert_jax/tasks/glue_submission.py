@@ -28,10 +28,11 @@ def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[s
     for directory in directories:
         paths = {name: directory / f"{name}.tsv" for name in SUBMISSION if (directory / f"{name}.tsv").is_file()}
         if not paths:
-            raise UserError(f"{directory} holds none of {', '.join(f'{name}.tsv' for name in SUBMISSION)}; name where they are")
+            names = ", ".join(f"{name}.tsv" for name in SUBMISSION)
+            raise UserError(f"{directory} has none of {names}; give the directories with predictions")
         for name, path in paths.items():
             if name in found:
-                raise UserError(f"{path} and {found[name]} both answer {name}; give one of the two directories")
+                raise UserError(f"{path} and {found[name]} both have the predictions of {name}; give one of the two directories")
             found[name] = path
     return {name: _predictions(path, name) for name, path in found.items()}
 

@@ -137,15 +137,13 @@ class MentionTask:
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
-                f"{where}: {counted(len(inexact), 'text')} with a mention that begins inside a token or has none; the "
-                f"nearest token "
-                f"stands for it, first in {inexact[0]}"
+                f"{where}: {counted(len(inexact), 'text')} with a mention that begins inside a token or has none; "
+                f"the nearest token is read instead, first in {inexact[0]}"
             )
         if broken:
             self.say(
-                f"{where}: {counted(len(broken), 'text')} with mentions more than {room} tokens apart, without some "
-                f"between them, first "
-                f"{broken[0]}; a larger config.task.length keeps them"
+                f"{where}: {counted(len(broken), 'text')} with mentions more than {room} tokens apart; tokens between "
+                f"them are not read, first in {broken[0]}; a larger config.task.length keeps them"
             )
 
 

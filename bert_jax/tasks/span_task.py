@@ -272,11 +272,12 @@ def load(config: TaskConfig, say: Say = note) -> SpanTask:
     missing or invalid files, and for impossible questions in SQuAD 1.1.
     """
     if config.name not in NAMES:
-        raise UserError(f"config.task.name={config.name!r} is no task of questions; {nearest(config.name, NAMES)}")
+        raise UserError(f"config.task.name={config.name!r} is no question answering task; {nearest(config.name, NAMES)}")
     splits = _own(config, say) if config.name == "own/span" else _squad(config, say)
     impossible = [example for examples in splits.values() for example in examples if example.is_impossible]
     if impossible and config.name == "squad/v1.1":
-        raise UserError(f"question {impossible[0].id} is impossible, as none of SQuAD 1.1 is; set config.task.name=squad/v2.0")
+        first = impossible[0].id
+        raise UserError(f"question {first} is impossible, which SQuAD 1.1 does not allow; set config.task.name=squad/v2.0")
     for split, examples in splits.items():
         if unknown := sum(not example.answers and not example.is_impossible for example in examples):
             say(

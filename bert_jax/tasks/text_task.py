@@ -156,7 +156,7 @@ class TextTask:
         if isinstance(example.label, str):
             if example.label not in self.head.labels:
                 known = ", ".join(self.head.labels)
-                raise UserError(f"{self.name}: example {example.id} has the label {example.label!r}, which is none of {known}")
+                raise UserError(f"{self.name}: example {example.id} has the label {example.label!r}, which is not one of {known}")
             return self.head.labels.index(example.label)
         if isinstance(example.label, tuple):
             return [label in example.label for label in self.head.labels]
@@ -195,7 +195,7 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
         return _own(config, say)
     if config.name in NAMES:
         return _sick(config)
-    raise UserError(f"config.task.name={config.name!r} is no task of texts; {nearest(config.name, NAMES)}")
+    raise UserError(f"config.task.name={config.name!r} is no text task; {nearest(config.name, NAMES)}")
 
 
 def _glue(config: TaskConfig, say: Say) -> TextTask:
@@ -248,7 +248,7 @@ def _glue_reader(config: TaskConfig, say: Say) -> Callable[[GlueTask, str], list
         except UserError as error:
             if task.name != "AX" or name == config.name:
                 raise
-            say(f"{config.name} goes without {name}: {error}")
+            say(f"{config.name} continues without {name}: {error}")
             return []
 
     return fetch

@@ -47,9 +47,9 @@ def test_a_part_of_it_must_be_asked_for(tmp_path: pathlib.Path, monkeypatch: pyt
 
 def test_what_cannot_be_submitted_is_told_by_file_and_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     first, second = put(tmp_path / "a", "WNLI"), put(tmp_path / "b", "WNLI")
-    with pytest.raises(UserError, match=r"b/WNLI\.tsv and .*a/WNLI\.tsv both answer WNLI"):
+    with pytest.raises(UserError, match=r"b/WNLI\.tsv and .*a/WNLI\.tsv both have the predictions of WNLI"):
         collect_predictions([first, second])
-    with pytest.raises(UserError, match=r"none holds none of CoLA\.tsv"):
+    with pytest.raises(UserError, match=r"none has none of CoLA\.tsv"):
         collect_predictions([first, tmp_path / "none"])
     put(tmp_path / "a", "WNLI", rows=3)
     with pytest.raises(UserError, match="WNLI has 3 predictions, but the official test set 146 rows"):

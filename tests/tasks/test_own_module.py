@@ -66,7 +66,7 @@ def test_a_label_that_the_head_of_an_own_task_has_not_is_named():
     examples = {"train": [TextExample("7", "a text", label="green")]}
     head = SequenceHead(labels=("red", "blue"))
     task = TextTask("colours", 32, head, "accuracy", examples, score=lambda split, answers, labels: {})
-    with pytest.raises(UserError, match=r"^colours: example 7 has the label 'green', which is none of red, blue$"):
+    with pytest.raises(UserError, match=r"^colours: example 7 has the label 'green', which is not one of red, blue$"):
         task.scores("train", [np.zeros(2)])
 
 

@@ -335,7 +335,7 @@ def test_faults_are_named(tokenizer, tmp_path):
     row = {"question": "who", "context": "paris", "answers": ["paris"], "id": "one"}
     with pytest.raises(UserError, match=r"dev.jsonl: the id 'one' is that of 2 questions"):
         load(own(tmp_path, [row], [row, row], [], id="id"))
-    with pytest.raises(UserError, match=r"'squad' is no task of questions.*squad/v"):
+    with pytest.raises(UserError, match=r"'squad' is no question answering task.*squad/v"):
         load(TaskConfig(name="squad"))
     with pytest.raises(UserError, match=r"train-v2.0.json .*cannot be read"):
         load(TaskConfig(name="squad/v2.0", data_dir=str(tmp_path)))

@@ -236,7 +236,7 @@ def test_mnli_from_the_catalogue_can_do_without_ax_and_ax_not_without_mnli(monke
     monkeypatch.setattr(catalogue, "examples", examples)
     said: list[str] = []
     assert list(load(TaskConfig(name="glue/mnli"), said.append).splits) == ["train", "dev_matched"]
-    assert said == ["glue/mnli goes without glue/ax: no network"]
+    assert said == ["glue/mnli continues without glue/ax: no network"]
     with pytest.raises(UserError, match="no network"):
         load(TaskConfig(name="glue/ax"))
     lacking = "glue/mnli"

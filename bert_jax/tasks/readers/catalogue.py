@@ -70,7 +70,7 @@ def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say
             names = {name.replace("validation", "dev"): name for name in builder.info.splits}
             return _examples(data_set, builder, names[split], say) if split in names else []
     except UserError as error:
-        raise UserError(f"{task} cannot be had from the catalogue: {str(error).partition(';')[0]}; {remedy}") from error
+        raise UserError(f"{task} is not available from the catalogue: {str(error).partition(';')[0]}; {remedy}") from error
 
 
 def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any]:
@@ -160,7 +160,7 @@ DATA_SETS: Mapping[str, DataSet] = {
     **{name: DataSet(name, partial(_text, TASKS[short]), in_order_of_ids=True) for name, short in GLUE_NAMES.items()},
     "squad/v1.1": DataSet("squad/v1.1", _question),
     "squad/v2.0": DataSet("squad/v2.0", _question),
-    "gap": DataSet("gap", _pronoun, in_order_of_ids=True, left_out=(_is_moved, "whose names do not stand where it says")),
+    "gap": DataSet("gap", _pronoun, in_order_of_ids=True, left_out=(_is_moved, "whose names are not at the stated offsets")),
     "conll2003": DataSet("conll2003/conll2003", _words),
 }
 """The data sets by task; a task in a module of its own may pass its own data set to `examples`."""

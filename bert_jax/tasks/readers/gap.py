@@ -36,7 +36,7 @@ def _pronouns(table: Table, has_label: bool) -> Iterator[PronounExample]:
             found = row["Text"][start : start + len(row[name])]
             if not row[name] or found != row[name]:
                 raise place.error(
-                    f"{name} is {row[name]!r}, but {found!r} stands at {name}-offset={start}; "
+                    f"{name} is {row[name]!r}, but {found!r} is at {name}-offset={start}; "
                     "offsets count the characters of Text from 0"
                 )
         yield PronounExample(

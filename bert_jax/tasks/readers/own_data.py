@@ -233,7 +233,7 @@ def _answer(config: OwnDataConfig, row: Row, answer: Any, start: Any) -> tuple[s
     if isinstance(start, str) and start.isascii() and start.isdigit():
         start = int(start)
     if not isinstance(answer, str) or not answer.strip() or not isinstance(start, int | None):
-        raise row.place.error(f"{config.answers} holds {short(answer)} at {short(start)}, not a text and where it begins; {MEND}")
+        raise row.place.error(f"{config.answers} has {short(answer)} at {short(start)}, not a text and its start; {MEND}")
     return answer, start
 
 

@@ -90,7 +90,7 @@ def read_own_rows(
     delimiter = delimiter or _DELIMITERS.get(ending)
     if delimiter is None:
         known = ", ".join((*_DELIMITERS, *_JSON))
-        raise UserError(f"{path} ends in {ending!r}, which tells no format; name it with one of {known}, or set delimiter")
+        raise UserError(f"{path} ends in {ending!r}, which is no known format; name it with one of {known}, or set delimiter")
     quotes = ending == ".csv" if quotes is None else quotes
     for place, values in read_table(path, delimiter, columns=columns, quotes=quotes):
         yield Row(place, values, separator)
@@ -100,9 +100,9 @@ def _json_object(place: Place, line: str) -> JsonObject:
     try:
         value = parse_json(line)
     except ValueError as error:
-        raise place.error(f"not JSON ({error}): {line[:60]!r}; a line holds one object") from error
+        raise place.error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
     if not isinstance(value, dict):
-        raise place.error(f"{short(value)} is not an object; a line holds one object with the columns as its fields")
+        raise place.error(f"{short(value)} is not an object; each line is one object with the columns as its fields")
     for name, held in value.items() if "\\u" in line else ():
         if not is_whole(name + json.dumps(held, ensure_ascii=False)):
             raise place.error(f"{name!r} holds half a surrogate pair, which is no character; {MEND}")

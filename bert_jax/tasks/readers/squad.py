@@ -34,7 +34,7 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
     examples: dict[str, QuestionExample] = {}
     for example, where in _questions(path, content, answers):
         if example.id in examples:
-            raise UserError(f"{path}, {where}: the id {example.id!r} is another question's too; each needs its own")
+            raise UserError(f"{path}, {where}: another question has the id {example.id!r} too; each needs its own")
         examples[example.id] = example
     answers.report(path, say)
     if not examples:

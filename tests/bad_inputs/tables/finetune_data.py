@@ -88,7 +88,7 @@ CASES = [
     Case(
         "a directory for a table",
         "--config.task.own.train=$tables",
-        "$tables ends in '', which tells no format; name it with one of .csv, .tsv, .txt, .jsonl, .ndjson, or set delimiter",
+        "$tables ends in '', which is no known format; name it with one of .csv, .tsv, .txt, .jsonl, .ndjson, or set delimiter",
     ),
     Case(
         "bytes that are no text",
@@ -111,7 +111,7 @@ CASES = [
     Case(
         "noise for a table",
         "--config.task.own.train=$noise",
-        "$noise ends in '.bin', which tells no format; name it with one of .csv, .tsv, .txt, .jsonl, .ndjson, or set delimiter",
+        "$noise ends in '.bin', which is no known format; name it with one of ... or set delimiter",
     ),
     Case(
         "a gzip that is none",
@@ -140,25 +140,25 @@ CASES = [
     Case(
         "a suffix that says nothing",
         "--config.task.own.train=train.docx",
-        "train.docx ends in '.docx', which tells no format ... name it with one of .csv, .tsv, .txt, .jsonl, .ndjson, or set",
+        "train.docx ends in '.docx', which is no known format ... one of .csv, .tsv, .txt, .jsonl, .ndjson, or set",
         files={"train.docx": GOOD},
     ),
     Case(
         "JSON that is none",
         LINES,
-        "train.jsonl, line 2: not JSON (Expecting value: line 1 column 10 (char 9)): '{\"text\": '; a line holds one object",
+        "train.jsonl, line 2: not JSON (Expecting value: line 1 column 10 (char 9)): '{\"text\": '; each line is one object",
         files={"train.jsonl": '{"text": "it was fine", "label": "good"}\n{"text": \n'},
     ),
     Case(
         "JSON that nests without end",
         LINES,
-        "train.jsonl, line 1: not JSON (brackets are nested too deep): ... a line holds one object",
+        "train.jsonl, line 1: not JSON (brackets are nested too deep): ... each line is one object",
         files={"train.jsonl": "[" * 100_000 + "\n"},
     ),
     Case(
         "JSON that is no object",
         LINES,
-        "train.jsonl, line 1: [1, 2] is not an object; a line holds one object with the columns as its fields",
+        "train.jsonl, line 1: [1, 2] is not an object; each line is one object with the columns as its fields",
         files={"train.jsonl": "[1, 2]\n"},
     ),
     Case(
@@ -188,7 +188,7 @@ CASES = [
     Case(
         "an answer without a text",
         f"{LINES} --config.task.name=own/span",
-        "train.jsonl, line 1: answers holds null at 7, not a text and where it begins; mend the row, or remove it",
+        "train.jsonl, line 1: answers has null at 7, not a text and its start; mend the row, or remove it",
         files={"train.jsonl": '{"question": "who", "context": "it was ada", "answers": [{"answer_start": 7}]}\n'},
     ),
     Case(
@@ -259,7 +259,7 @@ CASES = [
     Case(
         "an offset outside the text",
         f"--config.task.name=gap {OFFICIAL}",
-        "data/gap-development.tsv, line 2: Pronoun is 'she', but '' stands at ... offsets count the characters of Text from 0",
+        "data/gap-development.tsv, line 2: Pronoun is 'she', but '' is at ... offsets count the characters of Text from 0",
         copies={"data": "gap"},
         spoil=replace("data/gap-development.tsv", "\tshe\t", "\tshe\t9"),
     ),

@@ -13,18 +13,18 @@ CASES = [
     Case(
         "a directory that is not there",
         "nowhere",
-        "nowhere holds none of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, QQP.tsv, MNLI-m.tsv, ... name where they are",
+        "nowhere has none of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, ... give the directories with predictions",
     ),
     Case(
         "a directory without predictions",
         "a",
-        "a holds none of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, QQP.tsv, MNLI-m.tsv, ... name where they are",
+        "a has none of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, ... give the directories with predictions",
         files={"a/notes.txt": ""},
     ),
     Case(
         "one task in two directories",
         "a b",
-        "b/CoLA.tsv and a/CoLA.tsv both answer CoLA; give one of the two directories",
+        "b/CoLA.tsv and a/CoLA.tsv both have the predictions of CoLA; give one of the two directories",
         files={"a/CoLA.tsv": ROWS, "b/CoLA.tsv": ROWS},
     ),
     Case(

@@ -155,7 +155,7 @@ def test_a_task_without_a_directory_comes_from_the_catalogue(
         "test_mismatched": 1,
     }
     assert len(said) == 1
-    assert "goes without glue/ax" in said[0]
+    assert "continues without glue/ax" in said[0]
 
 
 CONTEXT = " Añna 🎉 中文 and Bo\tsaw\u00a0Bo."
@@ -209,7 +209,7 @@ def test_gap_is_that_of_its_files_but_for_rows_that_quotes_have_moved(
     assert catalogue.examples("gap", "train") == catalogue.examples("gap", "test") == read_gap(plain)
     said: list[str] = []
     assert catalogue.examples("gap", "dev", say=said.append) == read_gap(plain)
-    assert said == ["tfds:gap: left out 1 row whose names do not stand where it says, first dev-12"]
+    assert said == ["tfds:gap: left out 1 row whose names are not at the stated offsets, first dev-12"]
 
 
 def test_conll_keeps_sentences_and_tags_but_neither_order_nor_documents(
@@ -242,6 +242,6 @@ def test_what_the_catalogue_lacks_says_to_set_a_directory(task: str):
 
 
 def test_what_cannot_be_fetched_says_to_set_a_directory(root: pathlib.Path):
-    with pytest.raises(UserError, match=r"glue/rte cannot be had from the catalogue: .*set config\.task\.data_dir") as caught:
+    with pytest.raises(UserError, match=r"glue/rte is not available from the catalogue: .*set config\.task\.data_dir") as caught:
         catalogue.examples("glue/rte", "train")
     assert "--source" not in str(caught.value)

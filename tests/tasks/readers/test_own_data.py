@@ -182,7 +182,7 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_where_they_are_said
         ("a.jsonl", [{"text": "a", "label": None}], "line 1: label is null"),
         ("a.tsv", ["text\tlabel", "a\tb\tc"], "line 2: 3 columns, not the 2 of text, label"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
-        ("a.doc", ["text\tlabel"], r"'\.doc', which tells no format"),
+        ("a.doc", ["text\tlabel"], r"'\.doc', which is no known format"),
     ],
 )
 def test_bad_rows_are_named_by_file_and_line(tmp_path: pathlib.Path, name: str, rows: list[object], message: str):

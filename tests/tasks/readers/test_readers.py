@@ -84,7 +84,7 @@ def test_a_file_that_is_not_squads_is_told_where(tmp_path: pathlib.Path, text: s
 
 
 def test_two_questions_of_one_id_and_an_empty_answer_are_refused(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="the id 'same' is another question's too"):
+    with pytest.raises(UserError, match="another question has the id 'same' too"):
         read_squad(squad(tmp_path / "a.json", "c", {"id": "same"}, {"id": "same"}))
     with pytest.raises(UserError, match=r"qas\[0\]\.answers: an answer is empty"):
         read_squad(squad(tmp_path / "a.json", "c", {"answers": [answer("", 0)]}))
@@ -219,7 +219,7 @@ def test_gap_labels_and_genders(tmp_path: pathlib.Path):
 
 
 def test_gap_offsets_are_checked(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"line 2: Pronoun is 'Her', but ' He' stands at Pronoun-offset=14"):
+    with pytest.raises(UserError, match=r"line 2: Pronoun is 'Her', but ' He' is at Pronoun-offset=14"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=14)))
     with pytest.raises(UserError, match="A-coref and B-coref are both TRUE"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row("TRUE", offset=15)))
