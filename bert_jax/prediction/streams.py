@@ -24,7 +24,7 @@ from typing import IO, Any, NoReturn, TextIO
 from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
-from bert_jax.tasks.readers.tables import is_whole
+from bert_jax.tasks.readers.tables import is_utf8
 
 MOST_BYTES = 64 << 20
 """A longer line is a record with a problem, so that a file without line ends does not fill the memory."""
@@ -345,7 +345,7 @@ def _problem(of: Field, given: JsonObject) -> str | None:
         return f"its {of.name} is {json.dumps(value)[:40]}, not {'a list of texts' if of.many else 'text'}"
     if not texts or not all(text and not text.isspace() for text in texts):
         return f"its {of.name} {'holds no text or an empty one' if of.many else 'is empty'}"
-    if not is_whole("".join(texts)):
+    if not is_utf8("".join(texts)):
         return f"its {of.name} holds half a surrogate pair, or a byte that is not UTF-8; convert it with iconv"
     return None
 

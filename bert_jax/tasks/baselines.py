@@ -32,7 +32,7 @@ def constant_baseline(metric: str, split: str, usual: Constant, others: Iterable
     """The better by `metric` of two: `usual`, the most frequent label of training, and the best of `others` on this split."""
     name, scores = usual
     other_name, other = max(others, key=lambda constant: constant[1][metric], default=usual)
-    said = f"{name} for all, most frequent in training"
+    rule = f"{name} for all, most frequent in training"
     if other[metric] > scores[metric]:
-        said, scores = f"{other_name} for all, best on {split}", other
-    return Baseline(scores, {said: scores[metric]})
+        rule, scores = f"{other_name} for all, best on {split}", other
+    return Baseline(scores, {rule: scores[metric]})

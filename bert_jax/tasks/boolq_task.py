@@ -19,7 +19,7 @@ from bert_jax.heads.sequence import SequenceHead
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.own_rows import read_own_rows
-from bert_jax.tasks.readers.tables import MEND, Say, note
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note
 from bert_jax.tasks.scores import accuracy
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
 from bert_jax.tasks.text_task import TextTask
@@ -86,9 +86,9 @@ def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[Tex
         label = row.name(name, optional=may_lack_labels)
         number = row.values.get("idx", len(examples))
         if label is not None and label not in LABELS:
-            raise row.place.error(f"{name} is {label!r}, not true or false; {MEND}")
+            raise row.place.error(f"{name} is {label!r}, not true or false; {CORRECT_ROW}")
         if not isinstance(number, int):
-            raise row.place.error(f"idx is {number!r}, not a whole number; {MEND}")
+            raise row.place.error(f"idx is {number!r}, not a whole number; {CORRECT_ROW}")
         examples.append(TextExample(str(number), row.text("question"), row.text("passage"), label))
     if not examples:
         raise UserError(f"{path} has no questions; fetch it again")

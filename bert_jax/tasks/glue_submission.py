@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser
 from bert_jax.tasks.readers.glue import SUBMISSION, TASKS, write_submission
-from bert_jax.tasks.readers.tables import number, read_table
+from bert_jax.tasks.readers.tables import parse_number, read_table
 
 
 def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[str | float]]:
@@ -45,7 +45,7 @@ def _predictions(path: pathlib.Path, name: str) -> list[str | float]:
         if row["index"] != str(len(predictions)):
             raise place.error(f"index is {row['index']!r}, not {len(predictions)}; a row for each test example, in order")
         if TASKS[SUBMISSION[name].task].is_regression:
-            predictions.append(number(place, "prediction", row["prediction"], -math.inf, math.inf))
+            predictions.append(parse_number(place, "prediction", row["prediction"], -math.inf, math.inf))
         else:
             predictions.append(row["prediction"])
     return predictions

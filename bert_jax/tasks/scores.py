@@ -99,7 +99,7 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
 
 
 # The metrics that GLUE reports for each task, in its order (Wang et al. 2019, table 1; AX: section 4); MNLI's two evaluation sets
-# are scored separately. They are those of the BERT paper's Table 1, whose caption wrongly calls CoLA's Matthews correlation
+# are scored separately. `main_score` is the metric in the BERT paper's Table 1, whose caption calls CoLA's Matthews correlation
 # accuracy.
 GLUE: dict[str, dict[str, Metric]] = {
     "cola": {"matthews": matthews},

@@ -236,7 +236,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     tags = sorted(set(labels).union(*(example.labels or () for examples in splits.values() for example in examples)))
     words_only = [label for label in tags if not is_tag(label)]
     if words_only and (config.scheme or config.name in _ENTITIES):
-        remedy = 'set config.task.scheme=""' if config.scheme else "mend the file, or give the right one"
+        remedy = 'set config.task.scheme=""' if config.scheme else "correct the file, or give the right one"
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
         raise UserError(f"{where} has the label {words_only[0]!r}, no tag of an entity such as O or B-PER; {remedy}")
     if config.scheme:

@@ -78,10 +78,10 @@ def _conll_columns(lines: Sequence[str]) -> tuple[int, Callable[[str], list[str]
 
 def _tagged_word(place: Place, row: list[str], width: int, word: int, tag: int | None) -> tuple[str, str]:
     if len(row) != width:
-        raise place.error(f"{counted(len(row), 'column')} where other lines have {width}; mend the line")
+        raise place.error(f"{counted(len(row), 'column')} where other lines have {width}; correct the line")
     label = row[tag] if tag is not None else ""
     if not row[word].strip() or (tag is not None and not label.strip()):
-        raise place.error(f"the {'tag' if row[word].strip() else 'word'} is empty; mend the line")
+        raise place.error(f"the {'tag' if row[word].strip() else 'word'} is empty; correct the line")
     if _SEVERAL_TAGS.fullmatch(label):
         raise place.error(
             f"{label} are several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated one)"
@@ -116,13 +116,13 @@ def read_conllu(path: str | os.PathLike[str], *, column: str = "upos", may_lack_
         elif line.strip() and not line.startswith("#"):
             row, place = line.split("\t"), Place(path, i)
             if len(row) != 10:
-                raise place.error(f"{counted(len(row), 'column')} between TABs, not the 10 of CoNLL-U; mend the line")
+                raise place.error(f"{counted(len(row), 'column')} between TABs, not the 10 of CoNLL-U; correct the line")
             if not _CONLLU_ID.fullmatch(row[0]):
-                raise place.error(f"the ID {row[0]!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; mend the line")
+                raise place.error(f"the ID {row[0]!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line")
             if row[0].isdigit():
                 tag = row[_CONLLU_COLUMNS[column]]
                 if not row[1].strip() or not tag.strip():
-                    raise place.error(f"the {'tag' if row[1].strip() else 'word'} is empty; mend the line")
+                    raise place.error(f"the {'tag' if row[1].strip() else 'word'} is empty; correct the line")
                 if tag == "_":
                     untagged.append(place.error(f"{row[1]!r} has no {column}; give the other column, or tag the file first"))
                 held.append((row[1], tag))

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterator
 
 from bert_jax.tasks.examples import PronounExample
-from bert_jax.tasks.readers.tables import MEND, Place, Table, integer, not_empty, read_table
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Table, not_empty, parse_integer, read_table
 
 GENDERS = {
     **dict.fromkeys(("he", "him", "his", "himself"), "masculine"),
@@ -32,7 +32,7 @@ def _pronouns(table: Table, has_label: bool) -> Iterator[PronounExample]:
     for place, row in table:
         starts = {}
         for name in ("Pronoun", "A", "B"):
-            start = starts[name] = integer(place, f"{name}-offset", row[f"{name}-offset"])
+            start = starts[name] = parse_integer(place, f"{name}-offset", row[f"{name}-offset"])
             found = row["Text"][start : start + len(row[name])]
             if not row[name] or found != row[name]:
                 raise place.error(
@@ -58,7 +58,7 @@ def _pronoun_label(place: Place, row: dict[str, str]) -> str:
     for name in ("A", "B"):
         value = row[f"{name}-coref"].upper()
         if value not in ("TRUE", "FALSE"):
-            raise place.error(f"{name}-coref is {row[f'{name}-coref']!r}, not TRUE or FALSE; {MEND}")
+            raise place.error(f"{name}-coref is {row[f'{name}-coref']!r}, not TRUE or FALSE; {CORRECT_ROW}")
         corefers[name] = value == "TRUE"
     if all(corefers.values()):
         raise place.error("A-coref and B-coref are both TRUE, but A and B are different people; set one to FALSE")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.readers.tables import MEND, Place, Say, note, number, read_rows, read_table
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, note, parse_number, read_rows, read_table
 
 _SPLITS = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
 _MNLI_LABELS = ("contradiction", "entailment", "neutral")
@@ -200,9 +200,9 @@ def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]
 
 def _label(task: GlueTask, place: Place, value: str) -> str | float:
     if task.is_regression:
-        return number(place, task.label or "", value, *_STS_RANGE)
+        return parse_number(place, task.label or "", value, *_STS_RANGE)
     if value not in task.labels:
-        raise place.error(f"{task.label} is {value!r}, not one of {', '.join(task.labels)}; {MEND}")
+        raise place.error(f"{task.label} is {value!r}, not one of {', '.join(task.labels)}; {CORRECT_ROW}")
     return value
 
 

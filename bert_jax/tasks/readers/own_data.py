@@ -27,7 +27,7 @@ from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.own_rows import Row, read_own_rows, short, suffix
 from bert_jax.tasks.readers.squad import AnswerPlaces, read_squad
-from bert_jax.tasks.readers.tables import MEND, Say, note, number
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, parse_number
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
 
@@ -134,7 +134,7 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
             example = replace(example, document=at)
         if unknown := [label for label in _names(example) if label not in known] if known else []:
             listed = ", ".join(labels)
-            raise row.place.error(f"the label {unknown[0]!r} is not known; known: {listed}; mend it, or add it to label_names")
+            raise row.place.error(f"the label {unknown[0]!r} is not known; known: {listed}; correct it, or add it to label_names")
         examples.append(example)
     if not examples:
         raise UserError(f"{path} has no rows; give a file with one example a row")
@@ -183,7 +183,7 @@ def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:
 
 def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
     text = row.name(config.label, optional=optional)
-    return None if text is None else number(row.place, config.label, text, -LARGEST, LARGEST)
+    return None if text is None else parse_number(row.place, config.label, text, -LARGEST, LARGEST)
 
 
 def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
@@ -217,7 +217,7 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
     if isinstance(given, dict) and isinstance(given.get("text"), list):  # {"text": [...], "answer_start": [...]}
         starts = given.get("answer_start") or [None] * len(given["text"])
         if not isinstance(starts, list) or len(starts) != len(given["text"]):
-            raise row.place.error(f"{config.answers} is {short(given)}, with not as many answer_start as text; {MEND}")
+            raise row.place.error(f"{config.answers} is {short(given)}, with not as many answer_start as text; {CORRECT_ROW}")
         given = [{"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)]
     listed = given if isinstance(given, list) else [given]
     beside = row.value(config.answer_start) if config.answer_start and listed else None
@@ -233,7 +233,7 @@ def _answer(config: OwnDataConfig, row: Row, answer: Any, start: Any) -> tuple[s
     if isinstance(start, str) and start.isascii() and start.isdigit():
         start = int(start)
     if not isinstance(answer, str) or not answer.strip() or not isinstance(start, int | None):
-        raise row.place.error(f"{config.answers} has {short(answer)} at {short(start)}, not a text and its start; {MEND}")
+        raise row.place.error(f"{config.answers} has {short(answer)} at {short(start)}, not a text and its start; {CORRECT_ROW}")
     return answer, start
 
 
@@ -247,7 +247,8 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     label, first = row.name(config.label, optional=optional), config.first_choice
     numbers = [str(i) for i in range(first, first + len(choices))]
     if label is not None and label not in numbers:
-        raise row.place.error(f"{config.label} is {label!r}, not one of {', '.join(numbers)} (first_choice={first}); {MEND}")
+        listed = ", ".join(numbers)
+        raise row.place.error(f"{config.label} is {label!r}, not one of {listed} (first_choice={first}); {CORRECT_ROW}")
     right = None if label is None else numbers.index(label)
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
-from bert_jax.tasks.readers.tables import MEND, Place, is_whole, read_table, read_text, split_lines
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, is_utf8, read_table, read_text, split_lines
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _JSON = (".jsonl", ".ndjson")
@@ -38,7 +38,7 @@ class Row:
         """The value as a text that is not blank."""
         value = self.value(name)
         if not isinstance(value, str) or not value.strip():
-            raise self.place.error(f"{name} is {short(value)}, not a text; {MEND}")
+            raise self.place.error(f"{name} is {short(value)}, not a text; {CORRECT_ROW}")
         return value
 
     def name(self, name: str, *, optional: bool) -> str | None:
@@ -59,7 +59,7 @@ class Row:
         listed = value if isinstance(value, list) else [None]
         parts: list[Any] = [json.dumps(part) if isinstance(part, bool | int | float) else part for part in listed]
         if not all(isinstance(part, str) and part.strip() for part in parts):
-            raise self.place.error(f"{name} is {short(value)}, not a list of texts; {MEND}")
+            raise self.place.error(f"{name} is {short(value)}, not a list of texts; {CORRECT_ROW}")
         return tuple(parts)
 
 
@@ -104,6 +104,6 @@ def _json_object(place: Place, line: str) -> JsonObject:
     if not isinstance(value, dict):
         raise place.error(f"{short(value)} is not an object; each line is one object with the columns as its fields")
     for name, held in value.items() if "\\u" in line else ():
-        if not is_whole(name + json.dumps(held, ensure_ascii=False)):
-            raise place.error(f"{name!r} holds half a surrogate pair, which is no character; {MEND}")
+        if not is_utf8(name + json.dumps(held, ensure_ascii=False)):
+            raise place.error(f"{name!r} holds half a surrogate pair, which is no character; {CORRECT_ROW}")
     return value

@@ -7,7 +7,7 @@ import pathlib
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.readers.tables import MEND, filled, not_empty, number, read_table
+from bert_jax.tasks.readers.tables import CORRECT_ROW, check_filled, not_empty, parse_number, read_table
 
 _SICK_SETS = {"train": "TRAIN", "dev": "TRIAL", "test": "TEST"}
 SICK_LABELS = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
@@ -29,13 +29,13 @@ def read_sick(path: str | os.PathLike[str], split: str, *, label: str = "entailm
     examples = []
     for place, row in table:
         if row["SemEval_set"] not in sets.values():
-            raise place.error(f"SemEval_set is {row['SemEval_set']!r}, not one of {', '.join(sets.values())}; {MEND}")
+            raise place.error(f"SemEval_set is {row['SemEval_set']!r}, not one of {', '.join(sets.values())}; {CORRECT_ROW}")
         if row["SemEval_set"] != sets[split]:
             continue
-        filled(place, row, "sentence_A", "sentence_B")
+        check_filled(place, row, "sentence_A", "sentence_B")
         if label == "entailment" and row[column] not in SICK_LABELS:
-            raise place.error(f"{column} is {row[column]!r}, not one of {', '.join(SICK_LABELS)}; {MEND}")
-        named: str | float = row[column] if label == "entailment" else number(place, column, row[column], 1, 5)
+            raise place.error(f"{column} is {row[column]!r}, not one of {', '.join(SICK_LABELS)}; {CORRECT_ROW}")
+        named: str | float = row[column] if label == "entailment" else parse_number(place, column, row[column], 1, 5)
         examples.append(TextExample(row["pair_ID"], row["sentence_A"], row["sentence_B"], named))
     return not_empty(table.path, examples, f" whose SemEval_set is {sets[split]}")
 

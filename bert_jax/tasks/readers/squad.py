@@ -13,7 +13,7 @@ from bert_jax.corpus.files import parse_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import QuestionExample
-from bert_jax.tasks.readers.tables import Say, is_whole, note, read_text
+from bert_jax.tasks.readers.tables import Say, is_utf8, note, read_text
 
 _KINDS = {list: "a list", str: "a text", int: "an integer", bool: "true or false", dict: "an object"}
 
@@ -95,8 +95,8 @@ def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterat
             raise UserError(f"{path}, {where or 'the file'}: no {name!r}; {nearest(name, value) if value else 'it is empty'}")
         if type(value[name]) is not kind:
             raise UserError(f"{path}, {where}{name}: {json.dumps(value[name])[:40]} is not {_KINDS[kind]}; give a file of SQuAD")
-        if kind is str and not is_whole(value[name]):
-            raise UserError(f"{path}, {where}{name} holds half a surrogate pair, which is no character; mend the text")
+        if kind is str and not is_utf8(value[name]):
+            raise UserError(f"{path}, {where}{name} holds half a surrogate pair, which is no character; correct the text")
         return value[name]
 
     for a, article in enumerate(get(content, "data", list, "")):

@@ -6,7 +6,7 @@ import os
 import pathlib
 
 from bert_jax.tasks.examples import ChoiceExample
-from bert_jax.tasks.readers.tables import filled, integer, not_empty, read_table
+from bert_jax.tasks.readers.tables import check_filled, not_empty, parse_integer, read_table
 
 
 def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
@@ -18,9 +18,9 @@ def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
     has_label = "label" in table.columns
     examples = []
     for n, (place, row) in enumerate(table):
-        filled(place, row, "sent1", *endings)
+        check_filled(place, row, "sent1", *endings)
         choices = tuple(f"{row['sent2']} {row[ending]}".strip() for ending in endings)
-        label = integer(place, "label", row["label"], below=len(endings)) if has_label else None
+        label = parse_integer(place, "label", row["label"], below=len(endings)) if has_label else None
         examples.append(ChoiceExample(str(n), row["sent1"], choices, label))
     return not_empty(table.path, examples)
 
@@ -32,7 +32,7 @@ def read_codah(path: str | os.PathLike[str]) -> list[ChoiceExample]:
     table = read_table(pathlib.Path(path), columns=columns)
     examples = []
     for n, (place, row) in enumerate(table):
-        filled(place, row, "prompt", *"0123")
-        label = integer(place, "label", row["label"], below=4)
+        check_filled(place, row, "prompt", *"0123")
+        label = parse_integer(place, "label", row["label"], below=4)
         examples.append(ChoiceExample(str(n), row["prompt"], tuple(row[i] for i in "0123"), label))
     return examples

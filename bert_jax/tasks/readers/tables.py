@@ -21,7 +21,7 @@ Say = Callable[[str], object]
 """A function that reports a problem of the data that is no error, as a sentence."""
 
 
-MEND = "mend the row, or remove it"
+CORRECT_ROW = "correct the row, or remove it"
 """The remedy in most errors."""
 
 
@@ -73,7 +73,7 @@ def read_text(path: pathlib.Path) -> str:
     return text
 
 
-def is_whole(text: str) -> bool:
+def is_utf8(text: str) -> bool:
     r"""Whether a text can be encoded as UTF-8; a JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
     try:
         text.encode()
@@ -127,8 +127,8 @@ class Table:
                 self.skipped(place, len(row))
             else:
                 raise place.error(
-                    f"{counted(len(row), 'column')}, not the {len(self.columns)} of {', '.join(self.columns)}; mend "
-                    f"the line, or remove it"
+                    f"{counted(len(row), 'column')}, not the {len(self.columns)} of {', '.join(self.columns)}; "
+                    "correct the line, or remove it"
                 )
 
     def require(self, *names: str) -> None:
@@ -156,22 +156,22 @@ def read_table(
     return Table(path, tuple(columns), rows, skipped)
 
 
-def filled(place: Place, row: Mapping[str, str], *names: str) -> None:
+def check_filled(place: Place, row: Mapping[str, str], *names: str) -> None:
     """Raises UserError if one of the columns `names` is blank in a row."""
     for name in names:
         if not row[name].strip():
-            raise place.error(f"{name} is empty; {MEND}")
+            raise place.error(f"{name} is empty; {CORRECT_ROW}")
 
 
-def integer(place: Place, name: str, value: str, *, below: int | None = None) -> int:
+def parse_integer(place: Place, name: str, value: str, *, below: int | None = None) -> int:
     """`value` as an integer in [0, below). Raises UserError for another value."""
     if value.isascii() and value.isdigit() and (below is None or int(value) < below):
         return int(value)
     most = f" to {below - 1}" if below is not None else ""
-    raise place.error(f"{name} is {value!r}, not an integer from 0{most}; {MEND}")
+    raise place.error(f"{name} is {value!r}, not an integer from 0{most}; {CORRECT_ROW}")
 
 
-def number(place: Place, name: str, value: str, low: float, high: float) -> float:
+def parse_number(place: Place, name: str, value: str, low: float, high: float) -> float:
     """`value` as a number in [low, high]. Raises UserError for another value."""
     try:
         if low <= float(value) <= high:
@@ -179,7 +179,7 @@ def number(place: Place, name: str, value: str, low: float, high: float) -> floa
     except ValueError:
         pass
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
-    raise place.error(f"{name} is {value!r}, not a number{within}; {MEND}")
+    raise place.error(f"{name} is {value!r}, not a number{within}; {CORRECT_ROW}")
 
 
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:

@@ -28,13 +28,13 @@ CASES = [
     Case(
         "a label that training has not",
         f"{TRAIN} --config.task.own.dev=dev.csv",
-        "dev.csv, line 4: the label 'strange' is not known; known: good, poor; mend it, or add it to label_names",
+        "dev.csv, line 4: the label 'strange' is not known; known: good, poor; correct it, or add it to label_names",
         files={"train.csv": GOOD, "dev.csv": f"{GOOD}it was odd,strange\n"},
     ),
     Case(
         "a label outside those named",
         f"{TRAIN} --config.task.own.label_names=\"['good', 'bad']\"",
-        "train.csv, line 3: the label 'poor' is not known; known: good, bad; mend it, or add it to label_names",
+        "train.csv, line 3: the label 'poor' is not known; known: good, bad; correct it, or add it to label_names",
         files=train(GOOD),
     ),
     Case(
@@ -57,25 +57,25 @@ CASES = [
     Case(
         "a row that is too short",
         TRAIN,
-        "train.csv, line 4: 1 column, not the 2 of text, label; mend the line, or remove it",
+        "train.csv, line 4: 1 column, not the 2 of text, label; correct the line, or remove it",
         files=train(f"{GOOD}it was fine\n"),
     ),
     Case(
         "a row that is too long",
         TRAIN,
-        "train.csv, line 4: 3 columns, not the 2 of text, label; mend the line, or remove it",
+        "train.csv, line 4: 3 columns, not the 2 of text, label; correct the line, or remove it",
         files=train(f"{GOOD}it was fine,good,better\n"),
     ),
     Case(
         "a text that is empty",
         TRAIN,
-        'train.csv, line 5: text is " ", not a text; mend the row, or remove it',
+        'train.csv, line 5: text is " ", not a text; correct the row, or remove it',
         files=train(f"{GOOD}\n ,good\n"),
     ),
     Case(
         "a label that is empty",
         TRAIN,
-        'train.csv, line 4: label is "", not a text; mend the row, or remove it',
+        'train.csv, line 4: label is "", not a text; correct the row, or remove it',
         files=train(f"{GOOD}it was,\n"),
     ),
     Case("no rows", TRAIN, "train.csv has no rows; give a file with one example a row", files=train("text,label\n")),
@@ -122,19 +122,19 @@ CASES = [
     Case(
         "a number that is none",
         f"{TRAIN} --config.task.own.problem=regression",
-        "train.csv, line 3: label is 'low', not a number from -1e+06 to 1e+06; mend the row, or remove it",
+        "train.csv, line 3: label is 'low', not a number from -1e+06 to 1e+06; correct the row, or remove it",
         files=train("text,label\nit was fine,4.5\nit was bad,low\n"),
     ),
     Case(
         "an infinite number",
         f"{TRAIN} --config.task.own.problem=regression",
-        "train.csv, line 3: label is 'inf', not a number from -1e+06 to 1e+06; mend the row, or remove it",
+        "train.csv, line 3: label is 'inf', not a number from -1e+06 to 1e+06; correct the row, or remove it",
         files=train("text,label\nit was fine,4.5\nit was bad,inf\n"),
     ),
     Case(
         "a number that is not one",
         f"{TRAIN} --config.task.own.problem=regression",
-        "train.csv, line 3: label is 'nan', not a number from -1e+06 to 1e+06; mend the row, or remove it",
+        "train.csv, line 3: label is 'nan', not a number from -1e+06 to 1e+06; correct the row, or remove it",
         files=train("text,label\nit was fine,4.5\nit was bad,nan\n"),
     ),
     Case(
@@ -164,7 +164,7 @@ CASES = [
     Case(
         "half a surrogate pair",
         LINES,
-        "train.jsonl, line 1: 'text' holds half a surrogate pair, which is no character; mend the row, or remove it",
+        "train.jsonl, line 1: 'text' holds half a surrogate pair, which is no character; correct the row, or remove it",
         files={"train.jsonl": '{"text": "\\ud800", "label": "good"}\n'},
     ),
     Case(
@@ -176,7 +176,7 @@ CASES = [
     Case(
         "a choice that is not there",
         f"{LINES} --config.task.name=own/choice",
-        "train.jsonl, line 1: label is '2', not one of 0, 1 (first_choice=0); mend the row, or remove it",
+        "train.jsonl, line 1: label is '2', not one of 0, 1 (first_choice=0); correct the row, or remove it",
         files={"train.jsonl": '{"prompt": "it", "choices": ["was", "is"], "label": 2}\n'},
     ),
     Case(
@@ -188,7 +188,7 @@ CASES = [
     Case(
         "an answer without a text",
         f"{LINES} --config.task.name=own/span",
-        "train.jsonl, line 1: answers has null at 7, not a text and its start; mend the row, or remove it",
+        "train.jsonl, line 1: answers has null at 7, not a text and its start; correct the row, or remove it",
         files={"train.jsonl": '{"question": "who", "context": "it was ada", "answers": [{"answer_start": 7}]}\n'},
     ),
     Case(
@@ -229,7 +229,7 @@ CASES = [
     Case(
         "columns of another number",
         f"{TRAIN} --config.task.own.columns=\"['text', 'label', 'id']\"",
-        "train.csv, line 1: 2 columns, not the 3 of text, label, id; mend the line, or remove it",
+        "train.csv, line 1: 2 columns, not the 3 of text, label, id; correct the line, or remove it",
         files=train(GOOD),
     ),
     # --------------------------------------------------------------------------------------------------------- official files
@@ -245,7 +245,7 @@ CASES = [
     Case(
         "a label that the task has not",
         f"--config.task.name=glue/sst2 {OFFICIAL}",
-        "data/SST-2/train.tsv, line 98: label is '2', not one of 0, 1; mend the row, or remove it",
+        "data/SST-2/train.tsv, line 98: label is '2', not one of 0, 1; correct the row, or remove it",
         copies={"data": "sst2"},
         spoil=add_line("data/SST-2/train.tsv", "it was odd\t2"),
     ),
@@ -287,14 +287,14 @@ CASES = [
     Case(
         "a tag that is none",
         f"--config.task.name=conll2003 {OFFICIAL}",
-        "data/train.txt, line 9 has the label 'PLACE', no tag of an entity such as O or ... mend the file, or give the right one",
+        "data/train.txt, line 9 has the label 'PLACE', no tag of an entity ... correct the file, or give the right one",
         copies={"data": "conll"},
         spoil=replace("data/train.txt", "B-LOC", "PLACE"),
     ),
     Case(
         "a line cut short",
         f"--config.task.name=conll2003 {OFFICIAL}",
-        "data/train.txt, line 5: 2 columns where other lines have 4; mend the line",
+        "data/train.txt, line 5: 2 columns where other lines have 4; correct the line",
         copies={"data": "conll"},
         spoil=replace("data/train.txt", " B-NP O", ""),
     ),
@@ -340,7 +340,7 @@ CASES = [
     Case(
         "an enormous number",
         f"{TRAIN} --config.task.own.dev=train.csv --config.task.own.problem=regression",
-        "train.csv, line 3: label is '1e300', not a number from -1e+06 to 1e+06; mend the row, or remove it",
+        "train.csv, line 3: label is '1e300', not a number from -1e+06 to 1e+06; correct the row, or remove it",
         files=train("text,label\nit was fine,4.5\nit was bad,1e300\n"),
     ),
 ]

@@ -60,7 +60,7 @@ CASES = [
     Case(
         "a word for a number",
         "a --partial",
-        "a/STS-B.tsv, line 2: prediction is 'good', not a number; mend the row, or remove it",
+        "a/STS-B.tsv, line 2: prediction is 'good', not a number; correct the row, or remove it",
         files={"a/STS-B.tsv": "index\tprediction\n0\tgood\n"},
     ),
     Case("an empty file", "a --partial", "a/CoLA.tsv is empty; fetch it again, or give another file", files={"a/CoLA.tsv": ""}),

@@ -93,7 +93,7 @@ def test_a_missing_column_is_told_with_the_nearest_one(tmp_path: pathlib.Path):
 def test_a_value_that_no_float32_can_be_trained_on_is_refused(tmp_path: pathlib.Path, label: str):
     path = tmp_path / "train.csv"
     path.write_text(f"text,label\ngood,1\nbad,{label}\n")
-    with pytest.raises(UserError, match=rf"train\.csv, line 3: label is '{label}', not a number from -1e\+06 to 1e\+06; mend"):
+    with pytest.raises(UserError, match=rf"train\.csv, line 3: label is '{label}', not a number from -1e\+06 to 1e\+06; correct"):
         load_own_data(OwnDataConfig(train=str(path), problem="regression"), "sequence")
 
 

@@ -156,9 +156,9 @@ def test_conllu_gives_words_without_ranges_and_empty_nodes(tmp_path: pathlib.Pat
 @pytest.mark.parametrize(
     ("good", "faulty", "message"),
     [
-        ("\tNo\tno", "\t\tno", "line 10: the word is empty; mend the line"),
-        ("\tPRON\t", "\t\t", "line 3: the tag is empty; mend the line"),
-        ("1\tI", "x\tI", "line 3: the ID 'x' is not one of CoNLL-U, such as 1, 1-2 or 8.1; mend the line"),
+        ("\tNo\tno", "\t\tno", "line 10: the word is empty; correct the line"),
+        ("\tPRON\t", "\t\t", "line 3: the tag is empty; correct the line"),
+        ("1\tI", "x\tI", "line 3: the ID 'x' is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
     ],
 )
 def test_bad_lines_of_conllu_are_named(tmp_path: pathlib.Path, good: str, faulty: str, message: str):
@@ -186,7 +186,7 @@ def test_swag_begins_each_choice_with_the_second_sentence(tmp_path: pathlib.Path
     assert read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row}\n")) == [ChoiceExample("0", "Ada, sits.", choices, None)]
     with pytest.raises(UserError, match="line 2: label is '4', not an integer from 0 to 3"):
         read_swag(put(tmp_path / "a.csv", f"{SWAG},label\n{row},4\n"))
-    with pytest.raises(UserError, match="line 2: ending1 is empty; mend the row, or remove it"):
+    with pytest.raises(UserError, match="line 2: ending1 is empty; correct the row, or remove it"):
         read_swag(put(tmp_path / "a.csv", f"{SWAG}\n{row.replace('eats.', '')}\n"))
 
 
@@ -195,7 +195,7 @@ def test_codah_has_no_header_and_may_have_no_category(tmp_path: pathlib.Path):
     assert read_codah(path) == [ChoiceExample("0", "She", ("runs.", '"eats.', "sits.", "sings."), 3)]
     with pytest.raises(UserError, match="line 1: 2 columns, not the 7"):
         read_codah(put(tmp_path / "a.tsv", "o\tShe\n"))
-    with pytest.raises(UserError, match="line 1: prompt is empty; mend the row, or remove it"):
+    with pytest.raises(UserError, match="line 1: prompt is empty; correct the row, or remove it"):
         read_codah(put(tmp_path / "a.tsv", "o\t \ta\tb\tc\td\t0\n"))
 
 
@@ -242,7 +242,7 @@ def test_sick_has_two_labels_and_three_sets_in_one_file(tmp_path: pathlib.Path):
         read_sick(path, "test")
     with pytest.raises(UserError, match="no label 'relatednes'; did you mean 'relatedness'"):
         read_sick(path, "train", label="relatednes")
-    with pytest.raises(UserError, match="line 2: sentence_B is empty; mend the row, or remove it"):
+    with pytest.raises(UserError, match="line 2: sentence_B is empty; correct the row, or remove it"):
         read_sick(put(tmp_path / "b.txt", SICK + rows.replace("B.", "")), "train")
     with pytest.raises(UserError, match="line 2: relatedness_score is '45', not a number from 1 to 5"):
         read_sick(put(path, SICK + rows.replace("4.5", "45")), "train", label="relatedness")
