@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import INPUTS, BertForPreTraining, abstract_parameters, initial_parameters
 from bert_jax.training.objectives import forward, pretraining_objective
-from bert_jax.training.steps import gradients
+from bert_jax.training.steps import StepSeed, gradients
 
 TINY = ModelConfig(
     vocab_size=64,
@@ -111,5 +111,5 @@ def gradients_of(config, params, batch, seed, step, accumulation):
     """`gradients` of the pretraining objective, and all that a step counts."""
     objective = pretraining_objective(config)
     counts = objective.counts(batch)
-    grads, sums = gradients(objective, params, batch, counts, seed, step, accumulation)
+    grads, sums = gradients(objective, params, batch, counts, StepSeed(seed, step), accumulation)
     return grads, sums | counts

@@ -29,7 +29,7 @@ from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import label_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import FINETUNING
-from bert_jax.training.steps import TrainState, new_state, train_step
+from bert_jax.training.steps import TrainState, UpdateRule, new_state, train_step
 
 Array = jax.Array
 
@@ -64,34 +64,43 @@ def program_of(
     experiment: FinetuningExperiment, start: Model, task: Task, features: Sequence[Feature], steps_per_epoch: int, mesh: Mesh
 ) -> Program:
     """The program of a run that fine-tunes the model `start` on `features`."""
-    return training_program(
-        experiment.model_config(start.config, mesh.devices.flat[0].platform),
-        experiment.head_config(task.head),
-        label_loss(experiment, task, features),
-        experiment.optimizer,
-        shared(experiment.training),
-        steps_per_epoch if experiment.training.gradual_unfreezing else 0,
-        mesh,
+    settings = ProgramSettings(
+        model=experiment.model_config(start.config, mesh.devices.flat[0].platform),
+        head=experiment.head_config(task.head),
+        loss=label_loss(experiment, task, features),
+        optimizer=experiment.optimizer,
+        training=shared(experiment.training),
+        unfreeze_every=steps_per_epoch if experiment.training.gradual_unfreezing else 0,
     )
+    return training_program(settings, mesh)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramSettings:
+    """All settings that the compiled functions depend on, beside the mesh."""
+
+    model: ModelConfig
+    head: TaskHead
+    loss: LabelLoss
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    """With neutral values in the other fields; see `shared`."""
+    unfreeze_every: int
+    """The steps after which gradual unfreezing trains a further layer; 0 trains all layers from the start."""
 
 
 @functools.cache  # few entries: one mesh for each run that trains in parallel
-def training_program(
-    config: ModelConfig,
-    head: TaskHead,
-    loss: LabelLoss,
-    optimizer_config: OptimizerConfig,
-    training: TrainingConfig,
-    unfreeze_every: int,
-    mesh: Mesh,
-) -> Program:
+def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
     """The program for these settings on `mesh`; cached, so that the runs of a sweep share compiled functions."""
+    config, head, training = settings.model, settings.head, settings.training
     boxed = jax.eval_shape(functools.partial(initial_label_parameters, config, head), jax.random.key(0))
     shapes = nn.unbox(boxed)
-    optimizer = make_optimizer(optimizer_config, shapes)
+    optimizer = make_optimizer(settings.optimizer, shapes)
     frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
-    factors = learning_rate_multipliers(shapes, decay=training.layer_decay, frozen=frozen, unfreeze_every=unfreeze_every)
-    objective = label_objective(config, head, loss, frozen)
+    factors = learning_rate_multipliers(
+        shapes, decay=training.layer_decay, frozen=frozen, unfreeze_every=settings.unfreeze_every
+    )
+    objective = label_objective(config, head, settings.loss, frozen)
     begin = functools.partial(new_state, optimizer=optimizer)
     abstract = jax.eval_shape(begin, shapes)
     shardings = state_shardings(abstract, parameter_shardings(boxed, mesh), mesh)
@@ -100,17 +109,16 @@ def training_program(
         def learning_rate(step: Array) -> Array:
             return FINETUNING[training.schedule](step, scalars["steps"], scalars["warmup_steps"], scalars["peak"])
 
-        return train_step(
-            state,
-            batch,
+        rule = UpdateRule(
             objective=objective,
             optimizer=optimizer,
             learning_rate=learning_rate,
-            clip_norm=optimizer_config.clip_norm,
+            clip_norm=settings.optimizer.clip_norm,
             seed=scalars["seed"],
             accumulation=training.accumulation,
             learning_rate_multipliers=factors,
         )
+        return train_step(state, batch, rule=rule)
 
     def logits(params: PyTree[jax.Array], batch: Mapping[str, Array]) -> Array:
         outputs: Any = BertWithHead(config, head).apply({"params": params}, batch)

@@ -23,7 +23,7 @@ from bert_jax.examples.labelled import RowShape, assemble_features
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.metrics.throughput import model_row_flops
 from bert_jax.model.config import ModelConfig, published
-from bert_jax.programs.finetuning import shared, training_program
+from bert_jax.programs.finetuning import ProgramSettings, shared, training_program
 from bert_jax.programs.pretraining import jitted_eval_step, phase_row_flops, pretraining_program, trained_parameters
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
@@ -114,7 +114,11 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     config = run.model_config(model, mesh.devices.flat[0].platform)
     taught = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
     loss = LabelLoss(label_smoothing=t.label_smoothing, **taught)
-    program = training_program(config, head, loss, run.optimizer, shared(t), int(t.gradual_unfreezing), mesh)
+    unfreeze_every = int(t.gradual_unfreezing)
+    settings = ProgramSettings(
+        model=config, head=head, loss=loss, optimizer=run.optimizer, training=shared(t), unfreeze_every=unfreeze_every
+    )
+    program = training_program(settings, mesh)
     candidates = head.typical_candidates
     shape = RowShape(head.layout, candidates * run.task.length, 2, candidates)
     multiple = row_multiple(mesh) * t.accumulation

@@ -26,7 +26,7 @@ from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import PRETRAINING, Objective
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
-from bert_jax.training.steps import TrainState, eval_step, new_state, train_step
+from bert_jax.training.steps import TrainState, UpdateRule, eval_step, new_state, train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +109,7 @@ def jitted_train_step(
 ) -> jax.stages.Wrapped:
     """The jitted training step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state is donated."""
     model = experiment.model
-    step = functools.partial(
-        train_step,
+    rule = UpdateRule(
         gradients=gradients_over_data(shardings.params, mesh, model, experiment.mesh.reduce_dtype),
         objective=objective_of(experiment),
         optimizer=optimizer,
@@ -119,6 +118,7 @@ def jitted_train_step(
         clip_norm=experiment.optimizer.clip_norm,
         accumulation=experiment.phases[phase].accumulation,
     )
+    step = functools.partial(train_step, rule=rule)
     return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
 
 

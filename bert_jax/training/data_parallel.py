@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Int, Integer, Num, UInt32
+from jaxtyping import Array, Num
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import stacked_layers, unstacked_layers, with_layers
@@ -25,7 +25,7 @@ from bert_jax.sharding.mesh import torus_dimensions
 from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside_shard_map, supports_zero
 from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import Batch, Objective, Params
-from bert_jax.training.steps import Gradients, gradients
+from bert_jax.training.steps import Gradients, StepSeed, gradients
 
 ALL_REDUCE_FROM = 64
 """Number of chips from which on XLA lowers a reduce-scatter over all chips to an all-reduce; with 16 chips it does not."""
@@ -70,36 +70,28 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         return narrow.astype(jnp.float32)
 
     def over_data(
-        objective: Objective,
-        params: Params,
-        batch: Batch,
-        counts: Sums,
-        seed: int | Integer[Array, ""],
-        step: Int[Array, ""],
-        accumulation: int,
+        objective: Objective, params: Params, batch: Batch, counts: Sums, step_seed: StepSeed, accumulation: int
     ) -> tuple[Params, Sums]:
-        def local(
-            params: Params, batch: Batch, counts: Sums, seed: UInt32[Array, ""], step: Int[Array, ""]
-        ) -> tuple[Params, Sums]:
+        def local(params: Params, batch: Batch, counts: Sums, step_seed: StepSeed) -> tuple[Params, Sums]:
             parts, sharded_dimensions = params, dimensions
             if unstacked:
                 parts = unstacked_layers(params)
                 sharded_dimensions = unstacked_dimensions(len(parts["encoder"]["layers"]))
             with nn.logical_axis_rules(rules_inside_shard_map("data")):
                 whole = jax.tree_util.tree_map_with_path(gather, parts, sharded_dimensions)
-                grads, sums = gradients(objective, whole, batch, counts, seed, step, accumulation)
+                grads, sums = gradients(objective, whole, batch, counts, step_seed, accumulation)
             grads = jax.tree.map(reduce, grads, sharded_dimensions)
             return stacked_layers(grads) if unstacked else grads, jax.lax.psum(sums, "data")
 
         on_each_device = jax.shard_map(
             local,
             mesh=mesh,
-            in_specs=(specs, PartitionSpec("data"), PartitionSpec(), PartitionSpec(), PartitionSpec()),
+            in_specs=(specs, PartitionSpec("data"), PartitionSpec(), PartitionSpec()),
             out_specs=(specs, PartitionSpec()),
             axis_names={"data"},
             check_vma=False,
         )
-        return on_each_device(params, batch, counts, jnp.asarray(seed, jnp.uint32), step)
+        return on_each_device(params, batch, counts, step_seed._replace(seed=jnp.asarray(step_seed.seed, jnp.uint32)))
 
     return over_data
 

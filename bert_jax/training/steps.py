@@ -1,16 +1,17 @@
-"""Pure steps: (state, batch) -> (state, sums). No mesh, no I/O; the caller jits them with shardings."""
+"""The training step and the evaluation step as pure functions, without mesh or I/O; `programs/` jits them with shardings."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
-from jaxtyping import Array, Float, Int, Integer, Num, PyTree, UInt32
+from jaxtyping import Array, Float, Int, Integer, Num, PyTree
 
 from bert_jax.model.layers import Seed, hash_word
 from bert_jax.training.losses import Sums
@@ -19,16 +20,16 @@ from bert_jax.training.objectives import Batch, Objective, Params
 
 @struct.dataclass
 class TrainState:
-    """Everything that training changes, and therefore everything a checkpoint holds."""
+    """All arrays that training changes: the content of a checkpoint."""
 
     step: Int[Array, ""]
-    """int32: batches consumed; also the position in the data."""
+    """int32: steps done, the skipped ones included; the number of the next batch."""
     params: Params
     opt_state: optax.OptState
     skipped: Int[Array, ""]
-    """int32: steps whose loss or gradient norm was not finite, which changed nothing but the two counters."""
+    """int32: steps whose loss or gradient norm was not finite; they change `step` and the two counters only."""
     skipped_in_a_row: Int[Array, ""]
-    """int32: how many of them ended with the last step."""
+    """int32: the number of skipped steps since the last step that was not skipped."""
 
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
@@ -37,38 +38,43 @@ def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainS
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
 
+class StepSeed(NamedTuple):
+    """The numbers from which all dropout masks of a step follow, so that a resumed run draws the same masks."""
+
+    seed: int | Integer[Array, ""]
+    """The seed of the run."""
+    step: Int[Array, ""]
+    """The number of the step."""
+
+
 def dropout_seed(seed: int | Integer[Array, ""], step: Int[Array, ""], microbatch: Int[Array, ""]) -> Seed:
-    """The number from which every dropout mask of one microbatch follows: a function of the step, so a resumed run repeats it."""
+    """The seed of all dropout masks of one microbatch, from the seed of the run, the step and the number of the microbatch."""
     of_step = hash_word(jnp.asarray(seed, jnp.uint32) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9))
     return hash_word(of_step + microbatch.astype(jnp.uint32))
 
 
 def split_rows(batch: Batch, parts: int) -> dict[str, Num[Array, "{parts} _ ..."]]:
-    """[B, ...] -> [parts, B / parts, ...], taking every parts-th row so that each device's rows stay on the device."""
+    """Arrays [B, ...] as [parts, B / parts, ...]. A part takes every parts-th row, so that each device's rows stay on it."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
-Gradients = Callable[[Objective, Params, Batch, Sums, int | UInt32[Array, ""], Int[Array, ""], int], tuple[Params, Sums]]
-"""`gradients`, or what does the same on a mesh."""
+Gradients = Callable[[Objective, Params, Batch, Sums, StepSeed, int], tuple[Params, Sums]]
+"""The function `gradients`, or its counterpart for sharded parameters in `data_parallel.py`."""
 
 
 def gradients(
-    objective: Objective,
-    params: Params,
-    batch: Batch,
-    counts: Sums,
-    seed: int | Integer[Array, ""],
-    step: Int[Array, ""],
-    accumulation: int,
+    objective: Objective, params: Params, batch: Batch, counts: Sums, step_seed: StepSeed, accumulation: int
 ) -> tuple[Params, Sums]:
-    """The gradient of the objective over these rows, and their sums.
+    """(the gradient of the loss, the objective's sums) over the rows of `batch`.
 
-    `counts` are those of the whole batch, of which these rows may be a part. With `accumulation` > 1 they pass in that many
-    microbatches. Each one's loss is divided by the counts of the *whole* batch, so the gradients add up to the large batch's
-    (dropout aside), however unevenly the targets fall. They add up in float32, whatever the parameters are.
+    `counts` are those of the whole batch, of which these rows may be a part. With `accumulation` > 1 the rows are processed in
+    that many microbatches. The loss of each is divided by the counts of the *whole* batch, so that the sum of the gradients is
+    that of the whole batch (except for dropout) even if the microbatches have different numbers of targets. Gradients are
+    accumulated in float32, in any dtype of the parameters.
     """
 
     def loss(params: Params, rows: Batch, microbatch: Int[Array, ""]) -> tuple[Float[Array, ""], Sums]:
+        seed, step = step_seed
         sums = objective.sums(params, rows, dropout_seed(seed, step, microbatch))
         return objective.loss(sums, counts), sums
 
@@ -90,40 +96,57 @@ def gradients(
     return total
 
 
-def train_step(
-    state: TrainState,
-    batch: Batch,
-    *,
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    learning_rate: Callable[[Int[Array, ""]], Float[Array, ""]],
-    clip_norm: float,
-    seed: int | Integer[Array, ""],
-    accumulation: int = 1,
-    learning_rate_multipliers: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None,
-    gradients: Gradients = gradients,
-) -> tuple[TrainState, Sums]:
-    """One update. Returns the new state and float32 sums, to be added over steps and divided at last; beside them
-    "learning_rate", the one of this step.
+@dataclasses.dataclass(frozen=True)
+class UpdateRule:
+    """The functions and numbers by which a step turns a batch into an update; the same in all steps of a phase."""
 
-    Gradients are clipped by their global norm over the whole batch (the original clips each core's own). If the loss or that norm
-    is not finite, parameters and optimizer stay as they are and the skip is counted: one bad batch costs one batch.
-    `learning_rate_multipliers` gives, for a step, a factor of the learning rate for every parameter (arrays that broadcast
-    against it); where it is 0 the gradient is left out of the norm too. `gradients` may be those of `data_parallel.py`.
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    """Maps gradients to the direction of the update, which is subtracted from the parameters times the learning rate."""
+    learning_rate: Callable[[Int[Array, ""]], Float[Array, ""]]
+    """Step -> learning rate."""
+    clip_norm: float
+    """The largest global norm of the gradient over the whole batch (the original clips the gradient of each core); 0 clips
+    none."""
+    seed: int | Integer[Array, ""]
+    """The seed of the run, from which the dropout masks follow."""
+    accumulation: int = 1
+    """The number of microbatches whose gradients are accumulated."""
+    learning_rate_multipliers: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None
+    """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters; gradients with
+    the factor 0 are left out of the norm too. None is 1 for all."""
+    gradients: Gradients = gradients
+
+
+def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[TrainState, Sums]:
+    """(the state after one update, float32 scalars).
+
+    `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the objective
+    reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L], `masked_positions` and
+    `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task those of `examples/labelled.py`. `rule` is
+    described at `UpdateRule`.
+
+    The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row", "grad_norm",
+    and the "learning_rate" of this step. `add_sums` adds those of several steps; the means are computed last.
+
+    If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state stay as they are, the sums are
+    0, and the step is counted as skipped: a bad batch costs one step.
     """
+    objective = rule.objective
     counts = objective.counts(batch)
-    grads, sums = gradients(objective, state.params, batch, counts, seed, state.step, accumulation)
+    step_seed = StepSeed(rule.seed, state.step)
+    grads, sums = rule.gradients(objective, state.params, batch, counts, step_seed, rule.accumulation)
     sums |= counts
-    factors = learning_rate_multipliers(state.step) if learning_rate_multipliers else None
+    factors = rule.learning_rate_multipliers(state.step) if rule.learning_rate_multipliers else None
     if factors is not None:
         grads = jax.tree.map(lambda g, f: jnp.where(f > 0, g, 0.0), grads, factors)
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm) & jnp.isfinite(objective.loss(sums, sums))
-    if clip_norm:
-        factor = clip_norm / jnp.maximum(norm, clip_norm)
+    if rule.clip_norm:
+        factor = rule.clip_norm / jnp.maximum(norm, rule.clip_norm)
         grads = jax.tree.map(lambda g: g * factor, grads)
-    rate = learning_rate(state.step)
-    direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    rate = rule.learning_rate(state.step)
+    direction, opt_state = rule.optimizer.update(grads, state.opt_state, state.params)
     if factors is not None:
         direction = jax.tree.map(jnp.multiply, direction, factors)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction)
@@ -150,10 +173,10 @@ def train_step(
 
 
 def eval_step(params: Params, batch: Batch, *, objective: Objective) -> Sums:
-    """The sums of one batch without dropout. Padded rows have nothing to predict and count nothing."""
+    """The objective's sums and counts of one batch, without dropout. Rows of padding have no targets and add 0."""
     return objective.sums(params, batch, None) | objective.counts(batch)
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:
-    """Sums of several steps, still on the device; of the learning rate, that of the last step."""
+    """`window`, the sums of earlier steps, plus those of a step, still on the device; the learning rate is that of the step."""
     return {name: window[name] + value if window and name != "learning_rate" else value for name, value in sums.items()}

@@ -30,7 +30,7 @@ from bert_jax.interop.huggingface import import_model
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.training.objectives import pretraining_objective
-from bert_jax.training.steps import gradients
+from bert_jax.training.steps import StepSeed, gradients
 from tests.benchmarks.figures import flag_parser, give
 
 
@@ -81,7 +81,7 @@ def sums(objective: Any, params: Any, batch: Any, devices: int) -> tuple[Any, An
 
 
 def of_part(objective: Any, params: Any, rows: Any, counts: Any, device: Any) -> Any:
-    return gradients(objective, params, rows, counts, 0, device, 1)[0]
+    return gradients(objective, params, rows, counts, StepSeed(0, device), 1)[0]
 
 
 def kernels(grads: Any) -> list[Any]:

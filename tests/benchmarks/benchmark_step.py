@@ -90,7 +90,7 @@ def ours(length: int, steps: int, dtype: str) -> list[float]:
     from bert_jax.model.config import ModelConfig, published
     from bert_jax.training.objectives import pretraining_objective
     from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-    from bert_jax.training.steps import new_state, train_step
+    from bert_jax.training.steps import UpdateRule, new_state, train_step
     from tests.random_rows import initial_parameters_of, random_batch
 
     rows, predictions = SHAPES[length]
@@ -99,15 +99,8 @@ def ours(length: int, steps: int, dtype: str) -> list[float]:
     params = initial_parameters_of(config)
     optimizer = make_optimizer(OptimizerConfig(name="adamw"), params)
     state = new_state(params, optimizer)
-    step = functools.partial(
-        train_step,
-        objective=pretraining_objective(config),
-        optimizer=optimizer,
-        learning_rate=lambda _: jnp.float32(1e-4),
-        clip_norm=1.0,
-        seed=0,
-    )
-    step = jax.jit(step, donate_argnums=0)
+    rule = UpdateRule(pretraining_objective(config), optimizer, lambda _: jnp.float32(1e-4), clip_norm=1.0, seed=0)
+    step = jax.jit(functools.partial(train_step, rule=rule), donate_argnums=0)
     seconds = []
     for _ in range(steps + 2):
         start = time.perf_counter()

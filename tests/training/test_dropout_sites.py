@@ -18,7 +18,7 @@ from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.model.layers import Dropout
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.objectives import Objective, label_objective, pretraining_objective
-from bert_jax.training.steps import gradients
+from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
 from tests.random_rows import TINY, random_batch, random_parameters
 
@@ -91,7 +91,7 @@ def walk(objective: Objective, params: Any, batch: Any, steps: int, microbatches
     with jax.disable_jit(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "grad", forward)
         for step in range(steps):
-            gradients(objective, params, batch, objective.counts(batch), 0, jnp.int32(step), microbatches)
+            gradients(objective, params, batch, objective.counts(batch), StepSeed(0, jnp.int32(step)), microbatches)
 
 
 def places(seen: list[Site]) -> list[tuple[str, float]]:

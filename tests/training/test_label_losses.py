@@ -22,7 +22,7 @@ from bert_jax.training.label_losses import (
     teacher_layers,
 )
 from bert_jax.training.objectives import label_objective
-from bert_jax.training.steps import gradients
+from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, largest_difference
 
@@ -268,7 +268,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch_however_unevenly_its
     @jax.jit
     def in_three_parts(params, batch):
         counts = objective.counts(batch)
-        grads, sums = gradients(objective, params, batch, counts, 0, jnp.int32(0), 3)
+        grads, sums = gradients(objective, params, batch, counts, StepSeed(0, jnp.int32(0)), 3)
         return grads, objective.loss(sums, counts)
 
     grads, (loss, _) = differentiated("token")(params, batch)

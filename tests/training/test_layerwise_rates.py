@@ -14,7 +14,7 @@ from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers
 from bert_jax.training.objectives import label_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.steps import new_state, train_step
+from bert_jax.training.steps import UpdateRule, new_state, train_step
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY
 
@@ -33,10 +33,10 @@ def compiled_step():
 
     @jax.jit
     def step(state, batch, factors):
-        return train_step(
-            state, batch, objective=objective, optimizer=optimizer, learning_rate=lambda _: jnp.float32(RATE), clip_norm=1.0,
-            seed=0, learning_rate_multipliers=lambda _: factors,
-        )  # fmt: skip
+        rule = UpdateRule(
+            objective, optimizer, lambda _: jnp.float32(RATE), clip_norm=1.0, seed=0, learning_rate_multipliers=lambda _: factors
+        )
+        return train_step(state, batch, rule=rule)
 
     return step, optimizer
 

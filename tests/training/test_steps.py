@@ -13,7 +13,7 @@ from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.training.losses import cross_entropy, pretraining_loss
 from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.steps import dropout_seed, eval_step, gradients, new_state, train_step
+from bert_jax.training.steps import StepSeed, UpdateRule, dropout_seed, eval_step, gradients, new_state, train_step
 from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
 
 OPTIMIZER = make_optimizer(OptimizerConfig(), nn.unbox(abstract_parameters(TINY)))
@@ -28,15 +28,14 @@ def step(state, batch, *, first_rate=1e-3, slope=0.0, dropout=0.0):
 @functools.partial(jax.jit, static_argnums=4)
 def compiled_step(state, batch, first_rate, slope, dropout):
     config = dataclasses.replace(TINY, hidden_dropout=dropout, attention_dropout=dropout)
-    return train_step(
-        state,
-        batch,
+    rule = UpdateRule(
         objective=pretraining_objective(config),
         optimizer=OPTIMIZER,
         learning_rate=lambda step: first_rate + slope * step,
         clip_norm=CLIP_NORM,
         seed=3,
     )
+    return train_step(state, batch, rule=rule)
 
 
 def fresh():
@@ -72,7 +71,7 @@ def test_without_pairs_the_rest_begins_with_the_same_weights_and_has_the_same_gr
     for pairs, params in ((True, whole), (False, alone)):
         objective = pretraining_objective(TINY, next_sentence=pairs)
         differentiate = jax.jit(functools.partial(gradients, objective, accumulation=1))
-        found[pairs] = differentiate(params, batch, objective.counts(batch), 0, jnp.int32(0))
+        found[pairs] = differentiate(params, batch, objective.counts(batch), StepSeed(0, jnp.int32(0)))
     (grads, sums), (wanted, wanted_sums) = found[False], found[True]
     assert largest_difference({part: wanted[part] for part in grads}, grads) < 1e-5
     assert sums.keys() == {"mlm_loss", "mlm_correct"}
