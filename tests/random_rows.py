@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.pretraining import INPUTS, BertForPreTraining, abstract_parameters, initial_parameters
+from bert_jax.model.pretraining import BertForPreTraining, abstract_parameters, initial_parameters
 from bert_jax.training.objectives import forward, pretraining_objective
 from bert_jax.training.steps import StepSeed, gradients
 
@@ -100,7 +100,7 @@ def largest_difference(a: Any, b: Any) -> float:
 @functools.partial(jax.jit, static_argnums=0)
 def outputs_of(config, params, batch, seed):
     """Everything that the pretraining model says of a batch."""
-    return BertForPreTraining(config).apply({"params": params}, *(batch[name] for name in INPUTS), seed)
+    return BertForPreTraining(config).apply({"params": params}, batch, seed)
 
 
 logits_of = jax.jit(forward, static_argnums=0)

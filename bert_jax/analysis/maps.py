@@ -11,16 +11,14 @@ from collections.abc import Mapping
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bert_jax.analysis.words import Kind
-from bert_jax.heads.bert_with_head import INPUTS
-from bert_jax.model.bert import attention_weights
+from bert_jax.model.bert import Batch, attention_weights
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, PyTree[jax.Array]]
-Batch = Mapping[str, Shaped[Array, " ..."]]
 
 
 @flax.struct.dataclass
@@ -75,7 +73,7 @@ def between_words(weights: Float[Array, "B H L L"], slots: Slots) -> Float[Array
 
 def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, in_words: bool) -> list[Float[Array, "B H Z Z"]]:
     """The attention of each layer between words, or where `in_words` is False between pieces, float32; 0 for padding."""
-    weights = attention_weights(params, config, *(batch[name] for name in INPUTS))
+    weights = attention_weights(params, config, batch)
     if in_words:
         return [between_words(layer, slots) for layer in weights]
     real = (slots.sequence > 0).astype(jnp.float32)
@@ -85,7 +83,7 @@ def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, 
 @compiled
 def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Float[Array, "N H L L"], Float[Array, "N H Z Z"]]:
     """The attention weights of the batch's first row, float32: between its tokens, and between its words."""
-    weights = attention_weights(params, config, *(batch[name] for name in INPUTS))
+    weights = attention_weights(params, config, batch)
     slots = word_slots(batch)
     pieces = jnp.stack([layer[0] for layer in weights])
     return pieces, jnp.stack([between_words(layer, slots)[0] for layer in weights])

@@ -11,7 +11,6 @@ from bert_jax.corpus.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch, assemble_rows
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.examples.masking import MaskingTables
 from bert_jax.examples.plan import plan_epoch
 
 
@@ -22,8 +21,6 @@ def heldout_batches(
     max_rows: int | None,
     seed: int,
     shard: tuple[int, int] = (0, 1),
-    *,
-    tables: MaskingTables | None = None,
 ) -> Iterator[Batch]:
     """Batches of the first `max_rows` rows (None: all) in the random order of epoch 0, the same for all batch sizes and numbers
     of hosts.
@@ -35,7 +32,7 @@ def heldout_batches(
     if max_rows is not None and max_rows < 1:
         raise UserError(f"max_rows={max_rows} leaves nothing to evaluate on; set 1 or more, or None for every row")
     plan = plan_epoch(corpus, config, seed=seed, epoch=0)
-    tables = tables or tables_of(corpus)
+    tables = tables_of(corpus)
     rows = plan.num_rows if max_rows is None else min(max_rows, plan.num_rows)
     mine = shard_rows(batch_size, shard)
     for first in range(0, rows, batch_size):

@@ -57,12 +57,12 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
     node: Any = config
     hint = schema
     for depth, group in enumerate(groups):
-        hint = _child_annotation(node, hint, groups[:depth], group, key, flag, schema)
+        hint = _child_annotation(node, hint, groups[:depth], group, (schema, key, flag))
         place = int(group) if isinstance(node, list) else group
         if isinstance(node, dict) and node.get(group) is None:
             node[group] = {}
         node = node[place]
-    hint = _child_annotation(node, hint, groups, name, key, flag, schema)
+    hint = _child_annotation(node, hint, groups, name, (schema, key, flag))
     there = node.get(name) if isinstance(node, dict) else node[int(name)]
     items = typing.get_args(hint)[:1]
     inside: list[str] = []
@@ -80,8 +80,12 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
         node[int(name) if isinstance(node, list) else name] = read_value(flag, text, hint, _current_value(there, schema, key))
 
 
-def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, key: str, flag: str, schema: Any) -> Any:
-    """The annotation of `name` in a group or in a list of groups. Raises UserError where the group or list has no `name`."""
+def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, asked: tuple[Any, str, str]) -> Any:
+    """The annotation of `name` in a group or in a list of groups. Raises UserError where the group or list has no `name`.
+
+    `asked` is the schema, the whole key and the flag that sets it, for messages.
+    """
+    schema, key, flag = asked
     place = ".".join(["config", *above])
     items = typing.get_args(hint)[:1]
     if is_group(hint) and isinstance(node, Mapping):

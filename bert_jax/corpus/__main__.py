@@ -58,6 +58,14 @@ def _parser() -> FlagParser:
         + "cleaning rules, each switched off by --keep=RULE:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in RULES.items()),
     )
+    _add_text_flags(parser)
+    _add_vocabulary_flags(parser)
+    _add_cleaning_flags(parser)
+    _add_output_flags(parser)
+    return parser
+
+
+def _add_text_flags(parser: FlagParser) -> None:
     text = parser.add_argument_group("text")
     text.add_argument(
         "--source",
@@ -84,6 +92,9 @@ def _parser() -> FlagParser:
         metavar="DIR",
         help="directory of prepared data sets (default: that of tfds; for embedded, the cache directory)",
     )
+
+
+def _add_vocabulary_flags(parser: FlagParser) -> None:
     vocabulary = parser.add_argument_group("vocabulary")
     vocabulary.add_argument(
         "--vocab",
@@ -120,6 +131,9 @@ def _parser() -> FlagParser:
         metavar="N",
         help="longer words are unknown (default: 200 as the original; transformers has 100)",
     )
+
+
+def _add_cleaning_flags(parser: FlagParser) -> None:
     cleaning = parser.add_argument_group("cleaning")
     cleaning.add_argument(
         "--keep", action="append", default=[], metavar="RULE", help="switch a cleaning rule off; may be repeated"
@@ -138,6 +152,9 @@ def _parser() -> FlagParser:
         metavar="N",
         help="(default: %(default)s)",
     )
+
+
+def _add_output_flags(parser: FlagParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--output", type=_path, metavar="DIR", help="the corpus directory")
     output.add_argument(
@@ -173,7 +190,6 @@ def _parser() -> FlagParser:
         metavar="DIR",
         help="build nothing: read the finished corpus in DIR, and compare every byte with the checksums of its manifest",
     )
-    return parser
 
 
 def _path(text: str) -> pathlib.Path:

@@ -274,7 +274,7 @@ def _split_one(work: _SplitWork, report: Report) -> None:
         arrays: Any = {split: tuple(files.map_array(path / f"{split}.{name}.npy") for name in ARRAYS) for split in SPLITS}
         arrays = heldout.resplit_shard(arrays, hashes, content["heldout_fraction"], work.fraction)
         content["heldout_fraction"] = work.fraction
-        survey.rewrite_shard(work.directory, work.index, work.shards, arrays, hashes, content, work.vocabulary_size)
+        survey.rewrite_shard(work.directory, (work.index, work.shards), arrays, hashes, content, work.vocabulary_size)
 
 
 def _finish(

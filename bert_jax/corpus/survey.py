@@ -114,20 +114,20 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
         hashes = hashes[~gone_here]
     gone = sum(int(mask.sum()) for mask in dropped.values())
     content["dropped"]["duplicate-documents"] = content["dropped"].get("duplicate-documents", 0) + gone
-    rewrite_shard(store, index, shards, rewritten, hashes, content, vocabulary_size)
+    rewrite_shard(store, (index, shards), rewritten, hashes, content, vocabulary_size)
 
 
 def rewrite_shard(
     store: pathlib.Path,
-    index: int,
-    shards: int,
+    shard: tuple[int, int],
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
     hashes: np.ndarray | None,
     content: JsonObject,
     vocabulary_size: int,
 ) -> None:
-    """Replaces a shard by `arrays` (split -> `ARRAYS`), with `content` and the new counts as its shard.json."""
-    final, part = store / shard_name(index, shards), store / temporary_name(index, shards)
+    """Replaces shard (index, number of shards) by `arrays` (split -> `ARRAYS`), with `content` and the new counts as its
+    shard.json."""
+    final, part = store / shard_name(*shard), store / temporary_name(*shard)
     files.remove_tree(part)
     part.mkdir()
     for split, values in arrays.items():
@@ -137,7 +137,7 @@ def rewrite_shard(
         content["splits"][split] = {"documents": documents - 1, "sentences": sentences - 1, "tokens": tokens}
     if hashes is not None:
         files.write_array(part / DOCUMENT_HASHES, hashes, np.dtype(np.uint64))
-    old = store / f"{temporary_name(index, shards)}.old"
+    old = store / f"{temporary_name(*shard)}.old"
     final.rename(old)
     finish_shard(part, final, vocabulary_size, content)
     files.remove_tree(old)

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import Model, import_model, part_names, with_new_parts, without_parts
+from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts, without_parts
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.config import ModelConfig
@@ -34,7 +34,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     """
     head = experiment.head_config(own)
     new, multiple = part_names(experiment.init_new), experiment.model.vocab_multiple
-    model = import_model(experiment.init_from, vocab_multiple=multiple, new=new, seed=experiment.seed)
+    model = import_model(experiment.init_from, vocab_multiple=multiple, new=NewParts(new, seed=experiment.seed))
     if experiment.keep_head and (model.head is None or not model.head.has_same_outputs(head)):
         has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(
@@ -78,7 +78,7 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
         params: dict[str, PyTree[np.ndarray]] = jax.tree.map(np.asarray, nn.unbox(fresh))
         return dataclasses.replace(start, params=params, head=head)
-    return start if experiment.keep_head else with_new_parts(start, (head.part,), head, experiment.seed)
+    return start if experiment.keep_head else with_new_parts(start, NewParts((head.part,), head, experiment.seed))
 
 
 def teacher_of(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:

@@ -10,13 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.errors import UserError
-from bert_jax.heads.head import Batch, TaskHead
-from bert_jax.model.bert import Bert
+from bert_jax.heads.head import TaskHead
+from bert_jax.model.bert import INPUTS, Batch, Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import LayerMix, Lstm, chosen_layers
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word
 
-INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 HEAD_SEED = np.uint32(0x68656164)
 """"head" in ASCII; combined with the seed of the step, so that the head's dropout mask differs from those of the encoder."""
 
@@ -86,9 +85,8 @@ class BertWithHead(Bert):
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """The logits and the hidden states of a batch."""
-        ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
-        last, hidden_states = self.encode(ids, types, positions, sequence_ids, dropout_seed)
-        tokens = self.features(last, hidden_states, sequence_ids)
+        last, hidden_states = self.encode(batch, dropout_seed)
+        tokens = self.features(last, hidden_states, batch["sequence_ids"])
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
         return {"logits": self.answer(tokens, batch, seed), "last": last, "hidden_states": hidden_states}
 
@@ -96,8 +94,7 @@ class BertWithHead(Bert):
         """The logits alone, for training: the last layer is computed only at the positions that the head reads."""
         if not self.head.reads_last_at_positions:
             return self(batch, dropout_seed)["logits"]
-        ids, types, positions, sequence_ids = (batch[name] for name in INPUTS)
-        read = self.encode_at(self.head.positions(batch), ids, types, positions, sequence_ids, dropout_seed)
+        read = self.encode_at(self.head.positions(batch), batch, dropout_seed)
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
         return getattr(self, self.head.part)(self.head.inputs_at(read, self.pooler), seed)
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval
-from jaxtyping import Array, Float, Int, Num, Shaped
+from jaxtyping import Array, Float, Int, Num
 
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import LabelLayout
 from bert_jax.heads.outputs import OUTPUTS, PROBLEMS, Outputs
 from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
+from bert_jax.model.bert import Batch
 from bert_jax.model.config import MOST_WIDE
 from bert_jax.model.layers import gather_positions
 
-Batch = Mapping[str, Shaped[Array, " ..."]]
-"""The arrays of a batch by name (`examples/labelled.py`, `prediction/packing.py`)."""
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
 """The pooler: a function of the hidden states of the [CLS] tokens."""
 POOLINGS = ("pooler", "concat")

@@ -7,7 +7,8 @@ import dataclasses
 from jaxtyping import Array, Float, Int
 
 from bert_jax.examples.labelled import LabelLayout
-from bert_jax.heads.head import Batch, Pooling, TaskHead
+from bert_jax.heads.head import Pooling, TaskHead
+from bert_jax.model.bert import Batch
 from bert_jax.model.features import mention_features
 
 MENTIONS = 3

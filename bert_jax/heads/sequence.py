@@ -7,7 +7,8 @@ import dataclasses
 from jaxtyping import Array, Float
 
 from bert_jax.examples.labelled import LabelLayout
-from bert_jax.heads.head import Batch, Pooling, TaskHead
+from bert_jax.heads.head import Pooling, TaskHead
+from bert_jax.model.bert import Batch
 from bert_jax.model.features import concat_pooling
 from bert_jax.model.layers import gather_positions
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from bert_jax.examples.labelled import LabelLayout
-from bert_jax.heads.head import Batch, TaskHead
+from bert_jax.heads.head import TaskHead
 from bert_jax.heads.outputs import EXCLUDED
+from bert_jax.model.bert import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ import dataclasses
 from jaxtyping import Array, Num
 
 from bert_jax.examples.labelled import LabelLayout
-from bert_jax.heads.head import Batch, TaskHead
+from bert_jax.heads.head import TaskHead
+from bert_jax.model.bert import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

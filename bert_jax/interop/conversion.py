@@ -20,7 +20,16 @@ from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import aside
-from bert_jax.interop.huggingface import DTYPES, Model, check_parts, export_model, import_model, with_new_parts, without_parts
+from bert_jax.interop.huggingface import (
+    DTYPES,
+    Model,
+    NewParts,
+    check_parts,
+    export_model,
+    import_model,
+    with_new_parts,
+    without_parts,
+)
 from bert_jax.interop.huggingface_config import FIXED
 from bert_jax.interop.stablehlo import FUNCTIONS, export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
@@ -52,14 +61,12 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 def read(path: str, flags: argparse.Namespace) -> Model:
     """The model at `path`, without the parts of --drop and with the new parts of --new."""
-    head = _new_head(flags)
+    new = NewParts(flags.new, _new_head(flags), flags.seed)
     lowercase = None if flags.replace_vocab else flags.lowercase
     if not _is_tf1(pathlib.Path(path)):
         if flags.activation:
             raise UserError(f"--activation={flags.activation} is for checkpoints of the original; leave it out for {path}")
-        model = import_model(
-            path, new=flags.new, drop=flags.drop, head=head, vocabulary=flags.vocab, lowercase=lowercase, seed=flags.seed
-        )
+        model = import_model(path, new=new, drop=flags.drop, vocabulary=flags.vocab, lowercase=lowercase)
         carried = sorted(set(model.other_fields) - {"hidden_act", *FIXED})
         notes = (f"fields of config.json that bert_jax does not use: {', '.join(carried)}",) if carried else ()
         return dataclasses.replace(model, notes=model.notes + notes)
@@ -68,7 +75,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     check_parts(flags.new, ())  # --drop may also name tensors of the checkpoint
     dropped = {*flags.drop, *flags.new}
     model = _read_tf1(path, drop=dropped, activation=flags.activation, lowercase=lowercase)
-    return with_new_parts(model, flags.new, head, flags.seed) if flags.new else model
+    return with_new_parts(model, new) if flags.new else model
 
 
 def _read_tf1(path: str, **options: Any) -> Model:

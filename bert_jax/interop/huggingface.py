@@ -145,25 +145,33 @@ def _save(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
+@dataclasses.dataclass(frozen=True)
+class NewParts:
+    """Parts of a model that get random weights, drawn as at the start of training."""
+
+    names: Collection[str] = ()
+    head: TaskHead | None = None
+    """The new task head, if its part is among `names`."""
+    seed: int = 0
+
+
 def import_model(
     path: str | os.PathLike[str],
     *,
     vocab_multiple: int = 1,
-    new: Collection[str] = (),
+    new: NewParts = NewParts(),
     drop: Collection[str] = (),
-    head: TaskHead | None = None,
     vocabulary: str | os.PathLike[str] | None = None,
     lowercase: bool | None = None,
-    seed: int = 0,
 ) -> Model:
     """Reads a BERT from a Hugging Face directory, the workdir of a run, or the hub.
 
-    Missing or unexpected parts are errors unless they are declared: parts in `new` get random weights (from `seed`), parts in
-    `drop` are left out. `head` describes a new task head. The word embeddings are padded to `vocab_multiple` rows. A directory
-    without a tokenizer needs a `vocabulary`, and one whose files do not state the casing needs `lowercase`. Raises UserError
-    listing every tensor that is missing, unexpected or of another shape.
+    Missing or unexpected parts are errors unless they are declared: the parts `new` get random weights, parts in `drop` are left
+    out. The word embeddings are padded to a multiple of `vocab_multiple` rows. A directory without a tokenizer needs a
+    `vocabulary`, and one whose files do not state the casing needs `lowercase`. Raises UserError listing every tensor that is
+    missing, unexpected or of another shape.
     """
-    check_parts(new, drop)
+    check_parts(new.names, drop)
     directory = find_model_directory(path)
     fields = read_model_config(directory)
     source = str(directory / CONFIG)
@@ -177,7 +185,7 @@ def import_model(
     tensors = read_weights(weights)
     architecture = architecture_from_json(fields, tensors, source)
     own = head_from_json(fields, architecture, source)
-    dropped = {*drop, *new}
+    dropped = {*drop, *new.names}
     required = {*ARCHITECTURES[architecture], *_read_by(own)} - dropped
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
     untrained = untrained_parts(fields, source) & set(params)
@@ -194,27 +202,31 @@ def import_model(
         source=str(directory),
         notes=reading_notes(tensors, config, own, dropped) + _files_left(directory),
     )
-    return with_new_parts(model, new, head or (own if own and own.part in new else None), seed) if new else model
+    if not new.names:
+        return model
+    head = new.head or (own if own and own.part in new.names else None)
+    return with_new_parts(model, dataclasses.replace(new, head=head))
 
 
-def with_new_parts(model: Model, new: Collection[str], head: TaskHead | None, seed: int = 0) -> Model:
-    """`model` with random weights for the parts in `new`, drawn as at the start of training and marked as untrained."""
-    labelled = [part for part in new if part in HEAD_PARTS]
+def with_new_parts(model: Model, new: NewParts) -> Model:
+    """`model` with random weights for the parts `new`, marked as untrained."""
+    names, head = new.names, new.head
+    labelled = [part for part in names if part in HEAD_PARTS]
     if labelled:
         if head is None or head.part != labelled[0]:
             raise UserError(f"a new {labelled[0]} needs labels; give them")
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
-        if head.reads_pooler and "pooler" not in {*model.params, *new}:
+        if head.reads_pooler and "pooler" not in {*model.params, *names}:
             raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; declare the pooler as new too")
 
-    added = _drawing(model.config, head if labelled else None, tuple(new))(jax.random.key(seed))
+    added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
     return dataclasses.replace(
         model,
         params=model.params | jax.tree.map(np.asarray, added),
         head=head if labelled else model.head,
         of_pairs=None if labelled else model.of_pairs,
-        untrained=model.untrained | set(new),
+        untrained=model.untrained | set(names),
         other_fields={k: v for k, v in model.other_fields.items() if not labelled or k not in HEAD_FIELDS},
     )
 

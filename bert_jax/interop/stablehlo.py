@@ -26,7 +26,6 @@ from jax import export
 from bert_jax import __version__
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.errors import UserError, nearest
-from bert_jax.heads.bert_with_head import INPUTS as ROW
 from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.interop.directory import replaced_when_complete
 from bert_jax.interop.huggingface import FILES as MODEL_DIRECTORY
@@ -34,6 +33,7 @@ from bert_jax.interop.huggingface import OURS, Model
 from bert_jax.interop.locate import CONFIG
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.weights import WEIGHTS
+from bert_jax.model.bert import INPUTS as ROW
 from bert_jax.model.bert import Bert
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import BertForPreTraining
@@ -149,11 +149,11 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
     def outputs_of(bert: Any, input_ids: Array, attention_mask: Array, token_type_ids: Array) -> dict[str, Array]:
         positions = jax.lax.broadcasted_iota(jnp.int32, input_ids.shape, 1)
         first = jnp.zeros_like(input_ids[:, :1])  # the position of [CLS]
+        batch = dict(zip(ROW, (input_ids, token_type_ids, positions, attention_mask), strict=True))
         if function == "labels":
-            batch = dict(zip(ROW, (input_ids, token_type_ids, positions, attention_mask), strict=True))
             logits = bert(batch | {"cls_positions": first})["logits"]
             return {"logits": logits if bert.head.per_token else logits[:, 0]}
-        last, _ = bert.encode(input_ids, token_type_ids, positions, attention_mask)
+        last, _ = bert.encode(batch)
         pooled = bert.pool(last, first) if "pooler" in used else None
         if function == "encode":
             return {"last_hidden_state": last} | ({} if pooled is None else {"pooled": pooled[:, 0]})

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import ModelConfig
@@ -16,6 +16,11 @@ from bert_jax.model.embeddings import Embeddings, check_ids
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.heads import Pooler
 from bert_jax.model.layers import Seed, gather_positions, hash_word
+
+INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+"""The arrays of a batch that the encoder reads, int32 [B, L]; `sequence_ids` is 0 on padding and 1..P on packed sequences."""
+Batch = Mapping[str, Shaped[Array, " ..."]]
+"""The arrays of a batch by name: INPUTS, and those that a head reads."""
 
 
 class Bert(nn.Module):
@@ -33,43 +38,26 @@ class Bert(nn.Module):
         self.pooler = Pooler(self.config)
 
     def encode(
-        self,
-        input_ids: Int[Array, "B L"],
-        token_type_ids: Int[Array, "B L"],
-        position_ids: Int[Array, "B L"],
-        sequence_ids: Int[Array, "B L"],
-        dropout_seed: Seed | None = None,
+        self, batch: Batch, dropout_seed: Seed | None = None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "S B L D"]]:
         """(output of the last layer, hidden states: the embeddings, then the output of every layer).
 
-        `sequence_ids` is 0 on padding and 1..P on packed examples. Raises UserError, outside jit, for ids beyond their tables.
+        Reads the arrays INPUTS of `batch`. Raises UserError, outside jit, for ids beyond their tables.
         """
-        embedded = self._embed(input_ids, token_type_ids, position_ids, dropout_seed)
-        last, layers = self.encoder(embedded, sequence_ids, dropout_seed)
+        embedded = self._embed(batch, dropout_seed)
+        last, layers = self.encoder(embedded, batch["sequence_ids"], dropout_seed)
         return last, jnp.concatenate([embedded[None], layers])
 
     def encode_at(
-        self,
-        positions: Int[Array, "B Q"],
-        input_ids: Int[Array, "B L"],
-        token_type_ids: Int[Array, "B L"],
-        position_ids: Int[Array, "B L"],
-        sequence_ids: Int[Array, "B L"],
-        dropout_seed: Seed | None = None,
+        self, positions: Int[Array, "B Q"], batch: Batch, dropout_seed: Seed | None = None
     ) -> Float[Array, "B Q D"]:
         """The output of the last layer at `positions` alone, which takes less computation: see `Encoder.at`."""
-        embedded = self._embed(input_ids, token_type_ids, position_ids, dropout_seed)
-        return self.encoder.at(positions, embedded, sequence_ids, dropout_seed)
+        return self.encoder.at(positions, self._embed(batch, dropout_seed), batch["sequence_ids"], dropout_seed)
 
-    def _embed(
-        self,
-        input_ids: Int[Array, "B L"],
-        token_type_ids: Int[Array, "B L"],
-        position_ids: Int[Array, "B L"],
-        dropout_seed: Seed | None,
-    ) -> Float[Array, "B L D"]:
-        check_ids(self.config, input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
-        return self.embeddings(input_ids, token_type_ids, position_ids, None if dropout_seed is None else hash_word(dropout_seed))
+    def _embed(self, batch: Batch, dropout_seed: Seed | None) -> Float[Array, "B L D"]:
+        ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
+        check_ids(self.config, **ids)
+        return self.embeddings(**ids, seed=None if dropout_seed is None else hash_word(dropout_seed))
 
     def pool(self, last: Float[Array, "B L D"], cls_positions: Int[Array, "B P"]) -> Float[Array, "B P D"]:
         """The pooler's vector for each sequence, from the output of the last layer at its [CLS]."""
@@ -77,12 +65,7 @@ class Bert(nn.Module):
 
 
 def attention_weights(
-    params: Mapping[str, PyTree[jax.Array]],
-    config: ModelConfig,
-    input_ids: Int[Array, "B L"],
-    token_type_ids: Int[Array, "B L"],
-    position_ids: Int[Array, "B L"],
-    sequence_ids: Int[Array, "B L"],
+    params: Mapping[str, PyTree[jax.Array]], config: ModelConfig, batch: Batch
 ) -> tuple[Float[Array, "B H L L"], ...]:
     """The attention weights of each layer, float32: [row, head, the token that attends, the token attended to], without dropout.
 
@@ -90,7 +73,6 @@ def attention_weights(
     implementation computes them, whatever `config` asks for: the kernels never hold them as a whole.
     """
     plain = dataclasses.replace(config, attention="plain", rematerialisation="none", scan_unroll=0)
-    ids = (input_ids, token_type_ids, position_ids, sequence_ids)
-    _, stored = Bert(plain).apply({"params": params}, *ids, method="encode", mutable=[INTERMEDIATES])
+    _, stored = Bert(plain).apply({"params": params}, batch, method="encode", mutable=[INTERMEDIATES])
     weights: tuple[Float[Array, "B H L L"], ...] = stored[INTERMEDIATES]["encoder"]["attention_weights"]
     return weights

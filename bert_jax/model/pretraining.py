@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from bert_jax.model.bert import Bert
+from bert_jax.model.bert import INPUTS, Batch, Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead
 from bert_jax.model.layers import Seed, gather_positions
 from bert_jax.model.products import platform
 
-INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "masked_positions", "cls_positions")
-"""The arrays of a batch that the model reads, in the order of its arguments."""
+HEAD_INPUTS = ("masked_positions", "cls_positions")
+"""The arrays of a batch that the heads read, int32 [B, M] and [B, P]."""
 
 
 class BertForPreTraining(Bert):
@@ -25,7 +25,7 @@ class BertForPreTraining(Bert):
 
     Without `next_sentence` it has neither pooler nor NSP head, which rows without pairs would not train.
 
-    `sequence_ids` are 0 on padding and 1..P on packed examples; training passes a `dropout_seed`. Returns a dict:
+    Reads the arrays INPUTS and HEAD_INPUTS of a batch; training passes a `dropout_seed`. Returns a dict:
 
         mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]   (the last two: `next_sentence`)
         last [B, L, D]                      hidden_states [S, B, L, D]: the embeddings, then the output of every layer
@@ -42,48 +42,29 @@ class BertForPreTraining(Bert):
         self.mlm_head = MaskedLanguageModelHead(self.config)
         self.nsp_head = NextSentenceHead(self.config)
 
-    def __call__(
-        self,
-        input_ids: Int[Array, "B L"],
-        token_type_ids: Int[Array, "B L"],
-        position_ids: Int[Array, "B L"],
-        sequence_ids: Int[Array, "B L"],
-        masked_positions: Int[Array, "B M"],
-        cls_positions: Int[Array, "B P"],
-        dropout_seed: Seed | None = None,
-    ) -> dict[str, Float[Array, " ..."]]:
+    def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """The logits of both objectives, and the hidden states."""
-        last, hidden_states = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
-        logits = self.masked_logits(last, masked_positions)
+        last, hidden_states = self.encode(batch, dropout_seed)
+        logits = self.masked_logits(last, batch["masked_positions"])
         outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}
         if not self.next_sentence:
             return outputs
-        pooled = self.pool(last, cls_positions)
+        pooled = self.pool(last, batch["cls_positions"])
         return outputs | {"nsp_logits": self.nsp_head(pooled), "pooled": pooled}
 
-    def logits(
-        self,
-        input_ids: Int[Array, "B L"],
-        token_type_ids: Int[Array, "B L"],
-        position_ids: Int[Array, "B L"],
-        sequence_ids: Int[Array, "B L"],
-        masked_positions: Int[Array, "B M"],
-        cls_positions: Int[Array, "B P"],
-        dropout_seed: Seed | None = None,
-    ) -> dict[str, Float[Array, " ..."]]:
+    def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """The logits alone, for training: the last layer is computed only at the positions that a head reads.
 
         mlm_logits float32 [B, Q, V]: Q is M, on a TPU padded by `whole_tiles`, with meaningless logits beyond M; nsp_logits
         float32 [B, P, 2].
         """
-        inputs = (input_ids, token_type_ids, position_ids, sequence_ids, dropout_seed)
-        padded, cls_count = whole_tiles(masked_positions), cls_positions.shape[1]
+        padded, cls_positions = whole_tiles(batch["masked_positions"]), batch["cls_positions"]
         table = self.embeddings.word_embeddings
         if not self.next_sentence:
-            return {"mlm_logits": self.mlm_head(self.encode_at(padded, *inputs), table.embedding)}
+            return {"mlm_logits": self.mlm_head(self.encode_at(padded, batch, dropout_seed), table.embedding)}
         positions = whole_tiles(jnp.concatenate([padded, cls_positions], axis=1))
-        read = self.encode_at(positions, *inputs)
-        masked, cls, _ = jnp.split(read, [padded.shape[1], padded.shape[1] + cls_count], axis=1)
+        read = self.encode_at(positions, batch, dropout_seed)
+        masked, cls, _ = jnp.split(read, [padded.shape[1], padded.shape[1] + cls_positions.shape[1]], axis=1)
         return {
             "mlm_logits": self.mlm_head(masked, table.embedding),
             "nsp_logits": self.nsp_head(self.pooler(cls)),
@@ -110,7 +91,7 @@ def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentenc
     Without `next_sentence` "pooler" and "nsp_head" are missing; the other parameters have the same values.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
-    return BertForPreTraining(config, next_sentence).init(key, ids, ids, ids, ids, ids, ids)["params"]
+    return BertForPreTraining(config, next_sentence).init(key, dict.fromkeys((*INPUTS, *HEAD_INPUTS), ids))["params"]
 
 
 def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> dict[str, Any]:

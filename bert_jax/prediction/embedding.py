@@ -90,10 +90,8 @@ class Embed:
         """The vector of each text, or of each of its words."""
         asked = resolved(self, engine).question
         last = engine.config.num_layers
-        static: dict[str, Any] = {
-            "layers": tuple(layer % (last + 1) for layer in self.layers),
-            "combine": self.combine,
-        }
+        layers = tuple(layer % (last + 1) for layer in self.layers)
+        static: dict[str, Any] = {"source": forwards.CombinedLayers(layers, self.combine)}
         items = [item for _, item, _ in prepared]
         if self.words:
             found = engine.run(forwards.token_vectors, items, "token", **static)

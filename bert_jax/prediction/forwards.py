@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree, Shaped
+from jaxtyping import Array, Float, Int, PyTree
 
-from bert_jax.heads.bert_with_head import INPUTS, BertWithHead
+from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.heads.head import TaskHead
-from bert_jax.model.bert import Bert
+from bert_jax.model.bert import Batch, Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, PyTree[jax.Array]]
-Batch = Mapping[str, Shaped[Array, " ..."]]
 
 
 @compiled
@@ -53,27 +52,36 @@ def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float
     """The probabilities, float32, that B follows A, and that B is a random text."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
-        last, _ = model.encode(*(batch[name] for name in INPUTS))
+        last, _ = model.encode(batch)
         return model.nsp_head(model.pool(_flat(last), batch["starts"][None]))[0]
 
     logits: Any = BertForPreTraining(config).apply({"params": params}, batch, method=read)
     return jax.nn.softmax(logits)
 
 
+class CombinedLayers(NamedTuple):
+    """The hidden states that a vector is made of."""
+
+    layers: tuple[int, ...]
+    """0 is the embeddings, N the last layer."""
+    combine: str
+    """"concat", "sum" or "mean"."""
+
+
 @compiled
 def text_vectors(
-    params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...], combine: str, pooling: str, normalise: bool
+    params: Params, batch: Batch, *, config: ModelConfig, source: CombinedLayers, pooling: str, normalise: bool
 ) -> Float[Array, "T I"]:
     """A vector for each text, float32; I is D, or D times the number of layers if they are concatenated.
 
-    Arguments as in `embedding.Embed`, `layers` counted from 0, the embeddings.
+    `pooling` and `normalise` as in `embedding.Embed`.
     """
 
     def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
-        last, hidden_states = model.encode(*(batch[name] for name in INPUTS))
+        last, hidden_states = model.encode(batch)
         if pooling == "pooler":
             return model.pool(_flat(last), batch["starts"][None])[0].astype(jnp.float32)
-        vectors = _combined(last, hidden_states, layers, combine)
+        vectors = _combined(last, hidden_states, source)
         if pooling == "cls":
             return _flat(vectors)[0, batch["starts"]]
         slots = jnp.arange(1, batch["starts"].size + 1, dtype=jnp.int32)
@@ -87,12 +95,12 @@ def text_vectors(
 
 @compiled
 def token_vectors(
-    params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...], combine: str
+    params: Params, batch: Batch, *, config: ModelConfig, source: CombinedLayers
 ) -> Float[Array, "B L I"]:
     """A vector for each token, float32."""
 
     def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
-        return _combined(*model.encode(*(batch[name] for name in INPUTS)), layers, combine)
+        return _combined(*model.encode(batch), source)
 
     vectors: Any = Bert(config).apply({"params": params}, batch, method=read)
     return vectors
@@ -108,7 +116,7 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
 
     def read(model: BertWithHead, batch: Batch) -> Float[Array, " ..."]:
         ids = batch["sequence_ids"]
-        tokens = model.features(*model.encode(*(batch[name] for name in INPUTS)), ids)
+        tokens = model.features(*model.encode(batch), ids)
         if head.per_token:
             return model.answer(tokens, batch)
         where = {"sequence_ids": ids.reshape(1, -1), "cls_positions": batch["starts"][None]}
@@ -124,7 +132,7 @@ def _masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[A
     """The MLM logits at the query positions, float32. Pooler and NSP head are not read, so a model without them can be used."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
-        last, _ = model.encode(*(batch[name] for name in INPUTS))
+        last, _ = model.encode(batch)
         return model.masked_logits(_flat(last), batch["query_positions"][None])[0]
 
     logits: Any = BertForPreTraining(config).apply({"params": params}, batch, method=read)
@@ -132,18 +140,18 @@ def _masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[A
 
 
 def _combined(
-    last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: tuple[int, ...], combine: str
+    last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], source: CombinedLayers
 ) -> Float[Array, "B L I"]:
-    """The hidden states of `layers` (0 the embeddings, N the `last`) combined, float32.
+    """The hidden states of the layers of `source` combined, float32; `last` is layer N.
 
-    If `layers` is N alone, nothing reads `hidden_states`, so XLA does not keep them.
+    If layer N is the only one, nothing reads `hidden_states`, so XLA does not keep them.
     """
     n = len(hidden_states) - 1
-    chosen = [(last if layer == n else hidden_states[layer]).astype(jnp.float32) for layer in layers]
-    if combine == "concat":
+    chosen = [(last if layer == n else hidden_states[layer]).astype(jnp.float32) for layer in source.layers]
+    if source.combine == "concat":
         return jnp.concatenate(chosen, axis=-1)
     total = functools.reduce(jnp.add, chosen)
-    return total if combine == "sum" else total / len(chosen)
+    return total if source.combine == "sum" else total / len(chosen)
 
 
 def _flat(x: Float[Array, "B L D"]) -> Float[Array, "1 R D"]:

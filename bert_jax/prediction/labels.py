@@ -234,8 +234,8 @@ class AnswerQuestion:
             if not tokens:
                 raise UserError(f"the {name} {shortened(values[name])} holds no token; give text")
         length = min(self.length, engine.config.max_position)
-        specials = {"cls_id": tokenizer.cls_id, "sep_id": tokenizer.sep_id}
-        own = windows(question, ids, length=length, stride=self.doc_stride, **specials)
+        special_ids = (tokenizer.cls_id, tokenizer.sep_id)
+        own = windows(question, ids, length=length, stride=self.doc_stride, special_ids=special_ids)
         return values, own, offsets, tokenizer.is_continuation(np.array(ids))
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:

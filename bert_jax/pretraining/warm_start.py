@@ -12,7 +12,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.heads.registry import HEAD_PARTS
-from bert_jax.interop.huggingface import Model, import_model, part_names, without_parts
+from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, without_parts
 from bert_jax.model.config import ModelConfig
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
             "does not train; leave it out there, or choose other pairs"
         )
-    model = import_model(
-        experiment.init_from, vocab_multiple=experiment.model.vocab_multiple, new=new, drop=drop, seed=experiment.seed
-    )
+    random = NewParts(new, seed=experiment.seed)
+    model = import_model(experiment.init_from, vocab_multiple=experiment.model.vocab_multiple, new=random, drop=drop)
     check_shape(experiment.model, model)
     if model.tokenizer.vocabulary.sha256 != vocabulary.sha256 or model.tokenizer.vocabulary.lowercase != vocabulary.lowercase:
         raise UserError(

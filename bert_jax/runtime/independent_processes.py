@@ -48,7 +48,7 @@ class ProcessShare:
     `patience` seconds counts as lost. `start` identifies this start of the sweep: files of earlier starts are ignored. If
     processes of an earlier start still run, they stop, and the new ones wait for them; UserError is raised if they do not end.
 
-    >>> with ProcessShare(directory, 1, 4, start="5e0c", stop=preemption.request) as share:
+    >>> with ProcessShare(directory, (1, 4), start="5e0c", stop=preemption.request) as share:
     ...     mine = {run: train(run) for run in share.of(runs)}
     ...     everything = share.gather(mine, waiting=lambda: None)  # in process 0; None in the others, which may then end
     """
@@ -56,15 +56,14 @@ class ProcessShare:
     def __init__(
         self,
         directory: pathlib.Path,
-        index: int = 0,
-        count: int = 1,
+        part: tuple[int, int] = (0, 1),
         *,
         start: str = "",
         stop: Callable[[], object] = lambda: None,
         patience: float = 600.0,
         beat: float = BEAT,
     ):
-        self.index, self.count = index, count
+        self.index, self.count = part
         self._workdir, self._start, self._stop, self._patience, self._beat = directory, start, stop, patience, beat
         self._folder = directory / FOLDER
         self._own: JsonObject = {"start": start, "beats": 0, "state": WORKING, "value": None}

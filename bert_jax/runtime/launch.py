@@ -83,7 +83,7 @@ def begin(
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(Watchdog(flags.workdir, floor=flags.hang_seconds))
         part = (index, count) if independent else (0, 1)
-        share = ProcessShare(flags.workdir, *part, start=start, stop=preemption.request, patience=flags.hang_seconds)
+        share = ProcessShare(flags.workdir, part, start=start, stop=preemption.request, patience=flags.hang_seconds)
         stack.enter_context(share)
         try:
             with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own

@@ -189,8 +189,7 @@ class SpanTask:
             length=self.config.length,
             stride=self.config.doc_stride,
             max_question=self.config.max_question,
-            cls_id=tokenizer.cls_id,
-            sep_id=tokenizer.sep_id,
+            special_ids=(tokenizer.cls_id, tokenizer.sep_id),
         )
 
     def _answers(self, split: str, logits: Sequence[np.ndarray]) -> Iterator[Answer]:

@@ -37,18 +37,18 @@ def windows(
     length: int,
     stride: int = 128,
     max_question: int = 64,
-    cls_id: int,
-    sep_id: int,
+    special_ids: tuple[int, int],
 ) -> list[Window]:
     """The windows of a question and its context, left to right. Each contains as much context as fits into `length` tokens, and
     starts `stride` context tokens after the window before it.
 
-    A question is truncated to its first `max_question` tokens. If `stride` exceeds the context of a window, the windows are
-    adjacent, so no token is lost. A context without tokens gives one window (none in the original), so that every question has a
-    prediction. Raises UserError if `length` leaves no room for context.
+    `special_ids` are the ids of [CLS] and [SEP]. A question is truncated to its first `max_question` tokens. If `stride` exceeds
+    the context of a window, the windows are adjacent, so no token is lost. A context without tokens gives one window (none in the
+    original), so that every question has a prediction. Raises UserError if `length` leaves no room for context.
     """
     if stride < 1 or max_question < 0:
         raise ValueError(f"stride={stride} must be at least 1 and max_question={max_question} at least 0")
+    cls_id, sep_id = special_ids
     question = np.asarray(question_ids[:max_question], np.int32)
     context = np.asarray(context_ids, np.int32)
     room = length - len(question) - 3  # [CLS], [SEP], [SEP]

@@ -14,7 +14,7 @@ from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.heads.head import TaskHead
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Seed
-from bert_jax.model.pretraining import INPUTS, BertForPreTraining
+from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.training.label_losses import LabelLoss, hidden_state_difference, label_counts, label_loss_sums
 from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
 
@@ -40,8 +40,7 @@ def forward(
     config: ModelConfig, params: Params, batch: Batch, seed: Seed | None, next_sentence: bool = True
 ) -> dict[str, Float[Array, "B ..."]]:
     """The logits of the pretraining model for a batch; `seed` None is evaluation."""
-    inputs = (batch[name] for name in INPUTS)
-    outputs = BertForPreTraining(config, next_sentence).apply({"params": params}, *inputs, seed, method="logits")
+    outputs = BertForPreTraining(config, next_sentence).apply({"params": params}, batch, seed, method="logits")
     return cast(dict[str, Float[Array, "B ..."]], outputs)
 
 

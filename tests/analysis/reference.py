@@ -41,7 +41,7 @@ def pointing_model(vocabulary: pathlib.Path) -> Model:
 
 @functools.cache
 def _weights(config: ModelConfig) -> Any:
-    return jax.jit(lambda params, *batch: attention_weights(params, config, *batch))
+    return jax.jit(lambda params, batch: attention_weights(params, config, batch))
 
 
 def weights_of(model: Model, window: Window) -> np.ndarray:
@@ -49,7 +49,7 @@ def weights_of(model: Model, window: Window) -> np.ndarray:
     item = window.item()
     n = len(item.ids)
     batch = row(model.config, item.ids, item.segment_b if item.segment_b > 0 else None)
-    found = _weights(model.config)(model.params, *batch)
+    found = _weights(model.config)(model.params, batch)
     return np.stack([np.asarray(layer, np.float64)[0, :, :n, :n] for layer in found])
 
 

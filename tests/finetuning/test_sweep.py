@@ -270,7 +270,7 @@ def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all
             return by_seed(one, directory, devices)
 
         run = run_in(tmp_path)
-        with ProcessShare(tmp_path, index, 3, start="this one", beat=0.02) as share:
+        with ProcessShare(tmp_path, (index, 3), start="this one", beat=0.02) as share:
             return sweep(whole, dataclasses.replace(run, share=share), train, finish)
 
     with ThreadPoolExecutor(3) as pool:

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.heads.bert_with_head import INPUTS, BertWithHead
+from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.interop.huggingface import Model
+from bert_jax.model.bert import INPUTS
 from bert_jax.model.pretraining import BertForPreTraining
 
 
@@ -18,9 +19,9 @@ def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndar
     columns = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     first = np.zeros((rows, 1), np.int32)
     inputs = (batch["input_ids"], batch["token_type_ids"], columns, batch["attention_mask"])
+    row = dict(zip(INPUTS, inputs, strict=True)) | {"cls_positions": first}
     if model.head:
         module = BertWithHead(model.config, model.head)
-        row = dict(zip(INPUTS, inputs, strict=True)) | {"cls_positions": first}
         logits = jax.jit(lambda params: module.apply({"params": params}, row)["logits"])(model.params)
         match model.head.kind:
             case "span":
@@ -32,7 +33,7 @@ def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndar
         return {"logits": logits}
 
     def outputs(module: BertForPreTraining) -> dict[str, Any]:
-        last, _ = module.encode(*inputs)
+        last, _ = module.encode(row)
         pooled = module.pool(last, first) if "pooler" in model.params else None
         result = {}
         if "mlm_head" in model.params:

@@ -20,7 +20,7 @@ from bert_jax.heads.mention import MentionHead
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.heads.token import TokenHead
-from bert_jax.interop.huggingface import export_model, import_model, without_parts
+from bert_jax.interop.huggingface import NewParts, export_model, import_model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo
 from bert_jax.interop.surgery import with_layers, with_positions, with_token_types
 from bert_jax.interop.tensorflow import export_tf1
@@ -148,14 +148,14 @@ def test_a_head_of_ours_may_be_dropped_start_anew_or_give_way_to_another(vocabul
     dropped = import_model(tmp_path / "m", drop=["token_head"])
     assert (dropped.head, dropped.parts) == (None, ())
     assert "token_head was left out" in dropped.notes
-    anew = import_model(tmp_path / "m", new=["token_head"])
+    anew = import_model(tmp_path / "m", new=NewParts(["token_head"]))
     assert (anew.head, anew.untrained) == (TAGGER, {"token_head"})
     assert not np.any(anew.params["token_head"]["mix"]["weights"])
     assert anew.params["token_head"]["mix"]["gamma"] == 1
     export_model(tmp_path / "anew", anew)
     assert import_model(tmp_path / "anew").untrained == {"token_head"}
     span = SpanHead()
-    other = import_model(tmp_path / "m", new=["span_head"], drop=["token_head"], head=span)
+    other = import_model(tmp_path / "m", new=NewParts(["span_head"], span), drop=["token_head"])
     export_model(tmp_path / "m", other)
     assert "head" not in fields_of(tmp_path / "m")["bert_jax"]
     assert import_model(tmp_path / "m").head == span

@@ -25,7 +25,7 @@ from bert_jax.heads.registry import make_head
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.heads.token import TokenHead
-from bert_jax.interop.huggingface import Model, export_model, import_model, with_new_parts
+from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import our_shapes
 from tests.interop.answers import our_outputs
@@ -168,7 +168,7 @@ def test_a_new_head_takes_the_place_of_labels_that_were_carried_along(tmp_path):
     """transformers would make a layer of three outputs for the answer's first and last token."""
     labels = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     directory = copied("masked", tmp_path / "in", **labels)
-    model = import_model(directory, new=["span_head"], drop=["mlm_head"], head=SpanHead())
+    model = import_model(directory, new=NewParts(["span_head"], SpanHead()), drop=["mlm_head"])
     export_model(tmp_path / "out", model)
     assert not labels.keys() & fields_of(tmp_path / "out").keys()
     assert fields_of(tmp_path / "out")["architectures"] == ["BertForQuestionAnswering"]
@@ -244,7 +244,7 @@ def test_the_head_is_the_one_that_was_saved(case, head):
 
 
 def test_untrained_parts_are_recorded_and_read_again(tmp_path):
-    model = imported("masked", new=["pooler", "nsp_head"])
+    model = imported("masked", new=NewParts(["pooler", "nsp_head"]))
     assert model.untrained == {"pooler", "nsp_head"}
     export_model(tmp_path / "model", model)
     assert fields_of(tmp_path / "model")["bert_jax"]["untrained"] == ["nsp_head", "pooler"]
@@ -284,19 +284,19 @@ def test_what_a_class_needs_and_lacks_is_missing_until_it_is_declared_new(tmp_pa
     directory = copied("masked", tmp_path / "in", architectures=["BertForPreTraining"])
     with pytest.raises(UserError, match=r"missing: bert\.pooler\..*declare nsp_head and pooler as new"):
         import_model(directory)
-    model = import_model(directory, new=["pooler", "nsp_head"], seed=3)
+    model = import_model(directory, new=NewParts(["pooler", "nsp_head"], seed=3))
     assert model.parts == ("pooler", "mlm_head", "nsp_head")
     kernel = model.params["pooler"]["dense"]["kernel"]
     assert isinstance(kernel, np.ndarray)
     assert 0.01 < kernel.std() < 0.03
-    again, other = (import_model(directory, new=["pooler", "nsp_head"], seed=seed).params for seed in (3, 4))
+    again, other = (import_model(directory, new=NewParts(["pooler", "nsp_head"], seed=seed)).params for seed in (3, 4))
     np.testing.assert_array_equal(kernel, again["pooler"]["dense"]["kernel"])
     assert not np.array_equal(kernel, other["pooler"]["dense"]["kernel"])
 
 
 def test_new_replaces_what_is_there_and_drop_leaves_it_out():
     stated = imported("pretraining")
-    model = imported("pretraining", new=["pooler"], drop=["nsp_head", "mlm_head"])
+    model = imported("pretraining", new=NewParts(["pooler"]), drop=["nsp_head", "mlm_head"])
     assert (model.parts, model.untrained) == (("pooler",), {"pooler"})
     assert not np.array_equal(model.params["pooler"]["dense"]["kernel"], stated.params["pooler"]["dense"]["kernel"])
     jax.tree.map(np.testing.assert_array_equal, model.params["encoder"], stated.params["encoder"])
@@ -309,18 +309,18 @@ def test_a_head_gives_way_to_a_new_one_of_the_same_or_another_kind(case, kind):
     old = imported(case)
     assert old.head is not None
     head = make_head(kind, labels=("p", "q") if kind == "token" else ())
-    model = imported(case, new=[head.part], drop=[old.head.part], head=head)
+    model = imported(case, new=NewParts([head.part], head), drop=[old.head.part])
     assert (model.head, model.untrained) == (head, {head.part})
     assert model.parts == (*(part for part in old.parts if part == "pooler"), head.part)
     assert model.params[head.part]["dense"]["kernel"].shape == (12, head.num_outputs)
     if kind != old.head.kind:
         with pytest.raises(UserError, match=rf"already has a {old.head.part}; drop it"):
-            imported(case, new=[head.part], head=head)
+            imported(case, new=NewParts([head.part], head))
     assert imported(case, drop=[old.head.part]).head is None
 
 
 def test_a_head_may_start_anew_with_the_labels_it_has():
-    model = imported("token_in_shards", new=["token_head"])
+    model = imported("token_in_shards", new=NewParts(["token_head"]))
     stated = imported("token_in_shards")
     assert model.head == stated.head
     assert not np.array_equal(model.params["token_head"]["dense"]["kernel"], stated.params["token_head"]["dense"]["kernel"])
@@ -329,13 +329,13 @@ def test_a_head_may_start_anew_with_the_labels_it_has():
 def test_new_parts_that_cannot_be_made_are_refused():
     head = SequenceHead(labels=("a", "b"))
     for arguments, said in [
-        ({"new": ["nsp"]}, "no part 'nsp': did you mean 'nsp_head'"),
+        ({"new": NewParts(["nsp"])}, "no part 'nsp': did you mean 'nsp_head'"),
         ({"drop": ["encoder"]}, "no part 'encoder'"),
-        ({"new": ["sequence_head", "span_head"], "head": head}, "a model has one task head at most"),
-        ({"new": ["sequence_head", "pooler"]}, "needs labels"),
-        ({"new": ["token_head"], "head": head}, "needs labels"),
-        ({"new": ["sequence_head"], "head": head}, "reads the pooler, which .*masked lacks; declare the pooler as new too"),
+        ({"new": NewParts(["sequence_head", "span_head"], head)}, "a model has one task head at most"),
+        ({"new": NewParts(["sequence_head", "pooler"])}, "needs labels"),
+        ({"new": NewParts(["token_head"], head)}, "needs labels"),
+        ({"new": NewParts(["sequence_head"], head)}, "reads the pooler, which .*masked lacks; declare the pooler as new too"),
     ]:
         with pytest.raises(UserError, match=said):
             imported("masked", **arguments)
-    assert with_new_parts(imported("masked"), ["sequence_head", "pooler"], head).head == head
+    assert with_new_parts(imported("masked"), NewParts(["sequence_head", "pooler"], head)).head == head

@@ -13,13 +13,14 @@ import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.heads.bert_with_head import INPUTS, BertWithHead
+from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function
+from bert_jax.model.bert import INPUTS
 from bert_jax.model.pretraining import BertForPreTraining
 from tests.interop.tiny import as_model, make_labelled_model
 
@@ -70,12 +71,12 @@ def expected(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, Any]:
     ids, mask, types = inputs.values()
     columns = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
     first = np.zeros((len(ids), 1), np.int32)
+    batch = dict(zip(INPUTS, (ids, types, columns, mask), strict=True)) | {"masked_positions": columns, "cls_positions": first}
     if model.head:
         bert = BertWithHead(model.config, model.head)
-        batch = dict(zip(INPUTS, (ids, types, columns, mask), strict=True)) | {"cls_positions": first}
         logits = bert.apply({"params": model.params}, batch)["logits"]
         return {"logits": logits if model.head.per_token else logits[:, 0]}
-    out = BertForPreTraining(model.config).apply({"params": model.params}, ids, types, columns, mask, columns, first)
+    out = BertForPreTraining(model.config).apply({"params": model.params}, batch)
     return {
         "mlm_logits": out["mlm_logits"][..., : model.config.vocab_size],
         "nsp_logits": out["nsp_logits"][:, 0],

@@ -24,9 +24,10 @@ from bert_jax.interop.surgery import (
     with_token_types,
     with_vocabulary,
 )
+from bert_jax.model.bert import INPUTS
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
-from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.pretraining import HEAD_INPUTS, BertForPreTraining
 from tests.interop.tiny import as_model, make_model
 
 
@@ -54,12 +55,13 @@ def outputs(model: Model, ids: np.ndarray, types: np.ndarray | None = None) -> d
     types = np.zeros_like(ids) if types is None else types
     first = np.zeros((len(ids), 1), np.int32)
     check_ids(model.config, input_ids=ids, token_type_ids=types, position_ids=columns)
-    return _apply(model.config, model.params, ids, types, columns, np.ones_like(ids), columns, first)
+    arrays = (ids, types, columns, np.ones_like(ids), columns, first)
+    return _apply(model.config, model.params, dict(zip((*INPUTS, *HEAD_INPUTS), arrays, strict=True)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _apply(config: ModelConfig, params: dict[str, Any], *inputs: np.ndarray) -> dict[str, Any]:
-    return BertForPreTraining(config).apply({"params": params}, *inputs)
+def _apply(config: ModelConfig, params: dict[str, Any], batch: dict[str, np.ndarray]) -> dict[str, Any]:
+    return BertForPreTraining(config).apply({"params": params}, batch)
 
 
 def some_ids(model: Model, length: int, largest: int | None = None) -> np.ndarray:

@@ -51,7 +51,15 @@ def test_the_imported_model_computes_what_the_originals_formulas_give():
         mlm, nsp = arrays["mlm_logits"], arrays["nsp_logits"]
     columns = np.arange(ids.size, dtype=np.int32)[None]
     ours = jax.jit(BertForPreTraining(config).apply)(
-        {"params": params}, ids, segments, columns, np.ones_like(ids), columns, np.zeros((1, 1), np.int32)
+        {"params": params},
+        {
+            "input_ids": ids,
+            "token_type_ids": segments,
+            "position_ids": columns,
+            "sequence_ids": np.ones_like(ids),
+            "masked_positions": columns,
+            "cls_positions": np.zeros((1, 1), np.int32),
+        },
     )
     np.testing.assert_allclose(ours["mlm_logits"][0, :, : config.vocab_size], mlm, atol=1e-5 * np.abs(mlm).max())
     np.testing.assert_allclose(ours["nsp_logits"][0, 0], nsp, atol=1e-5 * np.abs(nsp).max())

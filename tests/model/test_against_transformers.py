@@ -84,7 +84,7 @@ def comparison(request: pytest.FixtureRequest, golden: dict[str, np.ndarray]):
     inputs, batch = our_inputs(golden), under(golden, "inputs/")
 
     def loss_of(params):
-        outputs = BertForPreTraining(config).apply({"params": params}, **inputs)
+        outputs = BertForPreTraining(config).apply({"params": params}, inputs)
         return pretraining_loss(outputs, batch["labels"], batch["next_sentence_label"]), outputs
 
     (loss, outputs), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(params)
@@ -167,7 +167,7 @@ def test_looped_layers_padded_vocabulary_and_recomputation_change_nothing(golden
     batch, theirs = under(golden, "inputs/"), under(golden, "gelu/")
 
     def loss_of(params):
-        outputs = BertForPreTraining(config).apply({"params": params}, **our_inputs(golden))
+        outputs = BertForPreTraining(config).apply({"params": params}, our_inputs(golden))
         return pretraining_loss(outputs, batch["labels"], batch["next_sentence_label"])
 
     loss, gradients = jax.jit(jax.value_and_grad(loss_of))(params)

@@ -13,7 +13,6 @@ from bert_jax.model.bert import Bert, attention_weights
 from tests.model.test_against_transformers import golden, model_config, our_inputs, packed, under  # noqa: F401
 
 WITHIN = 1e-6
-INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def weights(golden):  # noqa: F811
     def compute(batch: dict[str, np.ndarray], **fields) -> np.ndarray:
         config = model_config(golden, **fields)
         params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
-        found = jax.jit(lambda params, batch: attention_weights(params, config, *batch))(params, [batch[name] for name in INPUTS])
+        found = jax.jit(lambda params, batch: attention_weights(params, config, batch))(params, batch)
         assert all(layer.dtype == np.float32 for layer in found)
         return np.stack(found)
 
@@ -58,16 +57,17 @@ def test_a_packed_row_gives_each_text_the_weights_of_a_row_of_its_own_and_none_t
 def test_a_program_that_does_not_ask_for_them_computes_none(golden):  # noqa: F811
     """The weights before their division are [B, H, L, L]; their quotient by the sum is only computed on demand."""
     config = model_config(golden)
-    batch = [our_inputs(golden)[name] for name in INPUTS]
+    batch = our_inputs(golden)
     params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
-    shape = f"{batch[0].shape[0]},{config.num_heads},{batch[0].shape[1]},{batch[0].shape[1]}"
+    rows, length = batch["input_ids"].shape
+    shape = f"{rows},{config.num_heads},{length},{length}"
 
     def quotients(function) -> int:
         text = str(jax.make_jaxpr(function)(params))
         return sum(f"f32[{shape}] = div" in line for line in text.splitlines())
 
     def encode(params):
-        return Bert(config).apply({"params": params}, *batch, method="encode")
+        return Bert(config).apply({"params": params}, batch, method="encode")
 
     assert quotients(encode) == 0
-    assert quotients(lambda params: attention_weights(params, config, *batch)) == config.num_layers
+    assert quotients(lambda params: attention_weights(params, config, batch)) == config.num_layers

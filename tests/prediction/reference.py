@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.huggingface import Model
-from bert_jax.model.bert import Bert
+from bert_jax.model.bert import INPUTS, Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.prediction.engine import Engine
@@ -32,31 +32,32 @@ def engine_on(directory: pathlib.Path, devices: int = 1, tokens: int = 40) -> En
     return engine
 
 
-def row(config: ModelConfig, ids: Sequence[int], segment_b: int | None = None) -> tuple[np.ndarray, ...]:
-    """input_ids, token_type_ids, position_ids, sequence_ids int32 [1, max_position] of one text and padding."""
+def row(config: ModelConfig, ids: Sequence[int], segment_b: int | None = None) -> dict[str, np.ndarray]:
+    """The arrays INPUTS, int32 [1, max_position], of one text and padding."""
     n, length = len(ids), config.max_position
     types = [0] * length
     if segment_b is not None:
         types[segment_b:n] = [1] * (n - segment_b)
     columns = ([*ids, *[0] * (length - n)], types, range(length), [1] * n + [0] * (length - n))
-    return tuple(np.array([column], np.int32) for column in columns)
+    return {name: np.array([column], np.int32) for name, column in zip(INPUTS, columns, strict=True)}
 
 
 @functools.cache
 def _pretraining(config: ModelConfig) -> Any:
     everywhere, first = np.arange(config.max_position, dtype=np.int32)[None], np.zeros((1, 1), np.int32)
-    return jax.jit(lambda params, *x: BertForPreTraining(config).apply({"params": params}, *x, everywhere, first))
+    read = {"masked_positions": everywhere, "cls_positions": first}
+    return jax.jit(lambda params, batch: BertForPreTraining(config).apply({"params": params}, batch | read))
 
 
 @functools.cache
 def _encoder(config: ModelConfig) -> Any:
-    return jax.jit(lambda params, *x: Bert(config).apply({"params": params}, *x, method="encode")[1])
+    return jax.jit(lambda params, batch: Bert(config).apply({"params": params}, batch, method="encode")[1])
 
 
 def pretrained_outputs(model: Model, ids: Sequence[int], segment_b: int | None = None) -> dict[str, np.ndarray]:
     """mlm [n, V] and nsp [2] probabilities, hidden [N+1, n, D], pooled [D] of a text of n tokens."""
     n, v = len(ids), model.config.vocab_size
-    outputs = jax.device_get(_pretraining(model.config)(model.params, *row(model.config, ids, segment_b)))
+    outputs = jax.device_get(_pretraining(model.config)(model.params, row(model.config, ids, segment_b)))
     logits, nsp = outputs["mlm_logits"][0, :n, :v], outputs["nsp_logits"][0, 0]
     return {
         "mlm": softmax(logits),
@@ -73,7 +74,7 @@ def label_outputs(
     n tokens: the encoder's hidden states, and the pooler and the head in numpy."""
     assert model.head is not None
     encoder = {part: model.params[part] for part in ("embeddings", "encoder")}
-    states = np.asarray(_encoder(model.config)(encoder, *row(model.config, ids, segment_b)))[:, 0, : len(ids)]
+    states = np.asarray(_encoder(model.config)(encoder, row(model.config, ids, segment_b)))[:, 0, : len(ids)]
     return head_logits(model.head, model.params, states, marks)
 
 

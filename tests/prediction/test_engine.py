@@ -20,7 +20,7 @@ from bert_jax.prediction.predictor import Predictor
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
 
 pytestmark = pytest.mark.usefixtures("one_shape")
-ALL = {"layers": (0, 1, 2), "combine": "concat"}
+ALL = {"source": forwards.CombinedLayers((0, 1, 2), "concat")}
 
 
 @pytest.fixture(scope="module")

@@ -257,7 +257,7 @@ def unpacked_answer(model, question: str, context: str, stride: int, **options):
     """`best_spans` on the logits of every window in a row of its own."""
     t = model.tokenizer
     ids, offsets = t.encode_with_offsets(context)
-    own = windows(t.encode(question), ids, length=model.config.max_position, stride=stride, cls_id=t.cls_id, sep_id=t.sep_id)
+    own = windows(t.encode(question), ids, length=model.config.max_position, stride=stride, special_ids=(t.cls_id, t.sep_id))
     logits = [label_outputs(model, w.input_ids.tolist(), w.offset if model.config.type_vocab_size > 1 else None) for w in own]
     starts, ends = [x[:, 0] for x in logits], [x[:, 1] for x in logits]
     whole = t.is_continuation(np.array(ids))

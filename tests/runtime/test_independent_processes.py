@@ -20,7 +20,7 @@ QUICK = 0.02
 
 
 def share(directory: pathlib.Path, index: int, count: int, **settings: object) -> ProcessShare:
-    return ProcessShare(directory, index, count, **{"start": "this one", "beat": QUICK, **settings})  # type: ignore[arg-type]
+    return ProcessShare(directory, (index, count), **{"start": "this one", "beat": QUICK, **settings})  # type: ignore[arg-type]
 
 
 def keep_waiting() -> bool:

@@ -25,7 +25,7 @@ def words(rng: np.random.Generator, count: int) -> tuple[str, list[tuple[int, in
 
 
 def cut(question: int, context: int, length: int, stride: int) -> list[Window]:
-    return windows(range(question), range(context), length=length, stride=stride, cls_id=CLS, sep_id=SEP)
+    return windows(range(question), range(context), length=length, stride=stride, special_ids=(CLS, SEP))
 
 
 def random_logits(rng: np.random.Generator, rows: list[Window], padded: int) -> list[np.ndarray]:

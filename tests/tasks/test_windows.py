@@ -14,7 +14,7 @@ CLS, SEP = 101, 102
 
 def cut(question: int, context: int, **settings) -> list[Window]:
     """Windows of a question 1000, 1001, ... and a context 2000, 2001, ..."""
-    defaults = {"length": 24, "stride": 5, "max_question": 6, "cls_id": CLS, "sep_id": SEP}
+    defaults = {"length": 24, "stride": 5, "max_question": 6, "special_ids": (CLS, SEP)}
     return windows(range(1000, 1000 + question), range(2000, 2000 + context), **(defaults | settings))
 
 
