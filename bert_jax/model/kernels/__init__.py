@@ -1,9 +1,10 @@
 """Pallas kernels: fused attention and the residual with its LayerNorm.
 
-In: the arrays of `attention.py` and `residual_norm.py`. Out: the same values, without length x length arrays in memory.
+In: the inputs of `model/attention.py` and `model/residual_norm.py`. Out: the same results, without an array of length x length in
+memory.
 
-    dispatch.py            which implementation runs on a device, and why
-    attention_plan.py      blocks, tiles and on-chip memory of a call
+    dispatch.py            the choice of the implementation on a device, with its reason
+    attention_plan.py      the blocks, tiles and on-chip memory of a call, and the arguments of all kernels
     attention.py           fused attention with its gradient, over a mesh
     attention_tpu.py       its TPU kernels
     attention_gpu.py       its GPU kernels

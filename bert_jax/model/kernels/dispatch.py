@@ -1,7 +1,7 @@
-"""Which implementation computes attention, and which LayerNorm(x + dropout(y)): a kernel or XLA's plain program, and why.
+"""The choice of the implementation of attention and of LayerNorm(x + dropout(y)), a kernel or XLA's program, with its reason.
 
-All of that is decided here, from `ModelConfig.attention` and `.residual_norm` and from the devices that a program is compiled
-for. Those are the devices of the ambient mesh (`jax.set_mesh`); they need not be present.
+This module alone chooses, from `ModelConfig.attention` and `.residual_norm` and from the devices that a program is compiled for:
+those of the ambient mesh (`jax.set_mesh`), which need not be attached.
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
@@ -24,16 +24,16 @@ from bert_jax.model.kernels import attention_gpu, attention_plan, residual_norm_
 from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
 
 VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 64, "TPU v6 lite": 128, "TPU7x": 64}
-"""MiB of a core's vector memory, by `device_kind`; an unknown kind is taken for the smallest."""
+"""MiB of a core's vector memory, by `device_kind`; the smallest is assumed for an unknown kind."""
 
 LONGEST = 8_192
 """The longest rows for which the TPU kernels of attention were compiled, for v5e, v5p and v6e in bfloat16."""
 
 CAPABILITY = 8.0
-"""The compute capability from which NVIDIA's GPUs multiply bfloat16 matrices: Ampere's."""
+"""The lowest compute capability of NVIDIA's GPUs with products of bfloat16 matrices: Ampere's."""
 
 DTYPES = ("bfloat16", "float32")
-"""What the kernels compute in."""
+"""The dtypes of the kernels' inputs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +41,21 @@ class Choice:
     """The implementation of one operation, and the reason in words."""
 
     platform: str | None
-    """The platform whose kernel computes it, "tpu" or "gpu"; None is the plain implementation, XLA's own program."""
+    """The platform of the chosen kernel, "tpu" or "gpu"; None is the plain implementation, XLA's program."""
     why: str
-    """Why the plain implementation computes it, as the end of a sentence; "" for a kernel."""
+    """The reason for the plain implementation, as the end of a sentence; "" for a kernel."""
 
     @property
     def fused(self) -> bool:
-        """Whether a kernel computes it."""
+        """True for a kernel."""
         return self.platform is not None
 
 
 def choose_attention(config: ModelConfig, length: int, *, every_query: bool = True) -> Choice:
-    """Who computes attention in rows of `length` tokens, by `config.attention`; `every_query` is False where only some tokens
-    of a row are queries, which the kernels do not compute.
+    """The implementation of attention in rows of `length` tokens, by `config.attention`.
 
-    Raises UserError where "fused" is asked for and no kernel can run.
+    `every_query` is False if only selected tokens of a row are queries, which the kernels do not support. Raises UserError if
+    `config.attention` is "fused" and no kernel can run.
     """
     if not every_query:
         return Choice(None, "since the kernels compute every query of a row")
@@ -67,9 +67,9 @@ def choose_attention(config: ModelConfig, length: int, *, every_query: bool = Tr
 
 
 def choose_residual_norm(config: ModelConfig) -> Choice:
-    """Who computes LayerNorm(x + dropout(y)), by `config.residual_norm`.
+    """The implementation of LayerNorm(x + dropout(y)), by `config.residual_norm`.
 
-    Raises UserError where "fused" is asked for and no kernel can run.
+    Raises UserError if `config.residual_norm` is "fused" and no kernel can run.
     """
 
     def reason(device: AbstractDevice) -> str | None:
@@ -81,8 +81,11 @@ def choose_residual_norm(config: ModelConfig) -> Choice:
 def _choose(
     key: str, asked: str, operation: str, reason_on: Callable[[AbstractDevice], str | None], untimed: Sequence[str] = ()
 ) -> Choice:
-    """The choice for `operation` when model.`key` is `asked`. `reason_on` says why its kernel cannot run on a device; on the
-    platforms `untimed` it can, but "auto" does not take it."""
+    """The choice for `operation` when model.`key` is `asked`.
+
+    `reason_on` returns the reason why its kernel cannot run on a device, or None. On the platforms `untimed`, "auto" does not
+    choose the kernel.
+    """
     if asked == "plain":
         return Choice(None, f"as model.{key}=plain asks")
     device = jax.sharding.get_abstract_mesh().abstract_device
@@ -98,13 +101,13 @@ def _choose(
 
 
 def plain(config: ModelConfig) -> ModelConfig:
-    """`config` with the plain implementation of everything, which runs anywhere: for initialisation, whose outputs are thrown
-    away and which may have no mesh yet."""
+    """`config` with the plain implementations, which run on any device: for initialisation, whose outputs are not used and which
+    may run without a mesh."""
     return dataclasses.replace(config, attention="plain", residual_norm="plain")
 
 
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh) -> str:
-    """A line for the log: who computes attention in rows of these lengths on `mesh`, who the residual norm, and why.
+    """A line for the log: the implementations of attention in rows of these lengths and of the residual norm on `mesh`, and why.
 
     Raises what `choose_attention` and `choose_residual_norm` raise.
     """
@@ -121,7 +124,7 @@ def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh) -> str:
 
 
 def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """Why no kernel computes attention on a device of that platform and kind, as a clause, or None where one does."""
+    """The reason why no kernel computes attention on a device of that platform and kind, as a clause; None if one does."""
     if platform not in ("tpu", "gpu"):
         return f"fused attention is for TPUs and GPUs, and this is a {platform}"
     if reason := unsupported_heads(platform, head_width, dtype):
@@ -143,15 +146,16 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
 
 
 def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str | None:
-    """Why no kernel computes LayerNorm(x + dropout(y)) of rows of `width` on a device of that platform, as a clause, or None
-    where one does."""
+    """The reason why no kernel computes LayerNorm(x + dropout(y)) of rows of `width` on a device of that platform, as a clause;
+    None if one does."""
     if platform != "tpu":
         return f"the fused residual norm is for TPUs, and this is a {platform}"
     return unsupported_width(width, dtype)
 
 
 def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str | None:
-    """Why the kernel of attention for "tpu" or "gpu" does not compute heads of that width and dtype, as a clause, or None."""
+    """The reason why the kernel of attention for "tpu" or "gpu" does not support heads of that width and dtype, as a clause; None
+    if it does."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"fused attention computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
     if platform == "gpu" and head_width not in attention_gpu.HEAD_WIDTHS:
@@ -162,7 +166,7 @@ def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str |
 
 
 def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
-    """Why the fused residual norm does not compute rows of that width and dtype, as a clause, or None."""
+    """The reason why the fused residual norm does not support rows of that width and dtype, as a clause; None if it does."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the fused residual norm computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
     lanes, widest = residual_norm_tpu.LANES, residual_norm_tpu.WIDEST
@@ -172,7 +176,10 @@ def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
 
 
 def _too_old(kind: str) -> str | None:
-    """Why GPUs of that kind cannot run the kernel, or None; one that is not here is not known, and the compiler will say."""
+    """The reason why GPUs of that kind cannot run the kernel, or None.
+
+    Also None if this machine has no such GPU: its capability is unknown here, and the compiler will refuse the kernel.
+    """
     has = compute_capability(kind)
     if has is None or (_number(has) or 0.0) >= CAPABILITY:
         return None
@@ -182,8 +189,8 @@ def _too_old(kind: str) -> str | None:
 
 
 def compute_capability(kind: str) -> str | None:
-    """The compute capability of the GPUs of that `device_kind` on this machine, as "8.0" (NVIDIA's) or "gfx942" (AMD's); None
-    where there is none."""
+    """The compute capability of the GPUs of that `device_kind` on this machine, such as "8.0" (NVIDIA) or "gfx942" (AMD); None if
+    it has no such GPU."""
     here = (device for device in jax.local_devices() if device.device_kind == kind)
     return next((device.compute_capability for device in here), None)
 
