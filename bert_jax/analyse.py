@@ -24,8 +24,8 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.head_figures import FILES as HEAD_FILES
 from bert_jax.analysis.head_figures import TITLES, write_heads
 from bert_jax.analysis.words import Window, read_windows
-from bert_jax.errors import UserError, nearest
-from bert_jax.interface.command import run_verb
+from bert_jax.errors import UserError
+from bert_jax.interface.command import choose_verb, run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.ranges import MAX_COUNT, InRange
@@ -48,15 +48,10 @@ class Verb:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        verbs = "\n".join(f"  {name:14} {verb.summary}" for name, verb in VERBS.items())
-        print(f"{__doc__}\nVerbs (each has --help):\n{verbs}")
+    summaries = {name: verb.summary for name, verb in VERBS.items()}
+    name = choose_verb("python -m bert_jax.analyse", __doc__, summaries, arguments)
+    if name is None:
         return 0
-    name = arguments[0]
-    if name.startswith("-"):
-        raise UserError(f"{name} comes after the verb: python -m bert_jax.analyse VERB {name}; verbs are {', '.join(VERBS)}")
-    if name not in VERBS:
-        raise UserError(f"unknown verb {name!r}: {nearest(name, VERBS)}; python -m bert_jax.analyse --help")
     return VERBS[name].run(_parser(name, VERBS[name]).parse_args(arguments[1:]))
 
 

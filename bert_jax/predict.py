@@ -23,8 +23,8 @@ from typing import Any
 from annotated_types import Interval
 
 from bert_jax.corpus.files import JsonObject
-from bert_jax.errors import UserError, nearest
-from bert_jax.interface.command import run_verb
+from bert_jax.errors import UserError
+from bert_jax.interface.command import choose_verb, run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
 from bert_jax.prediction.answers import Writer, answer_records
@@ -115,15 +115,10 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        verbs = "\n".join(f"  {name:14} {verb.summary}" for name, verb in VERBS.items())
-        print(f"{__doc__}\nVerbs (each has --help):\n{verbs}")
+    summaries = {name: verb.summary for name, verb in VERBS.items()}
+    name = choose_verb("python -m bert_jax.predict", __doc__, summaries, arguments)
+    if name is None:
         return 0
-    name = arguments[0]
-    if name.startswith("-"):
-        raise UserError(f"{name} comes after the verb: python -m bert_jax.predict VERB {name}; verbs are {', '.join(VERBS)}")
-    if name not in VERBS:
-        raise UserError(f"unknown verb {name!r}: {nearest(name, VERBS)}; python -m bert_jax.predict --help")
     verb = VERBS[name]
     flags = _parser(name, verb).parse_args(arguments[1:])
     options = {field.name for field in dataclasses.fields(verb.question)}  # type: ignore[arg-type]

@@ -6,10 +6,10 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.errors import USER_ERROR_STATUS, UserError, nearest
 
 
 def run_verb(main: Callable[[], int | None]) -> NoReturn:
@@ -58,6 +58,23 @@ _REMEDIES = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "end other programs, or allow more open files (ulimit -n)"),
 }
 """errno -> remedy, for an OSError that no caller has turned into a UserError."""
+
+
+def choose_verb(program: str, description: str | None, verbs: Mapping[str, str], arguments: Sequence[str]) -> str | None:
+    """The verb that the `arguments` of a command with several verbs begin with; None after printing the help that they ask for.
+
+    `program` is how the command is called, and `verbs` maps each verb to its summary. Raises UserError for an unknown verb.
+    """
+    if not arguments or arguments[0] in ("-h", "--help"):
+        lines = "\n".join(f"  {verb:14} {summary}" for verb, summary in verbs.items())
+        print(f"{description}\nVerbs (each has --help):\n{lines}")
+        return None
+    verb = arguments[0]
+    if verb.startswith("-"):
+        raise UserError(f"{verb} comes after the verb: {program} VERB {verb}; verbs are {', '.join(verbs)}")
+    if verb not in verbs:
+        raise UserError(f"unknown verb {verb!r}: {nearest(verb, verbs)}; {program} --help")
+    return verb
 
 
 def require_stdout(remedy: str) -> None:
