@@ -19,7 +19,7 @@ from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
-from bert_jax.configs.sections import section
+from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.store import open_splits
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.corpus.verification import Verification, verify
@@ -163,7 +163,7 @@ def first_state(program: PretrainingProgram, checkpoints: Checkpoints, vocabular
 def main() -> int:
     """The verb."""
     flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
-    directory = section(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory
+    directory = dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory
     if flags.verify:
         verify(directory)
     train, heldout = open_splits(directory)

@@ -363,9 +363,9 @@ def test_arguments_are_the_fields_of_one_record_where_a_verb_needs_several(ask):
     assert ask("next-sentence", "--json", "the river\tof Paris").records == [together]
     (chosen,) = ask("choose", "--json", "is", "a", "b", "c").records
     assert (chosen["prompt"], chosen["choices"]) == ("is", ["a", "b", "c"])
-    apart = ask("classify", "--json", "the river", "of Paris")  # one text is enough there
-    assert len(apart.records) == 2
-    assert apart.err == "two texts, each judged alone; a pair is one argument with a TAB between its texts\n"
+    separate = ask("classify", "--json", "the river", "of Paris")  # one text is enough there
+    assert len(separate.records) == 2
+    assert separate.err == "two texts, each judged alone; a pair is one argument with a TAB between its texts\n"
     assert ask("classify", "the river\tof Paris").err == ""
 
 

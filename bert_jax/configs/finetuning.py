@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from bert_jax.configs.pretraining import CheckpointConfig
-from bert_jax.configs.sections import section
+from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.heads.head import LAYERS, POOLINGS, TaskHead
@@ -162,7 +162,7 @@ class FinetuningExperiment:
     @classmethod
     def from_dict(cls, values: JsonObject) -> FinetuningExperiment:
         """The experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
-        experiment = section(cls, values, "config")
+        experiment = dataclass_from_dict(cls, values, "config")
         experiment.validate()
         return experiment
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.configs.sections import section
+from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.examples.config import LONGEST, ExampleConfig
@@ -122,8 +122,8 @@ class PretrainingExperiment:
         """The experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
         if isinstance(values, Mapping):
             # first, so that an error in config.examples is not reported as one of the phases that inherit its values
-            section(ExampleConfig, values.get("examples", {}), "config.examples", cls)
-        experiment = section(cls, _with_row_defaults(values), "config")
+            dataclass_from_dict(ExampleConfig, values.get("examples", {}), "config.examples", cls)
+        experiment = dataclass_from_dict(cls, _with_row_defaults(values), "config")
         experiment.validate()
         return experiment
 

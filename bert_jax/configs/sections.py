@@ -19,10 +19,10 @@ from bert_jax.interface.ranges import check_value, hints, is_group, kinds_of
 Section = TypeVar("Section")
 
 
-def section(kind: type[Section], values: Any, where: str, root: Any = None) -> Section:
-    """Builds the dataclass `kind` from nested plain values; its sections and lists of sections are built recursively.
+def dataclass_from_dict(kind: type[Section], values: Any, where: str, root: Any = None) -> Section:
+    """Builds the dataclass `kind` from nested dicts; dataclasses and lists of dataclasses in its fields are built recursively.
 
-    `where` is the dotted key of the section, for messages. `root` is the dataclass of the whole experiment, whose keys are
+    `where` is the dotted key of `values`, for messages. `root` is the dataclass of the whole experiment, whose keys are
     suggested for an unknown key. Raises UserError for an unknown or missing key, and for a value whose type or range differs
     from the annotation.
     """
@@ -50,11 +50,11 @@ def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
     """Converts and checks `value` by the annotation `hint` of its field."""
     items = typing.get_args(hint)[:1]
     if is_group(hint):
-        return section(hint, value, key, root)
+        return dataclass_from_dict(hint, value, key, root)
     if items and is_group(items[0]):
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise UserError(f"{key} must be a list of {key.rpartition('.')[2]}, not {value!r}")
-        return tuple(section(items[0], item, f"{key}.{i}", root) for i, item in enumerate(value))
+        return tuple(dataclass_from_dict(items[0], item, f"{key}.{i}", root) for i, item in enumerate(value))
     made = _typed(key, value, kinds_of(hint), default)
     check_value(key, made, hint)
     return made

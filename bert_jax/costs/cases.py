@@ -13,7 +13,7 @@ import jax
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
-from bert_jax.configs.sections import section
+from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.store import open_corpus
 from bert_jax.costs.report import Step
@@ -136,7 +136,7 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
 
 def vocabulary_size(values: JsonObject) -> int | None:
     """The vocabulary size of the experiment's corpus; None where the corpus is not on this machine."""
-    corpus = section(CorpusConfig, values.get("corpus", {}), "config.corpus")
+    corpus = dataclass_from_dict(CorpusConfig, values.get("corpus", {}), "config.corpus")
     return open_corpus(corpus.directory).vocabulary.size if pathlib.Path(corpus.directory).is_dir() else None
 
 

@@ -100,15 +100,15 @@ def _meet_independently(found: processes.Hosts, flags: Flags, config: JsonObject
 
     def begin() -> str:
         open_first()
-        word = os.urandom(8).hex()
-        processes.write_marker(flags.workdir, word)
-        return word
+        start_id = os.urandom(8).hex()
+        processes.write_marker(flags.workdir, start_id)
+        return start_id
 
-    word = processes.roll_call(found, processes.process_facts(config), flags.start_timeout, begin=begin)
-    if not processes.finds_marker(flags.workdir, word):
+    start_id = processes.roll_call(found, processes.process_facts(config), flags.start_timeout, begin=begin)
+    if not processes.finds_marker(flags.workdir, start_id):
         raise processes.not_shared(flags.workdir, str(found.index))
     processes.isolate_tpu_chips()
-    return word
+    return start_id
 
 
 def _leave_the_others(error: Exception) -> NoReturn:

@@ -1,8 +1,8 @@
-"""The processes of one run: finds their addresses, checks before JAX starts that all are there and run the same code, connects
-them.
+"""The processes of one run: finds their addresses, checks before JAX starts that all have started and run the same code, and
+connects them.
 
-`jax.distributed.initialize` waits without a message for a worker that never comes, and then aborts the process with a C++ stack.
-So the workers first meet over plain TCP, on the port that JAX will use: process 0 reports which workers are missing, and which
+`jax.distributed.initialize` waits without a message for a missing worker, and then aborts the process with a C++ stack trace. So
+the workers first connect over plain TCP, on the port that JAX will use: process 0 reports which workers are missing, and which
 versions or configuration keys differ.
 """
 
@@ -136,70 +136,71 @@ def roll_call(
     say: Callable[[str], object] | None = None,
     begin: Callable[[], str] = str,
 ) -> str:
-    """Waits until all processes are there and have the same `facts`; then process 0 calls `begin`.
+    """Waits until all processes have started and have the same `facts`; then process 0 calls `begin`.
 
-    Returns the result of `begin` in every process. Raises UserError in every process that is there where another one is missing
-    after `timeout` seconds, where the facts differ, or where `begin` raises one. `say` prints a line about missing processes.
+    Returns the result of `begin` in every process. Raises UserError in every started process if another one is missing after
+    `timeout` seconds, if the facts differ, or if `begin` raises a UserError. `say` prints a line about missing processes.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     deadline = time.monotonic() + timeout
     host, _, port = hosts.coordinator.rpartition(":")
-    fault, word = (
-        _collect(hosts, dict(facts), int(port), deadline, say, begin)
+    error_message, result = (
+        _collect_facts(hosts, dict(facts), int(port), deadline, say, begin)
         if hosts.index == 0
-        else _answer(hosts, dict(facts), (host, int(port)), deadline, timeout, say)
+        else _send_facts(hosts, dict(facts), (host, int(port)), deadline, timeout, say)
     )
-    if fault:
-        raise UserError(fault)
-    return word
+    if error_message:
+        raise UserError(error_message)
+    return result
 
 
 Verdict = tuple[str, str]
 """The error message ("" for success), and the result of `begin`."""
 
 
-def _collect(
+def _collect_facts(
     hosts: Hosts, facts: dict[str, str], port: int, deadline: float, say: Callable[[str], object], begin: Callable[[], str]
 ) -> Verdict:
     """The roll call in process 0: receives the facts of the others, compares them, calls `begin`, and sends each the verdict."""
-    start, told = time.monotonic(), 0.0
-    heard: dict[int, tuple[socket.socket, dict[str, str]]] = {}
+    start, last_message = time.monotonic(), 0.0
+    received: dict[int, tuple[socket.socket, dict[str, str]]] = {}
     try:
         server = socket.create_server(("", port), backlog=hosts.count)
     except OSError as error:
         return f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port", ""
     with server:
-        while len(heard) < hosts.count - 1 and time.monotonic() < deadline:
+        while len(received) < hosts.count - 1 and time.monotonic() < deadline:
             server.settimeout(min(1.0, max(0.01, deadline - time.monotonic())))
             try:
                 connection, _ = server.accept()
-            except OSError:  # nobody yet
+            except OSError:  # no connection yet
                 connection = None
             if connection is not None:
                 try:
                     connection.settimeout(10)
-                    index, theirs = parse_json(_receive(connection))
-                    heard[int(index)] = connection, theirs
-                except (OSError, ValueError, TypeError):  # a client that is no process of this run
+                    index, its_facts = parse_json(_receive(connection))
+                    received[int(index)] = connection, its_facts
+                except (OSError, ValueError, TypeError):  # the client is no process of this run
                     connection.close()
-            missing = [i for i in range(1, hosts.count) if i not in heard]
-            if missing and time.monotonic() - start - told > 10:
-                told = time.monotonic() - start
-                say(f"waiting for {_listed(hosts, missing)} of {hosts.count} ({told:.0f}s)")
-        fault, word = _judge(hosts, facts, {i: theirs for i, (_, theirs) in heard.items()}), ""
-        if not fault:
+            missing = [i for i in range(1, hosts.count) if i not in received]
+            if missing and time.monotonic() - start - last_message > 10:
+                last_message = time.monotonic() - start
+                say(f"waiting for {_listed(hosts, missing)} of {hosts.count} ({last_message:.0f}s)")
+        error_message, result = _missing_or_differing(hosts, facts, {i: its_facts for i, (_, its_facts) in received.items()}), ""
+        if not error_message:
             try:
-                word = begin()
+                result = begin()
             except UserError as error:
-                fault = str(error)
-        for connection, _ in heard.values():
+                error_message = str(error)
+        for connection, _ in received.values():
             with connection:
-                _send(connection, json.dumps([fault, word]))
-    return fault, word
+                _send(connection, json.dumps([error_message, result]))
+    return error_message, result
 
 
-def _judge(hosts: Hosts, facts: dict[str, str], heard: Mapping[int, dict[str, str]]) -> str:
-    missing = [i for i in range(1, hosts.count) if i not in heard]
+def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping[int, dict[str, str]]) -> str:
+    """The error message about processes that are missing or whose facts differ; "" if there are none."""
+    missing = [i for i in range(1, hosts.count) if i not in received]
     if missing:
         return (
             f"{counted(hosts.count, 'worker')} expected, and {_listed(hosts, missing)} did not start; start the same "
@@ -207,9 +208,9 @@ def _judge(hosts: Hosts, facts: dict[str, str], heard: Mapping[int, dict[str, st
             f"them at once:\n  {hosts.remedy}"
         )
     differing = []
-    for index, theirs in sorted(heard.items()):
-        for name in sorted({*facts, *theirs}):
-            if (ours := facts.get(name, "absent")) != (other := theirs.get(name, "absent")):
+    for index, its_facts in sorted(received.items()):
+        for name in sorted({*facts, *its_facts}):
+            if (ours := facts.get(name, "absent")) != (other := its_facts.get(name, "absent")):
                 differing.append(f"  {name}: {hosts.names[0]} has {ours}, {hosts.names[index]} has {other}")
     if differing:
         shown = "\n".join(differing[:12])
@@ -217,23 +218,23 @@ def _judge(hosts: Hosts, facts: dict[str, str], heard: Mapping[int, dict[str, st
     return ""
 
 
-def _answer(
+def _send_facts(
     hosts: Hosts, facts: dict[str, str], address: tuple[str, int], deadline: float, timeout: float, say: Callable[[str], object]
 ) -> Verdict:
     """The roll call in the other processes: sends the facts to process 0 and returns its verdict."""
-    said = time.monotonic()
+    last_message = time.monotonic()
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(address, timeout=5) as connection:
                 _send(connection, json.dumps([hosts.index, facts]))
-                connection.settimeout(timeout + 15)  # process 0 may have begun to wait only now
-                fault, word = parse_json(_receive(connection))
-                return fault, word
+                connection.settimeout(timeout + 15)  # process 0 may have started just now, and waits as long for the others
+                error_message, result = parse_json(_receive(connection))
+                return error_message, result
         except (OSError, ValueError):  # process 0 does not listen yet, or another program uses the port
             time.sleep(0.2)
-        if time.monotonic() - said > 10:
-            said = time.monotonic()
-            say(f"waiting for {hosts.names[0]} at {hosts.coordinator} ({timeout - (deadline - said):.0f}s)")
+        if time.monotonic() - last_message > 10:
+            last_message = time.monotonic()
+            say(f"waiting for {hosts.names[0]} at {hosts.coordinator} ({timeout - (deadline - last_message):.0f}s)")
     return (
         f"this is worker {hosts.index} of {hosts.count}, and {hosts.names[0]} at {hosts.coordinator} did not answer within "
         f"{timeout:.0f} s; start the same command on all of them at once:\n  {hosts.remedy}",
@@ -252,13 +253,13 @@ def _receive(connection: socket.socket) -> str:
         while len(data) < size:
             part = connection.recv(size - len(data))
             if not part:
-                raise ConnectionResetError("the other side left")
+                raise ConnectionResetError("the peer closed the connection")
             data += part
         return data
 
     size = int.from_bytes(exactly(4), "big")
     if size > 1 << 20:
-        raise ValueError("not one of ours")
+        raise ValueError("the message is too long for one of a roll call")
     return exactly(size).decode()
 
 
@@ -286,20 +287,20 @@ def on_first_process(action: Callable[[], None]) -> None:
             raise UserError(message)
 
 
-MARK = ".shared"
+MARKER_FILE = ".shared"
 """The file by which the processes check that they share a directory."""
 
 
-def write_marker(directory: pathlib.Path, word: str) -> None:
-    """Writes `word` to the marker file in the directory, for `finds_marker` in the other processes."""
-    (directory / MARK).write_text(word)
+def write_marker(directory: pathlib.Path, token: str) -> None:
+    """Writes `token` to the marker file in the directory, for `finds_marker` in the other processes."""
+    (directory / MARKER_FILE).write_text(token)
 
 
-def finds_marker(directory: pathlib.Path, word: str, patience: float = 60.0) -> bool:
-    """Whether the marker file with `word` appears in the `directory` of this process within `patience` seconds; network file
+def finds_marker(directory: pathlib.Path, token: str, patience: float = 60.0) -> bool:
+    """Whether the marker file with `token` appears in the `directory` of this process within `patience` seconds; network file
     systems show a new file after some seconds."""
-    path, deadline = directory / MARK, time.monotonic() + patience
-    while not (seen := path.is_file() and path.read_text() == word) and time.monotonic() < deadline:
+    path, deadline = directory / MARKER_FILE, time.monotonic() + patience
+    while not (seen := path.is_file() and path.read_text() == token) and time.monotonic() < deadline:
         time.sleep(0.5)
     return seen
 
@@ -322,7 +323,7 @@ def require_shared_directory(directory: pathlib.Path) -> None:
         write_marker(directory, str(number))
     everywhere = np.asarray(multihost_utils.process_allgather(np.array(finds_marker(directory, str(number)))))
     if jax.process_index() == 0:
-        (directory / MARK).unlink(missing_ok=True)
+        (directory / MARKER_FILE).unlink(missing_ok=True)
     if blind := [str(i) for i in np.flatnonzero(~everywhere)]:
         raise not_shared(directory, ", ".join(blind))
 

@@ -1,14 +1,15 @@
-r"""GAP: whom an ambiguous pronoun refers to, one of two names or neither.
+r"""GAP: the referent of an ambiguous pronoun: one of two names, or neither.
 
-    python -m bert_jax.finetune --config=experiments/finetune/gap.py --workdir=runs/gap \
+    tpu_scripts/run.sh finetune --config=experiments/finetune/gap.py --workdir=runs/gap \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
-DIR holds gap-development.tsv (2,000 snippets to learn from) and gap-validation.tsv (454, dev); gap-test.tsv is predicted where it
-is there. The states of the pronoun's and the names' first pieces, and the products of the pronoun's with each name's, go into
-one layer. The scores are the official scorer's F1, by gender too, their ratio, and the log-loss of the three answers.
+DIR holds gap-development.tsv (2,000 snippets, for training) and gap-validation.tsv (454, dev); gap-test.tsv is predicted if it
+exists. One layer reads the hidden states of the first pieces of the pronoun and the names, and the products of the pronoun's
+state with each name's. The scores are the official scorer's F1, overall and by gender, the ratio of the genders, and the log-loss
+of the three classes.
 
-Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: well above the share of the most frequent
-answer; several seeds, the set is small.
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: well above the frequency of the most frequent class;
+use several seeds, since the set is small.
 """
 
 from ml_collections import ConfigDict

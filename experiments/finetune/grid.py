@@ -1,13 +1,14 @@
 r"""The paper's grid (appendix A.3) on a small task: batches of 16 and 32, learning rates 5e-5, 3e-5 and 2e-5, 2 to 4 epochs.
 
-    python -m bert_jax.finetune --config=experiments/finetune/grid.py:glue/rte --workdir=runs/rte_grid \
+    tpu_scripts/run.sh finetune --config=experiments/finetune/grid.py:glue/rte --workdir=runs/rte_grid \
         --config.init_from=MODEL --config.task.data_dir=DIR --config.sweep.seeds='[0, 1, 2]'
 
-18 runs for each seed, side by side on the devices of all hosts; results.json has best, mean, standard deviation and median for
-each setting, and counts the runs that answer everything alike. model/ and predictions/ are those of the best run on dev.
+These are 18 runs for each seed, in parallel on the devices of all hosts. results.json has the best score, the mean, the standard
+deviation and the median for each setting, and the number of runs that give every example the same answer. model/ and predictions/
+are those of the best run on dev.
 
-Hardware: v5e:2x4, a run a chip: 8 chips do the grid in about the time of three runs. Expected: what the paper reports is
-the best on dev.
+Hardware: v5e:2x4, one run per chip: the grid takes about the time of three runs. Expected: the best score on dev is the one that
+the paper reports.
 """
 
 from ml_collections import ConfigDict

@@ -1,10 +1,11 @@
-r"""Named entities, fine-tuned (paper section 5.3): CoNLL-2003, or WNUT-17.
+r"""Named entity recognition by fine-tuning (paper section 5.3): CoNLL-2003, or WNUT-17.
 
-    python -m bert_jax.finetune --config=experiments/finetune/ner.py:conll2003 --workdir=runs/ner \
+    tpu_scripts/run.sh finetune --config=experiments/finetune/ner.py:conll2003 --workdir=runs/ner \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
-Every word is labelled at its first piece, without a CRF. As in the paper a sentence is read with what stands around it in its
-document; `--config.task.context=sentence` reads it alone, as WNUT-17's tweets are here. The paper uses a cased model.
+The label of a word is predicted at its first piece, without a CRF. As in the paper the input is a sentence with its context in
+the document; with `--config.task.context=sentence`, the default for WNUT-17, it is the sentence alone. The paper uses a cased
+model.
 
 Hardware: v5e:1x1, one chip of any TPU or GPU. Expected on dev with cased BERT-Base: F1 96.4 (paper Table 7).
 """

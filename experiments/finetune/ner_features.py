@@ -1,12 +1,13 @@
-r"""Named entities from a frozen encoder: layers of it are the features of a two-layer BiLSTM (paper section 5.3, Table 7).
+r"""Named entity recognition with a frozen encoder, whose layers are the input of a two-layer BiLSTM (paper section 5.3, Table 7).
 
-    python -m bert_jax.finetune --config=experiments/finetune/ner_features.py:last_four_concat --workdir=runs/ner_features \
+    tpu_scripts/run.sh finetune --config=experiments/finetune/ner_features.py:last_four_concat --workdir=runs/ner_features \
         --config.init_from=MODEL --config.task.data_dir=DIR [--config.task.name=wnut17 --config.task.context=sentence]
 
-The argument is a row of Table 7: embeddings, second_to_last, last, last_four_mix (the paper's weighted sum of the last four),
-last_four_concat, scalar_mix (its weighted sum of all, ELMo's with trained weights), or the plain sums last_four_sum, all_sum.
+The argument is a row of Table 7: embeddings, second_to_last, last, last_four_mix (the weighted sum of the last four layers),
+last_four_concat, scalar_mix (the weighted sum of all layers, with trained weights as in ELMo), or the unweighted sums
+last_four_sum and all_sum.
 
-Hardware: v5e:1x1, one chip; on 2 CPU cores minutes for a small model, since the encoder has no backward pass. Expected on
+Hardware: v5e:1x1, one chip; minutes on 2 CPU cores for a small model, since the encoder has no backward pass. Expected on
 CoNLL-2003's dev with cased BERT-Base: 91.0, 95.6, 94.9, 95.9, 96.1, 95.5 F1 in that order (paper Table 7).
 """
 

@@ -1,14 +1,14 @@
-r"""A text classifier from a table of one's own: the file to copy for one's own task.
+r"""A text classifier trained on your own table: copy this file for your own task.
 
-    python -m bert_jax.finetune --config=experiments/finetune/own_text.py --workdir=runs/own \
+    tpu_scripts/run.sh finetune --config=experiments/finetune/own_text.py --workdir=runs/own \
         --config.init_from=MODEL --config.task.own.train=train.csv --config.task.own.dev=dev.csv
 
-The tables are CSV, TSV or JSON lines with the columns `text` and `label`; `OwnDataConfig` lists every other key (pairs of texts,
-numbers or several labels to predict, other names of columns). "own/token", "own/span" and "own/choice" learn tags, answers and
-multiple choice the same way.
+The tables are CSV, TSV or JSON lines with the columns `text` and `label`; `OwnDataConfig` lists the other keys (pairs of texts,
+numbers or several labels to predict, other names of columns). The tasks "own/token", "own/span" and "own/choice" train tagging,
+question answering and multiple choice in the same way.
 
-Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models and data. Expected: above the most frequent label, which
-results.json states.
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models and data. Expected: above the score of the most frequent label,
+which is in results.json.
 """
 
 from ml_collections import ConfigDict

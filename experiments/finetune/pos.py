@@ -1,9 +1,9 @@
 r"""Part-of-speech tagging from CoNLL-U files (Universal Dependencies).
 
-    python -m bert_jax.finetune --config=experiments/finetune/pos.py --workdir=runs/pos \
+    tpu_scripts/run.sh finetune --config=experiments/finetune/pos.py --workdir=runs/pos \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
-DIR holds the treebank's *-train.conllu and *-dev.conllu (or .conllu.gz). The labels are the universal tags of column UPOS.
+DIR holds the treebank's *-train.conllu and *-dev.conllu (or .conllu.gz). The labels are the universal tags of the column UPOS.
 
 Hardware: v5e:1x1, one chip of any TPU or GPU; a laptop for small models. Expected: accuracy around 97 % on English EWT with
 BERT-Base.

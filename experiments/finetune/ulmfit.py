@@ -1,13 +1,14 @@
-r"""A text classifier trained as ULMFiT's (Howard and Ruder, arXiv:1801.06146), on top of BERT.
+r"""A text classifier trained with the techniques of ULMFiT (Howard and Ruder, arXiv:1801.06146) on BERT.
 
-    python -m bert_jax.finetune --config=experiments/finetune/ulmfit.py:glue/sst2 --workdir=runs/ulmfit \
+    tpu_scripts/run.sh finetune --config=experiments/finetune/ulmfit.py:glue/sst2 --workdir=runs/ulmfit \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
-Discriminative rates (2.6 times less a layer, section 3.2), the slanted triangular schedule (section 3.2), gradual unfreezing (one
-layer more each epoch, section 3.3), and [CLS], mean and maximum side by side for the head (section 3.3).
+The techniques are discriminative learning rates (divided by 2.6 per layer, section 3.2), the slanted triangular schedule (section
+3.2), gradual unfreezing (one more layer in each epoch, section 3.3), and a head on the concatenation of [CLS], mean and maximum
+(section 3.3).
 
-Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: about what plain fine-tuning reaches; it is here
-to be compared with.
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: about the score of plain fine-tuning; the experiment
+is for comparison.
 """
 
 from ml_collections import ConfigDict

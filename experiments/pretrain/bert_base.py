@@ -1,13 +1,13 @@
-r"""BERT-Base as the paper trained it.
+r"""BERT-Base with the settings of the paper.
 
-12 layers, 768 wide, 109.5 M parameters, 256 rows a step, a million steps.
+12 layers of width 768, 109.5 M parameters, 256 rows per step, a million steps.
 
     tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_base.py --workdir=runs/bert_base
 
-Hardware: v5e:4x4, 16 chips. Duration: 5.8 hours by the estimate of `python -m bert_jax.aot` (31 % of the chips' peak at 128
-tokens, 56 % at 512; 2.4e+19 model FLOPs), not yet a measurement. Expect: held-out MLM perplexity 3.99 (paper, Table 6); GLUE
+Hardware: v5e:4x4, 16 chips. Duration: 5.8 hours by the estimate of `aot` (31 % of the chips' peak at 128
+tokens, 56 % at 512; 2.4e+19 model FLOPs), not measured. Expect: held-out MLM perplexity 3.99 (paper, Table 6); GLUE
 test average 79.6 after fine-tuning (Table 1).
 
 Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows

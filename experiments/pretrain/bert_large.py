@@ -1,14 +1,15 @@
-r"""BERT-Large as the paper trained it.
+r"""BERT-Large with the settings of the paper.
 
-24 layers, 1024 wide, 335.1 M parameters, 256 rows a step, a million steps.
+24 layers of width 1024, 335.1 M parameters, 256 rows per step, a million steps.
 
     tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_large.py --workdir=runs/bert_large
 
-Hardware: v5e:4x4, 16 chips. Duration: 16.9 hours by the estimate of `python -m bert_jax.aot` (37 % of the chips' peak at 128
-tokens, 65 % at 512; 8.2e+19 model FLOPs), not yet a measurement. 256 rows do not fill more chips: v5e:8x8, four times as many,
-takes 13.6 hours. Expect: held-out MLM perplexity 3.23 (paper, Table 6); GLUE test average 82.1 after fine-tuning (Table 1).
+Hardware: v5e:4x4, 16 chips. Duration: 16.9 hours by the estimate of `aot` (37 % of the chips' peak at 128
+tokens, 65 % at 512; 8.2e+19 model FLOPs), not measured. A batch of 256 rows does not keep more chips busy: v5e:8x8, with four
+times as many chips, takes 13.6 hours. Expect: held-out MLM perplexity 3.23 (paper, Table 6); GLUE test average 82.1 after
+fine-tuning (Table 1).
 
 Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows
 of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rate schedule; Adam without bias correction.

@@ -1,11 +1,11 @@
-r"""The 24 published miniatures (arXiv:1908.08962) on the recipe of BERT-Base: 256 rows a step, a million steps.
+r"""The 24 published miniatures (arXiv:1908.08962) with the recipe of BERT-Base: 256 rows per step, a million steps.
 
     tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_miniature.py:mini --workdir=runs/bert_mini
 
-The argument is a size: tiny, mini, small, medium, or any of the grid, L-2_H-128 to L-12_H-768. Hours are estimates by
-`python -m bert_jax.aot`; the score is what to expect on GLUE's test sets after fine-tuning, as published with the weights.
+The argument is a size: tiny, mini, small, medium, or any size of the grid, L-2_H-128 to L-12_H-768. Hours are estimates by
+`aot`; the expected score is that on GLUE's test sets after fine-tuning, as published with the weights.
 
     size     layers  width  parameters  hardware  hours  GLUE
     tiny          2    128       4.4 M  v5e:1x1     6.1  64.2

@@ -1,15 +1,15 @@
-r"""BERT-Large in the "76 minutes" way: LAMB, batches of 65,536 and 32,768 rows, 8,601 steps.
+r"""BERT-Large with the recipe of the LAMB paper ("76 minutes"): batches of 65,536 and 32,768 rows, 8,601 steps.
 
     tpu_scripts/run.sh corpus --source=tfds:wikipedia/20230601.en --vocab=bert-base-uncased-vocab.txt --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/lamb_large.py --workdir=runs/lamb_large
 
 Hardware: v5e:16x16, 256 chips; with fewer chips raise `phases.*.accumulation` (the result is the same). Duration, by
-`python -m bert_jax.aot`: 1.2 hours, 306 chip-hours (419.8 and 862.2 ms a step). Expect: final training loss about 1.25, and
+`aot`: 1.2 hours, 306 chip-hours (419.8 and 862.2 ms per step). Expect: final training loss about 1.25, and
 SQuAD 1.1 F1 of 90.6 after fine-tuning (the LAMB paper's 90.584).
 
 Settings: arXiv:1904.00962 with the learning rates, warmups and step counts of NVIDIA's open recipe (DeepLearningExamples,
-BERT for PyTorch): the decay has power 0.5, and the second phase warms up anew.
+BERT for PyTorch): the decay has power 0.5, and the second phase has a warmup of its own.
 """
 
 from ml_collections import ConfigDict

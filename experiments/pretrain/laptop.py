@@ -1,4 +1,4 @@
-r"""BERT-Mini's shape (4 layers, 256 wide) on some tens of millions of words of your own, on a CPU, in an hour or two.
+r"""A model of BERT-Mini's shape (4 layers of width 256) on tens of millions of words of your own, on a CPU, in an hour or two.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
         --output=runs/wikipedia_corpus
@@ -6,15 +6,16 @@ r"""BERT-Mini's shape (4 layers, 256 wide) on some tens of millions of words of 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py:more --workdir=runs/laptop_more \
         --config.init_from=runs/laptop --config.seed=1
 
-Hardware: 2 CPU cores, 2 GiB. Duration: 44 minutes beside other work, then 16, in bfloat16 on a CPU with AMX
-(`--config.model.dtype=bfloat16`: 530 rows/s of 32 tokens, 120 of 128); in float32 twice as long and more (240 and 36). Expect, on
-33.9 M tokens of Wikipedia: held-out MLM accuracy 29.9 % (word frequency alone: 4.6 %), perplexity 72, NSP accuracy 70.7 %. The
-last command goes on from there with other pairs and masks: 32.4 %, 57 and 78.0 %.
+Hardware: 2 CPU cores, 2 GiB. Duration: 44 minutes while other programs ran, then 16 for the last command, in bfloat16 on a CPU
+with AMX (`--config.model.dtype=bfloat16`: 530 rows/s of 32 tokens, 120 of 128); more than twice as long in float32 (240 and 36).
+Expect, on 33.9 M tokens of Wikipedia: held-out MLM accuracy 29.9 % (word frequency alone: 4.6 %), perplexity 72, NSP accuracy
+70.7 %. The last command continues from that model with other pairs and masks: 32.4 %, 57 and 78.0 %.
 
-What makes so little computation suffice: most steps read rows of 32 tokens, where neighbours are found soonest (in rows of 128
-alone the same time ends on the plateau of word frequencies, at 15 % and perplexity 635), and a last fifth teaches the longer rows
-and the next sentence; a vocabulary of 8,192, each word of which is seen often; kernels that begin at 1/sqrt(width) instead of
-0.02; ten times the paper's rate; and no dropout, since no row is seen twice.
+Five settings make so little computation sufficient. Most steps have rows of 32 tokens, in which attention to neighbours is
+learned soonest (with rows of 128 alone the same time ends on the plateau of word frequencies, at 15 % and perplexity 635); the
+last fifth of the steps trains longer rows and next sentence prediction. Each word of a vocabulary of 8,192 occurs often. The
+standard deviation of the initial kernels is 1/sqrt(width) instead of 0.02. The learning rate is ten times the paper's. There is
+no dropout, since no row occurs twice.
 """
 
 from ml_collections import ConfigDict

@@ -1,13 +1,14 @@
-"""A small BERT (2 layers, 128 wide) on the English that every Python installation carries: the first thing to run.
+"""A small BERT (2 layers of width 128) on the English text that every Python installation carries: the first experiment to run.
 
     tpu_scripts/run.sh
 
 Hardware: 2 CPU cores, 2 GiB: a laptop. Duration: 4 minutes of training. Expect: held-out MLM accuracy 30.2 % (word frequency
 alone: 6.0 %), which is 5.0 times as much.
 
-The shape is BERT-Tiny's. Kernels begin at 1/sqrt(width) instead of 0.02: a model this narrow would otherwise spend its first
-thousand steps at word frequencies. Rows are short, because every position has to learn for itself where its neighbours are, and
-that takes four times as many words in rows of 128. The rate is 20 times the paper's, and there is no dropout.
+The shape is BERT-Tiny's. The standard deviation of the initial kernels is 1/sqrt(width) instead of 0.02: with 0.02 a model of
+this width predicts word frequencies for the first thousand steps. Rows are short, because attention to neighbours has to be
+learned at each position, and takes four times as many words in rows of 128. The learning rate is 20 times the paper's, and there
+is no dropout.
 """
 
 from ml_collections import ConfigDict

@@ -266,7 +266,7 @@ def as_plain(ours: Any, model: ModelConfig) -> Any:
 # ------------------------------------------------------------------------------------------------------------------- comparison
 
 
-def marks(steps: int) -> list[int]:
+def compared_steps(steps: int) -> list[int]:
     """The steps at which curves are compared: four, evenly spaced, the last one the last."""
     return [steps * quarter // 4 for quarter in range(1, 5)]
 
@@ -300,7 +300,7 @@ def report(ours: np.ndarray, plain: np.ndarray, about: dict[str, Any], file: pat
     columns = [column for side in (ours, plain) for column in (smoothed(side, grid).mean(0), smoothed(side, grid).std(0, ddof=1))]
     rows = [[f"{step}", f"{a:.4f} ({sa:.4f})", f"{b:.4f} ({sb:.4f})"] for step, a, sa, b, sb in zip(grid, *columns, strict=True)]
     print(table(["step", "ours", "plain"], rows) + "\n")
-    at = marks(steps)
+    at = compared_steps(steps)
     a, b = smoothed(ours, at), smoothed(plain, at)
     t, error = welch(a, b)
     difference = a.mean(0) - b.mean(0)

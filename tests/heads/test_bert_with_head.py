@@ -242,10 +242,10 @@ def test_two_examples_packed_into_a_row_have_the_logits_of_a_row_each(head):
     packed = {name: x.reshape(1, -1) for name, x in alone.items()}
     packed |= {"sequence_ids": np.repeat([[1, 2]], 5, axis=1).astype(np.int32), "cls_positions": np.array([[0, 5]], np.int32)}
     packed["read_positions"] = (alone["read_positions"] + np.array([0, 5], np.int32)[:, None, None]).reshape(1, 2, -1)
-    apart, together = apply(CONFIG, head, params, alone), apply(CONFIG, head, params, packed)
-    np.testing.assert_allclose(together.reshape(apart.shape), apart, atol=2e-6)
+    separate, together = apply(CONFIG, head, params, alone), apply(CONFIG, head, params, packed)
+    np.testing.assert_allclose(together.reshape(separate.shape), separate, atol=2e-6)
     packed["sequence_ids"] = np.ones_like(packed["sequence_ids"])  # the same row, read as one example, is another thing
-    assert np.abs(apply(CONFIG, head, params, packed).reshape(apart.shape) - apart).max() > 1e-2
+    assert np.abs(apply(CONFIG, head, params, packed).reshape(separate.shape) - separate).max() > 1e-2
 
 
 def test_padding_changes_no_answer(head):

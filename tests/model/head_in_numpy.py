@@ -9,8 +9,8 @@ import numpy as np
 from bert_jax.heads.head import TaskHead
 
 
-def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, marks: np.ndarray | None = None) -> np.ndarray:
-    """Logits [C], or [n, C] of a token or span head, from the hidden states [N+1, n, D] of a text; `marks` [3] count from its
+def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, mentions: np.ndarray | None = None) -> np.ndarray:
+    """Logits [C], or [n, C] of a token or span head, from the hidden states [N+1, n, D] of a text; `mentions` [3] count from its
     first token."""
     own = params[head.part]
     x = chosen(head, own, states.astype(np.float64))
@@ -19,7 +19,7 @@ def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, mark
             inputs, kernel = own["lstm"][f"{layer}_input"], own["lstm"][f"{layer}_recurrence"]["kernel"]
             x = np.concatenate([one_direction(x, inputs, kernel, direction) for direction in (0, 1)], -1)
     if head.kind == "mention":
-        m0, ma, mb = x[marks]
+        m0, ma, mb = x[mentions]
         x = np.concatenate([m0, ma, mb, m0 * ma, m0 * mb])
     elif head.pooling == "concat":
         x = np.concatenate([x[0], x.mean(0), x.max(0)])

@@ -154,10 +154,10 @@ def test_packed_texts_have_the_logits_of_a_row_each(head):
     for i, (r, p, columns) in enumerate(found):
         alone["input_ids"][i, : columns.stop - columns.start] = batch["input_ids"][r, columns]
         alone["read_positions"][i, 0] = batch["read_positions"][r, p] - columns.start
-    packed, apart = logits_of(head, params, batch), logits_of(head, params, alone)
+    packed, separate = logits_of(head, params, batch), logits_of(head, params, alone)
     for i, (r, p, columns) in enumerate(found):
         ours = packed[r, columns] if head.per_token else packed[r, p]
-        theirs = apart[i, : columns.stop - columns.start] if head.per_token else apart[i, 0]
+        theirs = separate[i, : columns.stop - columns.start] if head.per_token else separate[i, 0]
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * ROUNDING * max(1, np.abs(theirs).max()))  # five layers more
 
 

@@ -105,15 +105,15 @@ def packed(batch):
 
 def test_a_packed_row_gives_each_example_the_logits_and_gradients_of_a_row_of_its_own():
     params, batch = random_parameters(), random_batch()
-    apart, together = (outputs_of(TINY, params, x, None) for x in (batch, packed(batch)))
+    alone, together = (outputs_of(TINY, params, x, None) for x in (batch, packed(batch)))
     valid = np.asarray(batch["masked_targets"]) >= 0
     assert (
         largest_difference(
-            np.asarray(apart["mlm_logits"])[valid], np.asarray(together["mlm_logits"]).reshape(apart["mlm_logits"].shape)[valid]
+            np.asarray(alone["mlm_logits"])[valid], np.asarray(together["mlm_logits"]).reshape(alone["mlm_logits"].shape)[valid]
         )
         < 1e-5
     )
-    assert largest_difference(apart["nsp_logits"], together["nsp_logits"].reshape(apart["nsp_logits"].shape)) < 1e-5
+    assert largest_difference(alone["nsp_logits"], together["nsp_logits"].reshape(alone["nsp_logits"].shape)) < 1e-5
     a, _ = gradients_of(TINY, params, batch, 0, jnp.int32(0), 1)
     b, _ = gradients_of(TINY, params, packed(batch), 0, jnp.int32(0), 1)
     assert largest_difference(a, b) < 1e-5

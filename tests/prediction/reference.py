@@ -68,14 +68,14 @@ def pretrained_outputs(model: Model, ids: Sequence[int], segment_b: int | None =
 
 
 def label_outputs(
-    model: Model, ids: Sequence[int], segment_b: int | None = None, marks: np.ndarray | None = None
+    model: Model, ids: Sequence[int], segment_b: int | None = None, mention_positions: np.ndarray | None = None
 ) -> np.ndarray:
-    """Logits [C] of a sequence, choice or mention head (of the tokens `marks` [3]), [n, C] of a token or span head, for a text of
+    """Logits [C] of a sequence, choice or mention head (at `mention_positions`), [n, C] of a token or span head, for a text of
     n tokens: the encoder's hidden states, and the pooler and the head in numpy."""
     assert model.head is not None
     encoder = {part: model.params[part] for part in ("embeddings", "encoder")}
     states = np.asarray(_encoder(model.config)(encoder, row(model.config, ids, segment_b)))[:, 0, : len(ids)]
-    return head_logits(model.head, model.params, states, marks)
+    return head_logits(model.head, model.params, states, mention_positions)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

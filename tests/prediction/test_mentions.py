@@ -23,16 +23,16 @@ HEAD = MentionHead(labels=("A", "B", "neither"))
 def test_the_answer_is_that_of_the_unpacked_text(labelled):
     model, predictor = labelled(HEAD)
     draw = random.Random(5)
-    asked, marks = [], []
+    asked, mention_positions = [], []
     for text in mixed_texts(60, longest=20, seed=4):
         words = [*text.split(), "the", "capital", "of"]  # three words at least, of one token each
         places = sorted(draw.sample(range(len(words)), 3), key=lambda _: draw.random())
         named = [f"{words[p]}#{words[: p + 1].count(words[p])}" for p in places]
         asked.append((" ".join(words), *named))
-        marks.append(np.array(places) + 1)  # after [CLS]
+        mention_positions.append(np.array(places) + 1)  # after [CLS]
     t = model.tokenizer
-    for answer, (text, *_), mark in zip(predictor.resolve(asked), asked, marks, strict=True):
-        expected = softmax(label_outputs(model, [t.cls_id, *t.encode(text), t.sep_id], marks=mark))
+    for answer, (text, *_), positions in zip(predictor.resolve(asked), asked, mention_positions, strict=True):
+        expected = softmax(label_outputs(model, [t.cls_id, *t.encode(text), t.sep_id], mention_positions=positions))
         np.testing.assert_allclose([answer["probabilities"][label] for label in HEAD.labels], expected, atol=WITHIN)
         assert answer["label"] == HEAD.labels[expected.argmax()]
         assert answer["means"] == {"A": answer["a"], "B": answer["b"], "neither": None}[answer["label"]]
@@ -47,8 +47,8 @@ def test_a_text_longer_than_the_position_table_is_read_around_its_mentions(label
     room, t = model.config.max_position - 2, model.tokenizer
     first = 60 + 2 - (room - 2) // 2  # of the window: as many tokens before the three as after them, or one more
     ids = t.encode(text)[first : first + room]
-    marks = np.array([ids.index(t.encode(word)[0]) for word in ("is", "France", "Paris")]) + 1
-    expected = softmax(label_outputs(model, [t.cls_id, *ids, t.sep_id], marks=marks))
+    mention_positions = np.array([ids.index(t.encode(word)[0]) for word in ("is", "France", "Paris")]) + 1
+    expected = softmax(label_outputs(model, [t.cls_id, *ids, t.sep_id], mention_positions=mention_positions))
     np.testing.assert_allclose([answer["probabilities"][label] for label in HEAD.labels], expected, atol=WITHIN)
 
 

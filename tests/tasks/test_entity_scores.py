@@ -142,8 +142,8 @@ def test_scores_by_hand():
 
 
 def test_an_entity_ends_with_its_sentence():
-    apart, _ = entity_scores([["I-PER"], ["I-PER"]], [["I-PER"], ["I-PER"]])
-    assert apart == EntityScore(2, 2, 2)
+    separate, _ = entity_scores([["I-PER"], ["I-PER"]], [["I-PER"], ["I-PER"]])
+    assert separate == EntityScore(2, 2, 2)
 
 
 def test_only_tags_are_read():

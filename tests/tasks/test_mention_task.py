@@ -43,7 +43,7 @@ def saying(*answers: int) -> list[np.ndarray]:
 # Mentions begin where words do. What stands before them is what moves offsets between text and tokens.
 ADVERSARIAL = (
     "ann saw bo and she ran",
-    "e\u0301é ann\u0301 caf\u00e9 bo: she",  # marks of their own, one of them on a name
+    "e\u0301é ann\u0301 caf\u00e9 bo: she",  # combining marks of their own, one of them on a name
     "İı ann ßß bo ﬁ she",  # lower-casing and decomposing make other lengths of these
     "😀 ann 😀😀 bo 👩‍👩‍👧 she",
     "中文ann中bo文she中",  # ideographs are words, so names need no space before them
@@ -85,10 +85,10 @@ def test_mentions_move_with_the_feature_in_a_packed_row(tiny: Tokenizer):
     batch = assemble_features(features, rows, len(rows), shape, tiny.pad_id)
     for r, members in enumerate(rows):
         for u, i in enumerate(members):
-            marks = features[i].read_positions
-            assert marks is not None
-            assert (batch["input_ids"][r, batch["read_positions"][r, u]] == features[i].ids[0][marks]).all()
-            assert (batch["position_ids"][r, batch["read_positions"][r, u]] == marks).all()
+            read_positions = features[i].read_positions
+            assert read_positions is not None
+            assert (batch["input_ids"][r, batch["read_positions"][r, u]] == features[i].ids[0][read_positions]).all()
+            assert (batch["position_ids"][r, batch["read_positions"][r, u]] == read_positions).all()
             assert (batch["sequence_ids"][r, batch["read_positions"][r, u]] == u + 1).all()
 
 

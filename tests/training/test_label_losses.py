@@ -244,19 +244,19 @@ def test_packed_features_have_the_logits_the_loss_and_the_gradients_of_a_row_eac
     features, rows, shape, batch = packed(name.partition(",")[0])
     alone = [[i] for i in range(COUNT)]
     params = random_label_parameters(VARIANTS[name], CONFIG)
-    apart = {key: jnp.asarray(x) for key, x in assemble_features(features, alone, COUNT, shape, 0).items()}
+    separate = {key: jnp.asarray(x) for key, x in assemble_features(features, alone, COUNT, shape, 0).items()}
     grads, (loss, logits) = differentiated(name)(params, batch)
-    grads_apart, (loss_apart, logits_apart) = differentiated(name)(params, apart)
-    mine, theirs = (feature_logits(np.asarray(x), features, r, shape) for x, r in ((logits, rows), (logits_apart, alone)))
+    grads_alone, (loss_alone, logits_alone) = differentiated(name)(params, separate)
+    mine, theirs = (feature_logits(np.asarray(x), features, r, shape) for x, r in ((logits, rows), (logits_alone, alone)))
     for one, other in zip(mine, theirs, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
-    assert float(loss) == pytest.approx(float(loss_apart), rel=1e-5)
-    for tree in (grads, grads_apart):  # what adds one number to everything that softmax compares: its gradient is rounding alone
+    assert float(loss) == pytest.approx(float(loss_alone), rel=1e-5)
+    for tree in (grads, grads_alone):  # what adds one number to everything that softmax compares: its gradient is rounding alone
         layout = VARIANTS[name].layout
         shifts = [tree[VARIANTS[name].part]["dense"]] if layout.are_positions or layout.logits_per_candidate else []
         shifts += [tree["encoder"]["layers"]["feed_forward_layer_norm"]] if layout.are_positions else []
         assert all(np.abs(layer.pop("bias")).max() < 1e-6 for layer in shifts)
-    assert largest_difference(grads_apart, grads) < 1e-4
+    assert largest_difference(grads_alone, grads) < 1e-4
 
 
 def test_accumulation_gives_the_gradient_of_the_whole_batch_however_unevenly_its_labels_fall():
