@@ -1,7 +1,8 @@
 """Packaging, for those who install bert_jax into an environment of their own: `pip install .` or `pip install -e ".[test]"`.
 
 requirements.txt is the one list: a line with a marker `extra == "NAME"` belongs to that extra, every other line to all. A package
-index would rather see ranges; here reproducing a run matters more, and `tpu_scripts/` makes an environment just for it.
+index would rather see ranges; here reproducing a run matters more, and `tpu_scripts/` makes an environment just for it. The extra
+`sky` is left out: SkyPilot needs versions other than those of the base, and so an environment without bert_jax.
 """
 
 import pathlib
@@ -15,6 +16,8 @@ version = re.search(r'__version__ = "(.+)"', (here / "bert_jax" / "__init__.py")
 base, extras = [], {}
 for line in (here / "requirements.txt").read_text().splitlines():
     requirement, _, marker = (part.strip() for part in line.partition("#")[0].partition(";"))
+    if marker == 'extra == "sky"':
+        continue
     if marker:
         extras.setdefault(marker.split('"')[1], []).append(requirement)
     elif requirement:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import pathlib
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from bert_jax import analyse, aot, convert, predict
 from bert_jax.configs.files import read_experiment
@@ -23,7 +26,9 @@ from tests.test_architecture import FOLDERS, TOP_LEVEL
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "experiments/README.md")
-PROGRAMS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "python", ".venv-tpu/bin/python", "pip", "gcloud")
+SCRIPTS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "tpu_scripts/pod.sh")
+SKY = (".venv-sky/bin/sky", "sky")
+PROGRAMS = (*SCRIPTS, *SKY, "python", ".venv-tpu/bin/python", "pip", "gcloud")
 BEGINS = re.compile(rf"(?:{'|'.join(map(re.escape, PROGRAMS))})(?: |$)")
 SCHEMAS = {"pretrain": PretrainingExperiment, "finetune": FinetuningExperiment}
 
@@ -118,6 +123,13 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> list[Command]:
         for word in command.words
         if command.words[0] == "gcloud" and word.startswith("--command=cd ")
     ]
+    for command in found:
+        if command.words[0] in SKY:
+            runs = [word.removeprefix("RUN=") for word in command.words if word.startswith("RUN=")]
+            inner += [Command(command.place, f"tpu_scripts/run.sh {run}") for run in (" ".join(run.split()) for run in runs)]
+        elif command.words[:2] == ("tpu_scripts/pod.sh", "run") and "pretrain" in command.words:
+            verb = command.words[command.words.index("pretrain") :]
+            inner.append(Command(command.place, shlex.join(["tpu_scripts/run.sh", *verb])))
     return [*found, *through_a_shell(inner, directory)]
 
 
@@ -127,7 +139,7 @@ def test_every_place_that_documents_commands_is_read(commands: list[Command]):
     benchmarks = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests" / "benchmarks").glob("benchmark_*.py")}
     modules = (*SCHEMAS, "predict", "analyse", "convert", "aot", "corpus/__main__", "tasks/glue_submission")
     verbs = {f"bert_jax/{module}.py" for module in modules}
-    scripts = {"README.md", "experiments/README.md", "tpu_scripts/run.sh", "tpu_scripts/test.sh"}
+    scripts = {"README.md", "experiments/README.md", *SCRIPTS}
     assert places >= experiments | benchmarks | verbs | scripts
     assert len(commands) > 100
 
@@ -160,7 +172,14 @@ def check(command: Command, directory: pathlib.Path) -> None:
     for word in words:
         if path := re.match(r"(?:--[\w.-]+=)?((?:experiments|tests|tpu_scripts|bert_jax)/[\w/.-]+)", word):
             assert (REPOSITORY / path[1]).exists(), f"there is no {path[1]}"
-    if program == "tpu_scripts/run.sh" and words and words[0] not in ("VERB", "--help"):
+    if program == "tpu_scripts/run.sh" and words and words[0].startswith("--restarts="):
+        assert words[1] in (*SCHEMAS, "VERB"), f"--restarts does not go with {words[1]}"
+        words = words[1:]
+    if program == "tpu_scripts/pod.sh":
+        check_pod(words)
+    elif program in SKY:
+        check_sky(words)
+    elif program == "tpu_scripts/run.sh" and words and words[0] not in ("VERB", "--help"):
         check_verb(words[0], words[1:], command.whole)
     elif words[:1] == ["-m"] and words[1].startswith("bert_jax."):
         check_verb(words[1].removeprefix("bert_jax."), words[2:], command.whole)
@@ -174,6 +193,28 @@ def check(command: Command, directory: pathlib.Path) -> None:
     elif program == "pip":
         for extra in re.findall(r"^\.\[(\w+)\]$", words[-1]):
             assert f'extra == "{extra}"' in (REPOSITORY / "requirements.txt").read_text(), f"there is no extra {extra}"
+
+
+def check_pod(words: list[str]) -> None:
+    """pod.sh, in a dry run, takes the command."""
+    names = {"NAME": "name", "VERB": "pretrain", "PATH": "path", "DIR": "dir"}
+    words = [names.get(word, word) for word in words]
+    done = subprocess.run(
+        [str(REPOSITORY / "tpu_scripts" / "pod.sh"), *words[:2], "--dry-run", *words[2:]], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def check_sky(words: list[str]) -> None:
+    """The task has the variables that the command sets, and needs no other one."""
+    if words[:2] != ["jobs", "launch"]:
+        assert words[0] == "jobs", f"{words}: not a command for jobs"
+        assert words[1] in ("queue", "logs", "cancel"), f"{words}: not a command for jobs"
+        return
+    variables = yaml.safe_load((REPOSITORY / words[2]).read_text())["envs"]
+    given = {word.partition("=")[0] for flag, word in itertools.pairwise(words) if flag == "--env"}
+    assert given <= set(variables), f"{words[2]} has no variable {given - set(variables)}"
+    assert {name for name, value in variables.items() if value is None} <= given, f"{words[2]} needs more variables"
 
 
 def without_brackets(word: str) -> str:
@@ -251,6 +292,9 @@ def test_every_documented_command_is_taken_by_the_program_it_names(commands: lis
         ("python -m bert_jax.finetune --config=experiments/finetune/gone.py", "there is no experiments/finetune/gone.py"),
         ("python -m bert_jax.convert --from=a --to=b --layer=3", "--layer"),
         ("python -m bert_jax.predict fill-mask --model=a --top=3", "--top"),
+        ("tpu_scripts/run.sh --restarts=5 predict", "--restarts does not go with predict"),
+        ("tpu_scripts/pod.sh create large --size=3", "create does not take --size=3"),
+        ("sky jobs launch tpu_scripts/pod.yaml --env BUCKETS=a --env RUN=b", "has no variable {'BUCKETS'}"),
         ("python tests/benchmarks/benchmark_step.py --threads=3", "no flag --threads"),
         ("python tests/benchmarks/benchmark_steps.py", "there is no tests/benchmarks/benchmark_steps.py"),
     ],

@@ -6,8 +6,11 @@
 #   tpu_scripts/run.sh VERB [ARGUMENT ...]  one verb, for example
 #       tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_base.py --workdir=runs/base
 #   tpu_scripts/run.sh VERB --help          what the verb takes
+#   tpu_scripts/run.sh --restarts=5 VERB [ARGUMENT ...]
+#                                           pretrain or finetune, started again up to 5 times after a hang, a lost process or a
+#                                           crash, with growing pauses; ends where the same step fails twice
 #
-# On a TPU pod slice, the same command on every worker: gcloud compute tpus tpu-vm ssh NAME --worker=all --command='...'.
+# On a TPU pod slice, the same command on every worker: tpu_scripts/pod.sh or tpu_scripts/pod.yaml.
 #
 # BERT_JAX_DEVICE=cpu|tpu|cuda13|cuda12     the accelerator to install for; by default the one found
 # BERT_JAX_PYTHON=PATH                      the Python (3.11 to 3.14) to use; by default the first one found
@@ -77,6 +80,20 @@ quickstart() {
     say "  $root/$model/model/          the model: transformers.BertForPreTraining.from_pretrained loads it"
 }
 
+restarts=0
+if [[ "${1:-}" == --restarts* ]]; then
+    restarts="${1#--restarts=}"
+    if [[ ! "$restarts" =~ ^[1-9][0-9]{0,2}$ ]]; then
+        say "error: $1 must be --restarts=N with a whole number of at least 1 and at most 999; --restarts=5 is one"
+        exit 2
+    fi
+    shift
+    if [[ "${1:-}" != pretrain && "${1:-}" != finetune ]]; then
+        say "error: --restarts=$restarts goes before pretrain or finetune, whose --workdir a restart continues${1:+, not before $1}"
+        exit 2
+    fi
+fi
+
 case "${1:-}" in
     -h | --help | help)
         usage
@@ -95,6 +112,8 @@ export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"
 python=("$root/.venv/bin/python" -P -m) # -P: the code of this checkout, whatever bert_jax the current directory may hold
 if (($# == 0)); then
     quickstart
+elif ((restarts)); then
+    exec "${python[@]}" bert_jax.runtime.restarts "$restarts" "$@"
 else
     exec "${python[@]}" "bert_jax.$1" "${@:2}" # exec: a SIGTERM reaches the run, which saves before it ends
 fi

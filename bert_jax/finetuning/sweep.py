@@ -24,12 +24,12 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
+from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.metrics.plots import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS
 from bert_jax.runtime.exporting import write_results
 from bert_jax.runtime.independent_processes import ProcessesLost
-from bert_jax.runtime.interruptions import HUNG
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.out_of_memory import OutOfMemory
 

@@ -9,6 +9,7 @@ In: flags and a configuration. Out: a Run with a locked workdir, connected proce
     processes.py               the processes of a run: their addresses, and the check that all are there and run the same code
     independent_processes.py   divides the runs of a sweep among processes, without collectives
     workdir.py                 the directory of a run: locked, and bound to one configuration
+    restarts.py                starts a verb again after an exit status that a restart may mend
     interruptions.py           Preemption (SIGTERM) and Watchdog (hangs)
     memory_advice.py           the settings that lower a step's memory, for the message when a step does not fit
     step_sums.py               the sums of the steps since the last log line; ends a run that diverges

@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 import jax
 from jax.experimental import multihost_utils
 
-HUNG = 42  # exit status after a hang: a supervisor can restart the same command, which resumes
+from bert_jax.interface.exit_statuses import HUNG
 
 
 class Preemption:

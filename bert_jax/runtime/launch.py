@@ -22,11 +22,12 @@ import jax
 from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS
+from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.flags import Flags
 from bert_jax.runtime.independent_processes import ProcessShare
-from bert_jax.runtime.interruptions import HUNG, Preemption, Watchdog
+from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.workdir import open_workdir
 from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.runtime.interruptions import HUNG
+from bert_jax.interface.exit_statuses import HUNG
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.forked import Done, Started, Surroundings

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from bert_jax.runtime.interruptions import HUNG, Preemption, Watchdog
+from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.runtime.interruptions import Preemption, Watchdog
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""The scripts run in a small checkout of their own: no package to install and verbs that only print, so no network is needed."""
+"""run.sh, test.sh and set_up.sh in a small checkout of their own."""
 
 from __future__ import annotations
 
@@ -6,78 +6,10 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-VERB = '''"""{about}"""
-
-import os
-import sys
-
-if __name__ == "__main__":
-    print("{name}", os.getcwd(), *sys.argv[1:], sep="|")
-'''
-
-
-def make_checkout(path: pathlib.Path) -> pathlib.Path:
-    package = path / "bert_jax"
-    (package / "corpus").mkdir(parents=True)
-    shutil.copytree(REPOSITORY / "tpu_scripts", path / "tpu_scripts")
-    shutil.copy(REPOSITORY / "bert_jax" / "errors.py", package)
-    (package / "__init__.py").write_text("")
-    (package / "corpus" / "__init__.py").write_text("")
-    for name in ("pretrain", "predict"):
-        (package / f"{name}.py").write_text(VERB.format(name=name, about=f"What {name} does."))
-    (package / "corpus" / "__main__.py").write_text(VERB.format(name="corpus", about="What corpus does."))
-    (path / "pytest.py").write_text(VERB.format(name="pytest", about=""))  # stands in for the real one
-    (path / "requirements.txt").write_text("# nothing to install\n")
-    return path
-
-
-def bash(command: str, *, cwd: pathlib.Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    unset = ("PYTHONPATH", "BERT_JAX_DEVICE", "BERT_JAX_PYTHON")
-    environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment |= {"BERT_JAX_PYTHON": sys.executable, "BERT_JAX_DEVICE": "cpu", "PIP_NO_INDEX": "1"} | variables
-    environment = {name: value for name, value in environment.items() if value}
-    return subprocess.run(["bash", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
-
-
-def script(checkout: pathlib.Path, name: str, *arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
-    quoted = " ".join(f"'{argument}'" for argument in arguments)
-    return bash(f"'{checkout}/tpu_scripts/{name}.sh' {quoted}", cwd=checkout.parent, **options)
-
-
-@pytest.fixture(scope="module")
-def ready(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A checkout already set up; the tests that use it only run verbs."""
-    checkout = make_checkout(tmp_path_factory.mktemp("scripts") / "with a space")
-    first = script(checkout, "run", "pretrain", "first start")
-    assert first.returncode == 0, first.stderr
-    assert first.stdout == f"pretrain|{checkout.parent}|first start\n"
-    stages = [line.split(" ... ")[0] for line in first.stderr.splitlines() if " ... " in line]
-    assert stages == ["making .venv", "installing pinned packages (cpu; the first time takes a minute or more)"]
-    return checkout
-
-
-@pytest.fixture(scope="module")
-def python(ready: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python that makes a virtual environment by copying that of `ready`, in a tenth of the time; else the usual one."""
-    directory = tmp_path_factory.mktemp("python")
-    shutil.copytree(ready / ".venv", directory / "venv", symlinks=True)
-    (directory / "venv" / "bert_jax-stamp").unlink()
-    for path in (directory / "venv").glob("lib/*/site-packages/bert_jax.pth"):
-        path.unlink()
-    path = directory / "python"
-    path.write_text(
-        f"""#!/bin/sh
-[ "$1 $2" = "-m venv" ] && exec cp -pPR '{directory}/venv' "$3"
-exec '{sys.executable}' "$@"
-"""
-    )
-    path.chmod(0o755)
-    return str(path)
+from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout, script
 
 
 def test_a_second_start_runs_the_verb_and_nothing_else(ready: pathlib.Path):
@@ -106,6 +38,27 @@ def test_the_quickstart_stops_at_the_first_step_that_fails(tmp_path: pathlib.Pat
     assert done.returncode == 7
     assert "predict" not in done.stdout
     assert "Done" not in done.stderr
+
+
+def test_restarts_hand_the_verb_to_the_module_that_starts_it_again(ready: pathlib.Path):
+    done = script(ready, "run", "--restarts=5", "pretrain", "--workdir=a b")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"restarts|{ready.parent}|5|pretrain|--workdir=a b\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--restarts=0", "pretrain"], "--restarts=0 must be --restarts=N with a whole number of at least 1 and at most 999"),
+        (["--restarts", "5", "pretrain"], "--restarts must be --restarts=N"),
+        (["--restarts=5", "predict"], "--restarts=5 goes before pretrain or finetune, whose --workdir a restart continues, not"),
+        (["--restarts=5"], "--restarts=5 goes before pretrain or finetune"),
+    ],
+)
+def test_restarts_that_cannot_be_made_are_refused_before_anything_is_installed(arguments: list[str], says: str):
+    done = bash(f"'{REPOSITORY}/tpu_scripts/run.sh' {' '.join(arguments)}")
+    assert done.returncode == 2
+    assert says in done.stderr
 
 
 def test_the_code_is_that_of_the_script_not_of_the_current_directory(tmp_path: pathlib.Path, ready: pathlib.Path):

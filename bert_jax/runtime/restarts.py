@@ -1,0 +1,135 @@
+"""Starts a verb again after an exit status that a restart may mend; `tpu_scripts/run.sh --restarts=N VERB ...` runs this module.
+
+It ends with the verb's own exit status, but for two cases: 2 where the verb has failed twice after the same step, since then a
+restart does not mend it, and 42 where the restarts are used up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from bert_jax.errors import UserError
+from bert_jax.interface.command import run_verb
+from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART, STOPPED
+from bert_jax.interface.words import counted, duration
+from bert_jax.metrics.writer import METRICS, read_metrics
+
+FIRST_PAUSE = 10.0
+"""Seconds before the first restart; each further pause is twice as long."""
+
+LONGEST_PAUSE = 160.0
+"""Seconds. Less than --start-timeout (300 by default), so that the workers of a pod still meet when some paused longer."""
+
+
+def keep_running(verb: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
+    """Runs a verb until it ends with a status that no restart mends, at most 1 + `restarts` times. Returns its exit status.
+
+    Raises UserError where the verb fails twice after the same step. A stop by SIGTERM is no failure of its step. A signal to this
+    process ends the verb and is followed by no restart.
+    """
+    command = [sys.executable, "-P", "-m", f"bert_jax.{verb}", *arguments]  # -P: not from the current directory
+    workdir = workdir_of(arguments)
+    failed: set[int] = set()
+    with _Signals() as signals:
+        for restart in range(1, restarts + 2):
+            status = signals.run(command)
+            if signals.received or status not in MENDED_BY_RESTART:
+                return status
+            step = steps_done(workdir) if workdir else 0
+            ended = f"{verb} ended with exit status {status} ({MENDED_BY_RESTART[status]}) {_after(step)}"
+            if status != STOPPED:
+                if step in failed:
+                    raise UserError(
+                        f"{ended}, as it did before: a restart does not mend it. The lines above say why it ended"
+                        f" (after a hang also {workdir}/hang-*.txt). Mend the cause and give the same command again: it continues"
+                    )
+                failed.add(step)
+            if restart > restarts:
+                break
+            pause = min(first_pause * 2 ** (restart - 1), LONGEST_PAUSE)
+            _say(f"{ended}; restart {restart} of {restarts} in {duration(pause)}")
+            if signals.interrupted_within(pause):
+                return 128 + signals.received
+    _say(f"error: {ended}, and --restarts={restarts} allows no further restart; the same command continues")
+    return HUNG
+
+
+def workdir_of(arguments: Sequence[str]) -> pathlib.Path | None:
+    """The directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a verb; None without the flag."""
+    found = None
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = argument.partition("=")
+        if flag == "--workdir":
+            found = pathlib.Path(value if equals else following)
+    return found
+
+
+def steps_done(workdir: pathlib.Path) -> int:
+    """The last step in the `metrics.jsonl` of the workdir; for a sweep, the sum of the last steps of its runs. 0 without any."""
+    total = 0
+    for path in [workdir / METRICS, *sorted(workdir.glob(f"*/*/{METRICS}"))]:
+        with contextlib.suppress(OSError):  # a network file system that is away for a moment
+            records = read_metrics(path)
+            total += int(records[-1]["step"]) if records else 0
+    return total
+
+
+def _after(step: int) -> str:
+    return f"after {counted(step, 'step')}" if step else "before its first logged step"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class _Signals:
+    """Runs child processes and passes SIGTERM on to them. Ctrl-C is only noted: the terminal sends it to the child as well."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> _Signals:
+        self._previous = {number: signal.signal(number, self._notice) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def run(self, command: Sequence[str]) -> int:
+        """Runs a command to its end; returns its exit status, 128 + the signal where a signal ended it."""
+        self._child = subprocess.Popen(command)
+        if self.received:  # while the child was being started
+            self._child.send_signal(self.received)
+        status = self._child.wait()
+        return status if status >= 0 else 128 - status
+
+    def interrupted_within(self, seconds: float) -> bool:
+        """Sleeps until a signal arrives, at most `seconds`. Returns whether one has."""
+        end = time.monotonic() + seconds
+        while not self.received and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.2))
+        return self.received != 0
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        if number == signal.SIGTERM and self._child is not None:
+            self._child.send_signal(number)
+
+
+def main() -> int:
+    """Runs the verb of the command line: N VERB [ARGUMENT ...], as `tpu_scripts/run.sh` has checked it."""
+    restarts, verb, *arguments = sys.argv[1:]
+    return keep_running(verb, arguments, int(restarts))
+
+
+if __name__ == "__main__":
+    run_verb(main)

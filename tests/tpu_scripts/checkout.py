@@ -1,0 +1,50 @@
+"""A small checkout for the tests of the scripts: no package to install and verbs that only print, so no network is needed."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+VERB = '''"""{about}"""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    print("{name}", os.getcwd(), *sys.argv[1:], sep="|")
+'''
+
+
+def make_checkout(path: pathlib.Path) -> pathlib.Path:
+    package = path / "bert_jax"
+    (package / "corpus").mkdir(parents=True)
+    shutil.copytree(REPOSITORY / "tpu_scripts", path / "tpu_scripts")
+    shutil.copy(REPOSITORY / "bert_jax" / "errors.py", package)
+    (package / "__init__.py").write_text("")
+    (package / "corpus" / "__init__.py").write_text("")
+    for name in ("pretrain", "predict"):
+        (package / f"{name}.py").write_text(VERB.format(name=name, about=f"What {name} does."))
+    (package / "corpus" / "__main__.py").write_text(VERB.format(name="corpus", about="What corpus does."))
+    (package / "runtime").mkdir()
+    (package / "runtime" / "__init__.py").write_text("")
+    (package / "runtime" / "restarts.py").write_text(VERB.format(name="restarts", about=""))
+    (path / "pytest.py").write_text(VERB.format(name="pytest", about=""))  # stands in for the real one
+    (path / "requirements.txt").write_text("# nothing to install\n")
+    return path
+
+
+def bash(command: str, *, cwd: pathlib.Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    unset = ("PYTHONPATH", "BERT_JAX_DEVICE", "BERT_JAX_PYTHON")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"BERT_JAX_PYTHON": sys.executable, "BERT_JAX_DEVICE": "cpu", "PIP_NO_INDEX": "1"} | variables
+    environment = {name: value for name, value in environment.items() if value}
+    return subprocess.run(["bash", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def script(checkout: pathlib.Path, name: str, *arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
+    quoted = " ".join(f"'{argument}'" for argument in arguments)
+    return bash(f"'{checkout}/tpu_scripts/{name}.sh' {quoted}", cwd=checkout.parent, **options)

@@ -1,0 +1,297 @@
+"""pod.sh and worker.sh with a stand-in `gcloud`: its slice is two directories, in which it runs what ssh is given."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout
+
+GCLOUD = r"""#!/usr/bin/env bash
+# gcloud compute tpus (queued-resources | tpu-vm) VERB NAME ...
+cd "$STAND_IN"
+printf '%s\n' "$*" >>asked
+shift 2
+workers=(w-0 w-1) command="" from=("${@:4}") status=0
+for word; do
+    case "$word" in
+        --worker=[0-9]) workers=("w-${word#*=}") ;;
+        --command=*) command="${word#*=}" ;;
+    esac
+done
+case "$1 $2" in
+    "queued-resources create")
+        [[ ! -e refusal ]] || { cat refusal >&2; exit 1; }
+        echo "Create request issued for: [$3]" ;;
+    "queued-resources describe")
+        [[ "$*" != *failedData* ]] || { echo "Quota limit TPUV5s has been exceeded"; exit; }
+        state="$(head -n 1 states)"
+        [[ "$(wc -l <states)" == 1 ]] || sed -i 1d states
+        [[ "$state" != ERROR ]] || { echo "ERROR: network is unreachable" >&2; exit 1; }
+        echo "$state" ;;
+    "tpu-vm ssh" | "tpu-vm scp")
+        [[ ! -s lost ]] || { sed -i 1d lost; echo "ssh: connect to host: Connection timed out" >&2; exit 255; }
+        for worker in "${workers[@]}"; do
+            export HOME="$STAND_IN/$worker" BERT_JAX_MOUNTS="$STAND_IN/$worker/mnt"
+            [[ ! -e "$HOME/broken" ]] || export BERT_JAX_PYTHON=/no/such/python
+            case "$2 $3" in
+                "ssh "*) (cd "$HOME" && bash -c "$command") || status=$? ;;
+                *" $POD:"*) cp -R "$HOME/${3#*:}" "${from[0]}" ;;
+                *) cp "$3" "$HOME/${from[0]#*:}" ;;
+            esac
+        done
+        exit "$status" ;;
+    "queued-resources delete") ;;
+    *) echo "unexpected: $*" >&2; exit 99 ;;
+esac
+"""
+TOOLS = {
+    "gcloud": GCLOUD,
+    "sleep": "#!/bin/sh\n",
+    "sudo": '#!/bin/sh\nexec "$@"\n',
+    "uname": '#!/bin/sh\n[ "$1" = -n ] && exec basename "$HOME"\nexec /bin/uname "$@"\n',
+    "findmnt": '#!/bin/sh\n[ -L "$4" ] && cat "$STAND_IN/mounted"\n',
+    "gcsfuse": """#!/bin/sh
+echo "$*" >>"$STAND_IN/asked"
+echo "$3" >"$STAND_IN/mounted"
+rmdir "$4" && ln -s "$STAND_IN/bucket" "$4"
+""",
+}
+PYTHON = f"""#!/bin/sh
+# makes an environment that holds this script alone, installs nothing, and runs the checkout in which it lies
+root="$(cd "$(dirname "$0")/../.." && pwd)"
+case "$*" in
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    "-m pip "*) ;;
+    *sysconfig*) echo "$root/.venv" ;;
+    *) PYTHONPATH="$root" exec '{sys.executable}' "$@" ;;
+esac
+"""
+UNTIL_THE_END = """import pathlib, sys, time
+if __name__ == "__main__":
+    print("begun", flush=True)
+    for _ in range(1500):
+        if pathlib.Path(sys.argv[3]).exists():
+            break
+        time.sleep(0.02)
+"""
+
+
+class Cloud:
+    """A slice of two workers, the checkout that goes there, and pod.sh."""
+
+    def __init__(self, directory: pathlib.Path):
+        self.directory = directory
+        self.checkout = make_checkout(directory / "checkout")
+        (self.checkout / ".gitignore").write_text(".venv*\nruns/\n")
+        subprocess.run(["git", "init", "-q", str(self.checkout)], check=True)
+        (directory / "bin").mkdir()
+        for name, text in {**TOOLS, "python": PYTHON}.items():
+            (directory / "bin" / name).write_text(text)
+            (directory / "bin" / name).chmod(0o755)
+        for worker in ("w-0", "w-1"):
+            (directory / worker / "mnt").mkdir(parents=True)
+        (directory / "bucket" / "corpus").mkdir(parents=True)
+        for name in ("manifest.json", "train.tokens"):
+            (directory / "bucket" / "corpus" / name).write_text(name)
+        self.states("ACTIVE")
+
+    def states(self, *states: str) -> None:
+        """What gcloud answers when it is asked for the state, one after the other, the last one for ever."""
+        (self.directory / "states").write_text("".join(f"{state}\n" for state in states))
+
+    def pod(self, arguments: str) -> subprocess.CompletedProcess[str]:
+        path = f"{self.directory / 'bin'}:/usr/bin:/bin"
+        command = f"'{self.checkout}/tpu_scripts/pod.sh' {arguments}"
+        variables = {
+            "PATH": path,
+            "STAND_IN": str(self.directory),
+            "POD": "pod",
+            "BERT_JAX_PYTHON": str(self.directory / "bin" / "python"),
+        }
+        return bash(command, cwd=self.directory, **variables)
+
+    def asked(self) -> list[str]:
+        """The commands that gcloud and gcsfuse were given."""
+        path = self.directory / "asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def ended(self) -> str:
+        """What `status` prints once no worker runs any more."""
+        deadline = time.monotonic() + 30
+        while "runs: " in (told := self.pod("status pod").stderr):
+            assert time.monotonic() < deadline, told
+        return told
+
+
+@pytest.fixture
+def cloud(tmp_path: pathlib.Path) -> Cloud:
+    return Cloud(tmp_path)
+
+
+RUN = "run pod --bucket=my-bucket --corpus=corpus --restarts=3 pretrain --workdir=/mnt/bucket/a '--config.b=[1, 2]'"
+
+
+def test_from_the_queue_to_the_results_and_back(cloud: Cloud):
+    made = cloud.pod("create pod --zone=us-west4-a --type=v5litepod-16 --spot")
+    assert made.returncode == 0
+    assert "nothing is charged before it is ACTIVE" in made.stderr
+    assert cloud.asked() == [
+        "compute tpus queued-resources create pod --node-id=pod --accelerator-type=v5litepod-16 "
+        "--runtime-version=v2-alpha-tpuv5-lite --scopes=cloud-platform --spot --zone=us-west4-a --quiet"
+    ]
+    cloud.states("WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES", "ERROR", "PROVISIONING", "ACTIVE")
+    begun = cloud.pod(RUN)
+    assert begun.returncode == 0, begun.stderr
+    told = begun.stderr.splitlines()
+    assert [line.split(";")[0] for line in told if line.startswith("pod:")] == [
+        "pod: WAITING_FOR_RESOURCES",
+        "pod: PROVISIONING",
+        "pod: ACTIVE",
+    ]
+    assert {"w-0: ready", "w-1: ready", "w-0: started", "w-1: started"} <= set(told)
+    assert cloud.asked().count(f"--implicit-dirs --rename-dir-limit=100000 my-bucket {cloud.directory}/w-1/mnt/bucket") == 1
+    told = cloud.ended()
+    for worker in ("w-0", "w-1"):
+        home = cloud.directory / worker
+        line = f"restarts|{home}/bert_jax|3|pretrain|--workdir=/mnt/bucket/a|--config.b=[1, 2]"
+        assert f"{worker}: ended with exit status 0: {line}\n" in told
+        assert (home / "mnt" / "corpus" / "train.tokens").read_text() == "train.tokens"
+    assert cloud.pod("logs pod --worker=1").stdout.endswith(f"{line}\n")
+    assert cloud.pod("fetch pod bert_jax/runs/pod/log here").returncode == 0
+    assert "w-0/bert_jax|3|pretrain" in (cloud.directory / "here").read_text()
+    assert cloud.pod("delete pod").returncode == 0
+    assert cloud.asked()[-1] == "compute tpus queued-resources delete pod --force --quiet"
+
+
+def test_a_dry_run_prints_the_commands_and_runs_none(cloud: Cloud):
+    for arguments, commands in (("create pod --type=v6e-16", 1), ("status pod", 2), (RUN, 4), ("delete pod", 1)):
+        verb, rest = arguments.split(" pod", 1)
+        shown = cloud.pod(f"{verb} pod --dry-run --zone=z {rest}")
+        assert (shown.returncode, shown.stderr) == (0, "")
+        lines = shown.stdout.splitlines()
+        assert len(lines) == commands
+        assert all(line.startswith("gcloud compute tpus ") and "--zone=z" in line for line in lines)
+    assert cloud.asked() == []
+
+
+def test_a_quota_that_is_refused_names_the_ways_out(cloud: Cloud):
+    (cloud.directory / "refusal").write_text(
+        "ERROR: RESOURCE_EXHAUSTED: Quota limit 'TPUV5sLitepodPerProject' exceeded. Limit: 0\n"
+    )
+    refused = cloud.pod("create pod --type=v5litepod-256")
+    assert refused.returncode == 1
+    assert "Limit: 0\nerror: the quota of this project does not allow v5litepod-256 here" in refused.stderr
+    assert "smaller --type, another --zone, or --spot" in refused.stderr
+    assert "or --spot" not in cloud.pod("create pod --type=v5litepod-256 --spot").stderr
+    cloud.states("ACCEPTED", "FAILED")  # or it is refused later
+    refused = cloud.pod(RUN)
+    assert refused.returncode == 1
+    assert "the request pod has failed: Quota limit TPUV5s has been exceeded" in refused.stderr
+    assert "tpu_scripts/pod.sh delete pod, then create" in refused.stderr
+
+
+@pytest.mark.parametrize("state", ["SUSPENDING", "SUSPENDED"])
+def test_a_slice_preempted_while_queued_ends_the_wait_with_the_remedy(cloud: Cloud, state: str):
+    cloud.states("WAITING_FOR_RESOURCES", state)
+    ended = cloud.pod(RUN)
+    assert ended.returncode == 1
+    assert f"error: the slice pod was preempted ({state}) and does not come back" in ended.stderr
+    assert "a run with the same --workdir in the bucket continues" in ended.stderr
+    assert not [line for line in cloud.asked() if "scp" in line]
+
+
+def test_one_worker_that_cannot_install_is_named_and_nothing_is_started(cloud: Cloud):
+    (cloud.directory / "w-1" / "broken").touch()
+    failed = cloud.pod(RUN)
+    assert failed.returncode == 1
+    assert "w-0: ready" in failed.stderr
+    assert "w-1: error: BERT_JAX_PYTHON=/no/such/python is no Python 3.11 to 3.14" in failed.stderr
+    assert "error: preparing failed with exit status 1" in failed.stderr
+    assert "nothing was started" in cloud.pod("status pod").stderr
+    (cloud.directory / "w-1" / "broken").unlink()
+    mended = cloud.pod(RUN).stderr
+    assert "making .venv ... " in mended
+    assert "w-1: started" in mended
+    assert "w-1: ended with exit status 0" in cloud.ended()
+
+
+def test_ssh_that_is_lost_is_tried_again_and_what_runs_goes_on(cloud: Cloud):
+    (cloud.checkout / "bert_jax" / "runtime" / "restarts.py").write_text(UNTIL_THE_END)
+    lost, end = cloud.directory / "lost", cloud.directory / "end"
+    lost.write_text("1\n2\n")
+    command = f"run pod pretrain {end}"
+    begun = cloud.pod(command)
+    assert begun.returncode == 0, begun.stderr
+    assert begun.stderr.count("ssh failed (attempt ") == 2
+    lost.write_text("1\n2\n3\n")
+    gone = cloud.pod("logs pod")
+    assert gone.returncode == 1
+    assert "error: logs: there is no ssh to a worker. What runs there goes on; give the same command again" in gone.stderr
+    deadline = time.monotonic() + 30
+    while (told := cloud.pod("status pod").stderr) != "w-0: runs: begun\nw-1: runs: begun\n":
+        assert time.monotonic() < deadline, told
+    assert "w-1: runs already" in cloud.pod(command).stderr
+    other = cloud.pod(f"{command} --config.seed=1")
+    assert other.returncode == 1
+    assert f"w-0: error: another command runs here: --restarts=20 pretrain {end}\n" in other.stderr
+    end.touch()
+    assert "w-0: ended with exit status 0: begun" in cloud.ended()
+    cloud.states("SUSPENDED")
+    lost.write_text("1\n")
+    assert "the slice pod was preempted (SUSPENDED)" in cloud.pod("logs pod").stderr
+
+
+def test_a_worker_refuses_another_bucket_and_a_directory_that_is_no_corpus(cloud: Cloud):
+    assert "there is no corpus in" in cloud.pod("run pod --bucket=my-bucket --corpus=other pretrain").stderr
+    held = cloud.pod("run pod --bucket=another pretrain")
+    assert f"w-0: error: {cloud.directory}/w-0/mnt/bucket holds my-bucket, not another; unmount it" in held.stderr
+    assert held.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("lunch pod", "unknown verb 'lunch'; known: create, run, status, logs, fetch, delete"),
+        ("create", "NAME '' must be a lower-case letter"),
+        ("create Pod --type=v6e-8", "NAME 'Pod' must be a lower-case letter"),
+        ("create pod", "--type='' must be v2, v3, v4, v5litepod, v5p or v6e"),
+        ("create pod --type=v9-8", "--type='v9-8' must be"),
+        ("create pod --spot=yes", "create does not take --spot=yes"),
+        ("status pod --zone", "status does not take --zone (values as in --zone=ZONE"),
+        ("status pod pretrain", "status does not take 'pretrain'"),
+        ("run pod predict", "run takes pretrain or finetune with its arguments, not 'predict'"),
+        ("run pod --restarts=0 pretrain", "--restarts=0 must be at least 1 and at most 999"),
+        ("run pod --corpus=a pretrain", "--corpus=a is a directory of the bucket: name that with --bucket=BUCKET"),
+        ("run pod --bucket=gs://a pretrain", "--bucket and --corpus are names without gs://"),
+        ("run pod pretrain --workdir=gs://a/b", "--workdir must be a path: with --bucket=BUCKET, --workdir=/mnt/bucket/DIR"),
+        ("fetch pod a", "fetch takes PATH and DIR"),
+    ],
+)
+def test_a_mistake_in_the_command_is_one_sentence_and_asks_gcloud_for_nothing(tmp_path: pathlib.Path, arguments: str, says: str):
+    (tmp_path / "gcloud").write_text("#!/bin/sh\necho asked >&2\nexit 99\n")
+    (tmp_path / "gcloud").chmod(0o755)
+    refused = bash(f"'{REPOSITORY}/tpu_scripts/pod.sh' {arguments}", PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"error: {says}")
+    assert "asked" not in refused.stderr
+
+
+def test_a_request_that_is_not_there_is_named(cloud: Cloud):
+    cloud.states("ERROR")
+    missing = cloud.pod("status pod")
+    assert missing.returncode == 1
+    assert "ERROR: network is unreachable\nerror: pod cannot be described; gcloud's message is above" in missing.stderr
+    assert "error: pod cannot be described (gcloud's message is above)" in cloud.pod(RUN).stderr
+
+
+def test_a_machine_without_gcloud_is_told_where_it_is(tmp_path: pathlib.Path):
+    for tool in ("bash", "dirname"):
+        (tmp_path / tool).symlink_to(f"/bin/{tool}" if (pathlib.Path("/bin") / tool).exists() else f"/usr/bin/{tool}")
+    refused = bash(f"'{REPOSITORY}/tpu_scripts/pod.sh' status pod", PATH=str(tmp_path))
+    assert refused.returncode == 1
+    assert refused.stderr == "error: gcloud was not found: https://cloud.google.com/sdk/docs/install\n"

@@ -1,0 +1,208 @@
+#!/usr/bin/env bash
+# Trains on a Cloud TPU slice with gcloud alone: asks for the slice, waits in its queue, starts run.sh on every worker.
+# tpu_scripts/pod.yaml does the same through SkyPilot, which also starts again in another zone after a preemption.
+#
+#   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--spot] [--valid-until-duration=6h]
+#   tpu_scripts/pod.sh run NAME [--bucket=BUCKET] [--corpus=PATH] [--restarts=20] VERB [ARGUMENT ...]
+#                                                   waits for the slice, then brings this checkout to all workers, mounts the
+#                                                   bucket at /mnt/bucket, copies its directory PATH to /mnt/corpus, installs, starts
+#   tpu_scripts/pod.sh status NAME                  the state of the request, and of each worker
+#   tpu_scripts/pod.sh logs NAME [--worker=0] [--follow]
+#   tpu_scripts/pod.sh fetch NAME PATH DIR          copies a file or directory of worker 0
+#   tpu_scripts/pod.sh delete NAME                  gives the slice back; what is on its disks is lost, the bucket stays
+#
+# Each takes --zone=ZONE and --project=PROJECT (by default those of `gcloud config`), and --dry-run, which prints the commands.
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+pod=tpu_scripts/pod.sh
+say() { [[ -n "${dry_run:-}" ]] || printf '%s\n' "$*" >&2; }
+
+# fail STATUS MESSAGE: 2 for a mistake in the command, 1 for what Google Cloud or a worker refused
+fail() {
+    printf '%s\n' "error: $2" >&2
+    exit "$1"
+}
+
+# ------------------------------------------------------------------------------------------------------------------ command line
+verb="${1:-}"
+case "$verb" in
+    -h | --help | help | "")
+        sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
+        exit
+        ;;
+    create | run | status | logs | fetch | delete) ;;
+    *) fail 2 "unknown verb '$verb'; known: create, run, status, logs, fetch, delete ($pod --help)" ;;
+esac
+name="${2:-}"
+[[ "$name" =~ ^[a-z][-a-z0-9]{0,61}$ ]] || fail 2 "NAME '$name' must be a lower-case letter followed by letters, digits and dashes, \
+at most 62 characters: $pod $verb my-pod"
+shift 2
+
+dry_run="" where=() type="" spot="" valid_until="" bucket="" corpus="" restarts=20 worker=0 follow=""
+while [[ "${1:-}" == -* ]]; do
+    case "$verb:$1" in
+        *:--dry-run) dry_run=yes ;;
+        *:--zone=?* | *:--project=?*) where+=("$1") ;;
+        create:--type=?*) type="${1#*=}" ;;
+        create:--spot) spot=yes ;;
+        create:--valid-until-duration=?*) valid_until="${1#*=}" ;;
+        run:--bucket=?*) bucket="${1#*=}" ;;
+        run:--corpus=?*) corpus="${1#*=}" ;;
+        run:--restarts=?*) restarts="${1#*=}" ;;
+        logs:--worker=?*) worker="${1#*=}" ;;
+        logs:--follow) follow=yes ;;
+        *) fail 2 "$verb does not take $1 (values as in --zone=ZONE; $pod --help has the flags)" ;;
+    esac
+    shift
+done
+case "$verb" in
+    run | fetch) ;;
+    *) (($# == 0)) || fail 2 "$verb does not take '$1' ($pod --help)" ;;
+esac
+[[ -n "$dry_run" ]] || command -v gcloud >/dev/null || fail 1 "gcloud was not found: https://cloud.google.com/sdk/docs/install"
+
+# ----------------------------------------------------------------------------------------------------------------------- gcloud
+# tpu ARGUMENT...: gcloud compute tpus ARGUMENT... in the zone; in a dry run only printed
+tpu() {
+    local command=(gcloud compute tpus "$@" ${where[@]+"${where[@]}"} --quiet)
+    if [[ -n "$dry_run" ]]; then
+        printf '%q ' "${command[@]}"
+        printf '\n'
+    else
+        "${command[@]}"
+    fi
+}
+
+# request FIELD: a field of the queued resource
+request() { tpu queued-resources describe "$name" --format="value($1)"; }
+
+# require_usable STATE: ends where no slice will come of the request
+require_usable() {
+    local again="$pod delete $name, then create and run as before: a run with the same --workdir in the bucket continues"
+    case "$1" in
+        FAILED) fail 1 "the request $name has failed: $(request state.failedData.error.message). Quota refused: ask for more in the \
+console (IAM, Quotas), or take a smaller --type, another --zone or --spot, whose quota is separate. $again" ;;
+        SUSPENDING | SUSPENDED) fail 1 "the slice $name was preempted ($1) and does not come back. $again" ;;
+        DELETING) fail 1 "$name is being deleted; $pod create $name when it is gone" ;;
+    esac
+}
+
+wait_until_active() {
+    local state="" seen="" failures=0
+    [[ -z "$dry_run" ]] || { request state.state && return; }
+    while true; do
+        if state="$(request state.state)"; then
+            failures=0
+            require_usable "$state"
+            [[ "$state" == ACTIVE ]] && break
+            [[ "$state" == "$seen" ]] || say "$name: $state; nothing is charged before it is ACTIVE. Ctrl-C ends the wait, not the request"
+            seen="$state"
+        else
+            failures=$((failures + 1))
+            [[ -n "$seen" ]] || fail 1 "$name cannot be described (gcloud's message is above); $pod create $name makes it"
+            ((failures < 20)) || fail 1 "gcloud has failed 20 times in a row; give the same command again when the network is back"
+        fi
+        sleep 30
+    done
+    say "$name: ACTIVE"
+}
+
+# reach WHAT COMMAND...: runs a gcloud command that uses ssh, twice more where ssh itself has failed all of gcloud's own attempts:
+# with status 255, or with any status of scp
+reach() {
+    local what="$1" attempt status
+    shift
+    for attempt in 1 2 3; do
+        status=0
+        "$@" || status=$?
+        ((status == 0)) && return
+        require_usable "$(request state.state)"
+        [[ "$status" == 255 || "$*" == *" scp "* ]] || fail 1 "$what failed with exit status $status; the message of the worker, or \
+of gcloud, is above. Mend the cause and give the same command again: what is done stays done"
+        say "ssh failed (attempt $attempt of 3)"
+        ((attempt == 3)) || sleep 15
+    done
+    fail 1 "$what: there is no ssh to a worker. What runs there goes on; give the same command again ($pod status $name)"
+}
+
+on_workers() { tpu tpu-vm ssh "$name" --worker="$1" --command="$2"; }
+
+# ------------------------------------------------------------------------------------------------------------------------- verbs
+create() {
+    local said runtime
+    case "$type" in
+        v5litepod-*) runtime=v2-alpha-tpuv5-lite ;;
+        v5p-*) runtime=v2-alpha-tpuv5 ;;
+        v6e-*) runtime=v2-alpha-tpuv6e ;;
+        v[234]-*) runtime=tpu-ubuntu2204-base ;;
+        *) fail 2 "--type='$type' must be v2, v3, v4, v5litepod, v5p or v6e with a number of cores or chips; --type=v5litepod-16 is one" ;;
+    esac
+    set -- queued-resources create "$name" --node-id="$name" --accelerator-type="$type" --runtime-version="$runtime" \
+        --scopes=cloud-platform ${spot:+--spot} ${valid_until:+--valid-until-duration="$valid_until"}
+    if [[ -n "$dry_run" ]]; then
+        tpu "$@"
+    elif ! said="$(tpu "$@" 2>&1)"; then
+        say "$said"
+        case "$said" in
+            *[Qq]uota* | *RESOURCE_EXHAUSTED*) fail 1 "the quota of this project does not allow $type here. Ask for more in the console \
+(IAM, Quotas), or take a smaller --type, another --zone${spot:-, or --spot, whose quota is separate}" ;;
+            *ALREADY_EXISTS* | *"already exists"*) fail 1 "$name exists already: $pod status $name, or $pod delete $name" ;;
+            *) fail 1 "gcloud has refused; its message is above" ;;
+        esac
+    else
+        say "$name is in the queue; nothing is charged before it is ACTIVE. Next: $pod run $name ... waits for it"
+    fi
+}
+
+run() {
+    local archive command
+    case "${1:-}" in
+        pretrain | finetune) ;;
+        *) fail 2 "run takes pretrain or finetune with its arguments, not '${1:-}'" ;;
+    esac
+    [[ "$restarts" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--restarts=$restarts must be at least 1 and at most 999"
+    [[ -z "$corpus" || -n "$bucket" ]] || fail 2 "--corpus=$corpus is a directory of the bucket: name that with --bucket=BUCKET"
+    [[ "$bucket$corpus" != *://* ]] || fail 2 "--bucket and --corpus are names without gs://"
+    [[ "$*" != *--workdir=gs://* ]] || fail 2 "--workdir must be a path: with --bucket=BUCKET, --workdir=/mnt/bucket/DIR"
+    wait_until_active
+    archive="$(mktemp -d)/bert_jax.tar.gz"
+    # shellcheck disable=SC2064 # the path of now
+    trap "rm -rf '$(dirname "$archive")'" EXIT
+    (cd "$root" && git ls-files -z --cached --others --exclude-standard | tar --null -T - -czf "$archive") ||
+        fail 1 "$root could not be packed; it has to be a git checkout without missing files (git status)"
+    reach "copying the checkout" tpu tpu-vm scp "$archive" "$name:bert_jax.tar.gz" --worker=all
+    printf -v command 'bert_jax/tpu_scripts/worker.sh prepare %q %q' "$bucket" "$corpus"
+    reach "preparing" on_workers all "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax && $command"
+    printf -v command ' %q' "--restarts=$restarts" "$@"
+    reach "starting" on_workers all "cd bert_jax && tpu_scripts/worker.sh start$command"
+    say "started on all workers; $pod logs $name --follow"
+}
+
+status() {
+    local state
+    if [[ -n "$dry_run" ]]; then
+        request state.state
+    else
+        state="$(request state.state)" || fail 1 "$name cannot be described; gcloud's message is above"
+        printf '%s: %s\n' "$name" "$state"
+        require_usable "$state"
+        [[ "$state" == ACTIVE ]] || return 0
+    fi
+    # shellcheck disable=SC2016 # expanded on the worker
+    reach "status" on_workers all 'bert_jax/tpu_scripts/worker.sh report || echo "$(uname -n): the checkout is not here yet"'
+}
+
+logs() { reach "logs" on_workers "$worker" "tail -n 100 ${follow:+-F }bert_jax/runs/pod/log"; }
+
+fetch() {
+    (($# == 2)) || fail 2 "fetch takes PATH and DIR: $pod fetch $name /mnt/bucket/base/results.json ."
+    reach "fetch" tpu tpu-vm scp "$name:$1" "$2" --recurse --worker=0
+}
+
+delete() {
+    tpu queued-resources delete "$name" --force || fail 1 "$name was not deleted, and is charged while it is ACTIVE; gcloud's message \
+is above"
+}
+
+"$verb" "$@"
