@@ -1,6 +1,7 @@
-"""Looks inside a model: what its heads attend to.
+"""Looks inside a model: the attention of its heads, for one text and over many.
 
-    python -m bert_jax.analyse heads --model=MODEL --output=DIR --input=texts.txt
+    python -m bert_jax.analyse attention --model=MODEL --output=DIR "The cat sat on the mat."
+    python -m bert_jax.analyse heads     --model=MODEL --output=DIR --input=texts.txt
 
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
 Texts come as arguments, from --input=FILE or from standard input: one text per line, or JSON objects (--jsonl, or a name that
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,18 +21,21 @@ from collections.abc import Callable, Iterator, Sequence
 from annotated_types import Interval
 
 from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.attention import arrays_of, read_head
+from bert_jax.analysis.attention_figures import head_figure, overview_figure
 from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.head_figures import FILES as HEAD_FILES
 from bert_jax.analysis.head_figures import TITLES, write_heads
+from bert_jax.analysis.page import attention_page
 from bert_jax.analysis.words import Window, read_windows
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import choose_verb, run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
-from bert_jax.prediction.streams import Field, Records, read_records
+from bert_jax.prediction.streams import Field, Record, Records, read_records
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 
 
@@ -68,6 +73,62 @@ def text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
     parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
+
+
+# --------------------------------------------------------------------------------------------------------------------- attention
+FORMATS = ("html", "png")
+
+
+def attention_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `attention`."""
+    text_flags(parser)
+    parser.add_argument("--format", type=_formats, default=("html",), metavar="F,F", help="html: a page; png: pictures (html)")
+    head_help = "a picture of it, where the page opens; may be repeated"
+    parser.add_argument("--head", type=nonempty, action="append", default=[], metavar="LAYER-HEAD", help=head_help)
+    parser.add_argument("--pieces", action="store_true", help="pictures of pieces instead of words")
+
+
+def attention(flags: argparse.Namespace) -> int:
+    """The attention of every layer and head for one text or pair, as a page or as pictures."""
+    texts = ["\t".join(flags.texts)] if len(flags.texts) == 2 else flags.texts
+    records = read_records(texts, flags.input, (Field("text"), Field("text_b", optional=True)), jsonl=flags.jsonl)
+    names = ["attention.npz", "attention.html", "overview.png", *(f"head_{name}.png" for name in flags.head)]
+    folder = Folder(flags.output, names, records.file)
+    record = the_only(records)
+    enable_compilation_cache()
+    analyser = load(flags, folder)
+    config = analyser.engine.config
+    chosen = [read_head(name, config.num_layers, config.num_heads) for name in flags.head]
+    found = analyser.attention(record.values["text"], record.values["text_b"])
+    folder.arrays("attention.npz", **arrays_of(found))
+    if "html" in flags.format:
+        folder.write("attention.html", attention_page(found, "{}-{}".format(*chosen[0]) if chosen else None).encode())
+    if "png" in flags.format:
+        folder.picture("overview.png", overview_figure(found, in_words=not flags.pieces))
+        for layer, head in chosen:
+            folder.picture(f"head_{layer}-{head}.png", head_figure(found, layer, head, in_words=not flags.pieces))
+    print(f"{counted(len(found.word_texts), 'word')}, {counted(len(found.tokens), 'piece')}, with [CLS] and [SEP]")
+    print_written(folder)
+    return 0
+
+
+def the_only(records: Records) -> Record:
+    """The one record there is. Raises UserError for none, for several, and for one that cannot be read."""
+    found = [*itertools.islice(records, 2)]
+    if not found:
+        raise UserError("there is no text; give one, or two as a pair")
+    if len(found) > 1:
+        raise UserError("there are several texts, and a page shows one; give one, or two arguments as a pair")
+    if found[0].problem:
+        raise UserError(f"{found[0].place}{found[0].problem}")
+    return found[0]
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    for name in (formats := tuple(text.split(","))):
+        if name not in FORMATS:
+            raise argparse.ArgumentTypeError(f"={text} is unknown: {nearest(name, FORMATS)}")
+    return formats
 
 
 # ------------------------------------------------------------------------------------------------------------------------- heads
@@ -169,6 +230,7 @@ def print_written(folder: Folder) -> None:
 
 
 VERBS = {
+    "attention": Verb("the attention of every head for a text or a pair, as a page or pictures", attention_flags, attention),
     "heads": Verb("what every head attends to: entropy, [CLS], [SEP], neighbours, distances", heads_flags, heads),
 }
 

@@ -7,7 +7,10 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     maps.py           compiled: the attention of every layer and head, between pieces and between words
     divergence.py     Jensen-Shannon divergences between heads, their tree and their places in the plane
     behaviour.py      what every head attends to, over texts of any number
+    attention.py      the weights of every head for one text
+    page.py           the weights of one text -> a page for the browser, from page.html
     folder.py         the directory of --output
+    attention_figures.py  the pictures of `attention`
     head_figures.py   the tables and pictures of `heads`
     analyser.py       Analyser: the same from Python
 """

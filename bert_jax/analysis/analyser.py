@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from bert_jax.analysis.attention import Attention, read_attention
 from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
-from bert_jax.analysis.words import Window, read_windows
+from bert_jax.analysis.words import Window, read_window, read_windows
 from bert_jax.errors import UserError
 from bert_jax.interop.conversion import load_model
 from bert_jax.prediction.engine import Engine
@@ -19,9 +20,11 @@ MOST_TOKENS = 4096
 class Analyser:
     """A loaded model whose attention is read, on all devices of this machine.
 
-    The results are arrays with named axes (`NamedArray`); `head_figures.py` draws them as matplotlib figures.
+    The results are arrays with named axes (`NamedArray`); `head_figures.py` and `attention_figures.py` draw them as matplotlib
+    figures, and `page.attention_page` makes a page of an `Attention`.
 
     >>> analyser = Analyser.load("runs/quickstart/model")
+    >>> analyser.attention("The cat sat on the mat.").words.sel(layer=1, head=2).values     # float32 [from, to]
     >>> found = analyser.heads(open("texts.txt"))
     >>> found.statistics.sel(statistic="previous", layer=2, head=1).values
     """
@@ -44,6 +47,13 @@ class Analyser:
         if isinstance(texts, str):
             raise UserError("texts is one text, not a list of them; give [text]")
         return measure_heads(self.engine, self._windows(texts), Heads(**options))
+
+    def attention(self, text: str, text_b: str | None = None) -> Attention:
+        """The attention weights of all layers and heads for a text, or for a pair.
+
+        Raises UserError for a text without a token, and for more tokens than the position table has.
+        """
+        return read_attention(self.engine, read_window(self.engine, text, text_b))
 
     def _windows(self, texts: Iterable[str]) -> Iterator[Window]:
         for text in texts:

@@ -66,7 +66,7 @@ class Folder:
     def picture(self, name: str, figure: Figure) -> None:
         """Writes a PNG file."""
         file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=figure.dpi)
+        figure.savefig(file, format="png", dpi=figure.dpi, bbox_inches="tight")
         self.write(name, file.getvalue())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from bert_jax.analyse import main
@@ -36,6 +37,20 @@ def test_heads_of_a_file_are_tables_and_pictures_and_a_line_that_is_no_text_fail
     assert pictures < {path.stem for path in out.glob("*.tsv")}
 
 
+@pytest.mark.usefixtures("loaded")
+def test_attention_of_two_arguments_is_that_of_a_pair_as_a_page_pictures_and_arrays(tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = ["--model=m", f"--output={out}", "--head=2-3", "--head=1-1", "--format=png,html"]
+    assert main(["attention", *flags, "the cab", "of Paris"]) == 0
+    assert capsys.readouterr().out.startswith("7 words, 9 pieces, with [CLS] and [SEP]\n")
+    names = ["attention.html", "attention.npz", "head_1-1.png", "head_2-3.png", "overview.png"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert '"head": "2-3"' in (out / "attention.html").read_text()
+    with np.load(out / "attention.npz") as arrays:
+        assert arrays["words"].shape == (2, 4, 7, 7)
+        assert arrays["segments"].tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
 def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_assumed():
     model = load_model(REPOSITORY / "tests" / "golden" / "tf1" / "bert")
     assert "embeddings" in model.params
@@ -45,5 +60,6 @@ def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_a
 def test_help_names_the_verbs_that_there_are(capsys):
     assert main([]) == 0
     text = capsys.readouterr().out
+    assert "  attention " in text
     assert "  heads " in text
     assert "dependencies" not in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import not_finite
 
-HEADS = "heads 'the house'"
+HEADS, ATTENTION = "heads 'the house'", "attention 'the house'"
 
 CASES = [
     # ---------------------------------------------------------------------------------------------------- the command line
@@ -16,7 +16,23 @@ CASES = [
     Case("an unknown flag", f"{HEADS} --piece", "unknown argument --piece: did you mean '--pieces'?"),
     Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 512"),
     Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),
+    Case("a format that is none", f"{ATTENTION} --format=svg", "--format=svg is unknown: known: html, png"),
+    Case("a head without a layer", f"{ATTENTION} --head=7", "--head=7 is not the name of a head: LAYER-HEAD, such as 1-2"),
+    Case(
+        "a layer out of range",
+        f"{ATTENTION} --head=2-1",
+        "--head=2-1 is not there: the model has layers 1 to 1 of heads 1 to 2; did you mean '1-1'?",
+    ),
+    Case("a head out of range", f"{ATTENTION} --head=1-0", "--head=1-0 is not there: the model has layers 1 to 1 of heads"),
     # --------------------------------------------------------------------------------------------------------- what it reads
+    Case("three texts", "attention a b c", "there are several texts, and a page shows one; give one, or two arguments as a pair"),
+    Case("no text", "attention --input=in.txt", "there is no text; give one, or two as a pair", files={"in.txt": "\n"}),
+    Case("a text without a token", "attention '\u200b'", "holds no token; give text"),
+    Case(
+        "a text longer than the position table",
+        f"attention '{'the house ' * 40}'",
+        "is 82 tokens with its [CLS] and [SEP], more than the 64 of the model's position table; shorten it",
+    ),
     Case(
         "a model that is not there",
         f"{HEADS} --model=nothing",
@@ -25,7 +41,7 @@ CASES = [
     Case(
         "a model whose weights are not finite",
         f"{HEADS} --model=model",
-        "is of no use: NaN or infinity in embeddings/layer_norm",
+        "cannot be used: NaN or infinity in embeddings/layer_norm",
         copies={"model": "model"},
         spoil=not_finite("model"),
     ),

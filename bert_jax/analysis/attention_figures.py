@@ -1,0 +1,97 @@
+"""Pictures of the attention of one text: an overview of all heads, and a head in full."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float32
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+
+from bert_jax.analysis.attention import Attention
+from bert_jax.analysis.folder import new_figure
+from bert_jax.analysis.words import Kind
+
+COLOURS = ("#1f4e9c", "#b5541c")
+"""Of the first and the second text."""
+SPECIAL = "#8a9099"
+MOST_LINES = 80
+"""Words or pieces up to which a picture has room for lines between them."""
+LEAST = 0.01
+"""The smallest weight that has a line."""
+
+
+def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
+    """The heat maps of all heads, layers from top to bottom; dark is the root of a weight near 1."""
+    weights = (found.words if in_words else found.pieces).values
+    layers, heads = weights.shape[:2]
+    figure = new_figure(0.85 * heads + 0.6, 0.85 * layers + 0.8, "attention of every head: rows attend to columns")
+    every = figure.subplots(layers, heads, squeeze=False)
+    for layer in range(layers):
+        for head in range(heads):
+            axes = every[layer, head]
+            axes.imshow(np.sqrt(weights[layer, head]), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.set_title(f"{layer + 1}-{head + 1}", fontsize=7, pad=2)
+    return figure
+
+
+def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = True) -> Figure:
+    """One head: lines from the words on the left to those on the right, and the heat map; of a long text the heat map alone."""
+    weights = (found.words if in_words else found.pieces).sel(layer=layer, head=head).values
+    labels, colours = _labels(found, in_words)
+    count = len(labels)
+    side = max(3.6, min(14.0, 0.2 * count + 1.2))
+    with_lines = count <= MOST_LINES
+    figure = new_figure(side * (1.75 if with_lines else 1.0), side + 0.4, f"head {layer}-{head}")
+    axes = figure.subplots(1, 2 if with_lines else 1, squeeze=False, width_ratios=[0.7, 1] if with_lines else [1])[0]
+    if with_lines:
+        _draw_lines(axes[0], weights, labels, colours)
+    _draw_map(axes[-1], weights, labels, colours)
+    return figure
+
+
+def _labels(found: Attention, in_words: bool) -> tuple[list[str], list[str]]:
+    """The words or pieces, and the colour of each."""
+    of_word = [
+        SPECIAL if kind in (Kind.CLS, Kind.SEP) else COLOURS[segment]
+        for kind, segment in zip(found.kinds, found.segments, strict=True)
+    ]
+    if in_words:
+        return [_plain(text) for text in found.word_texts], of_word
+    return [_plain(token) for token in found.tokens], [of_word[word] for word in found.word_of_token]
+
+
+def _plain(text: str) -> str:
+    """`text` for matplotlib, which would take what stands between two dollars for a formula."""
+    return text.replace("$", r"\$")
+
+
+def _draw_lines(axes: Axes, weights: Float32[np.ndarray, "_ _"], labels: list[str], colours: list[str]) -> None:
+    sources, targets = np.nonzero(weights >= LEAST)
+    order = weights[sources, targets].argsort()
+    segments = [((0, i), (1, j)) for i, j in zip(sources[order], targets[order], strict=True)]
+    shades = [(colours[i], float(weights[i, j])) for i, j in zip(sources[order], targets[order], strict=True)]
+    axes.add_collection(LineCollection(segments, colors=shades, linewidths=1.4))
+    size = 8 if len(labels) <= 40 else 6
+    for i, (label, colour) in enumerate(zip(labels, colours, strict=True)):
+        axes.text(-0.03, i, label, ha="right", va="center", fontsize=size, color=colour)
+        axes.text(1.03, i, label, ha="left", va="center", fontsize=size, color=colour)
+    axes.set_xlim(-0.7, 1.7)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_axis_off()
+
+
+def _draw_map(axes: Axes, weights: Float32[np.ndarray, "_ _"], labels: list[str], colours: list[str]) -> None:
+    image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=max(0.05, float(weights.max())))
+    step = max(1, len(labels) // 100)
+    chosen = range(0, len(labels), step)
+    size = 8 if len(labels) <= 40 else 5
+    axes.set_xticks(list(chosen), [labels[i] for i in chosen], rotation=90, fontsize=size)
+    axes.set_yticks(list(chosen), [labels[i] for i in chosen], fontsize=size)
+    for ticks in (axes.get_xticklabels(), axes.get_yticklabels()):
+        for i, tick in zip(chosen, ticks, strict=True):
+            tick.set_color(colours[i])
+    axes.tick_params(length=0)
+    axes.figure.colorbar(image, ax=axes, shrink=0.7).ax.tick_params(labelsize=7)
