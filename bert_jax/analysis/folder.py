@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError
-from bert_jax.prediction.output import Part, checked_target, writing
+from bert_jax.prediction.output import PartialFile, checked_target, writing
 
 
 class Folder:
@@ -46,7 +46,7 @@ class Folder:
         with writing(self._name):
             self.path.mkdir(parents=True, exist_ok=True)
             path = checked_target(os.fspath(self.path / name))
-            with contextlib.closing(Part(path)) as part:
+            with contextlib.closing(PartialFile(path)) as part:
                 part.file.write(content)
                 part.complete()
         self.written.append(self.path / name)

@@ -2,7 +2,7 @@
 
 A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions, closed to rings where
 `Topology.rings` says so; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes
-(what each chip holds before a reduce-scatter or after an all-gather) the model takes
+(the array on each chip before a reduce-scatter or after an all-gather) the model takes
 
     all-gather, reduce-scatter   b (n-1)/n / W          W: the links that lead out of a chip along the dimensions that the
     all-reduce                   2 b (n-1)/n / W           group spans, both ways on a ring, one way on a line

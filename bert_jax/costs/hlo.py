@@ -142,8 +142,8 @@ class Computation:
         sends = {i.rendezvous: i.name for i in self.instructions if i.opcode == "send"}
         readers: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
-            asked = [sends.get(instruction.rendezvous, "")] if instruction.opcode == "recv" else []
-            for name in dict.fromkeys([*instruction.operands, *asked]):
+            sent = [sends.get(instruction.rendezvous, "")] if instruction.opcode == "recv" else []
+            for name in dict.fromkeys([*instruction.operands, *sent]):
                 readers.setdefault(name, []).append(instruction)
         return readers
 

@@ -95,7 +95,7 @@ def read_schedule(text: str) -> Schedule:
         loop.steps |= {name: int(step) for name, step in _ADVANCE.findall(line)}
         loop.tests |= {name: (counter, int(limit)) for name, counter, limit in _EXIT.findall(line)}
         loop.over_grid = loop.over_grid or _GRID in line
-        for branch in _BRANCH.finditer(line):  # a branch back may stand in the first bundles behind the loop
+        for branch in _BRANCH.finditer(line):  # the branch back may be in the first bundles after the loop
             for candidate in (loop, closed):
                 if candidate is not None and branch[1] in candidate.tests:
                     candidate.predicate = branch[1]

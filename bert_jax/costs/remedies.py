@@ -53,7 +53,7 @@ def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tupl
 
 
 def first_that_fits(compiler: Compiler, trials: Sequence[Trial]) -> Remedy | None:
-    """The first of the trials, mildest first, whose program fits; None if none does."""
+    """The first of the `trials`, in order of preference, whose program fits; None if none fits."""
     for trial in trials:
         fits, size = attempt(compiler, trial.lower)
         if fits:

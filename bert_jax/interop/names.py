@@ -307,8 +307,8 @@ def reading_notes(
     notes = [f"{part} was left out" for part in sorted(parts & set(drop))]
     notes += [f"renamed {counted(len(old), 'tensor')} from {' and '.join(OLD_ENDINGS)} to weight and bias"] if old else []
     notes += [f"{name}, a copy of {TIED[name]}, was left out" for name in TIED if name in tensors and config.tied_decoder]
-    notes += [f"{name}, no parameter, was left out" for name in buffers]
-    notes += [f"weights in {' and '.join(narrow)} were taken as float32"] if narrow else []
+    notes += [f"{name}, which is no parameter, was left out" for name in buffers]
+    notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []
     return tuple(notes)
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 from bert_jax.corpus.files import JsonObject
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
-from bert_jax.prediction.output import Part, check_stdout, checked_target, writing
+from bert_jax.prediction.output import PartialFile, check_stdout, checked_target, writing
 from bert_jax.prediction.streams import Record, Records, in_groups
 
 
@@ -72,7 +72,7 @@ class Writer:
             check_stdout(source)
         self._name = "standard output" if self._path is None else f"--output={output}"
         self._files = contextlib.ExitStack()
-        self._part: Part | None = None
+        self._partial: PartialFile | None = None
         self._file: IO[bytes] | None = None
         self._progress: Progress | None = None
         if records and not records.typed and sys.stderr.isatty() and (self._path or not sys.stdout.isatty()):
@@ -94,8 +94,8 @@ class Writer:
             return self
         with writing(self._name):
             if not self._path.exists() or self._path.is_file():  # a device or a pipe is opened directly
-                self._part = Part(self._path)
-            self._file = self._part.file if self._part else self._files.enter_context(self._path.open("wb"))
+                self._partial = PartialFile(self._path)
+            self._file = self._partial.file if self._partial else self._files.enter_context(self._path.open("wb"))
         if self._path.suffix == ".gz":
             packed: Any = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
             self._file = self._files.enter_context(packed)
@@ -136,8 +136,8 @@ class Writer:
         finally:
             with contextlib.suppress(OSError):
                 self._files.close()
-            if self._part:
-                self._part.close()
+            if self._partial:
+                self._partial.close()
             if self._progress:
                 self._progress.close()
         if kind is None and self._failed and self._total > 1:
@@ -149,8 +149,8 @@ class Writer:
         self.flush()
         with writing(self._name):
             self._files.close()
-            if self._part:
-                self._part.complete()
+            if self._partial:
+                self._partial.complete()
 
     def _count(self, record: Record) -> None:
         self._total += 1

@@ -51,12 +51,12 @@ class Embed:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model lacks a part, or options contradict each other or are out of range."""
-        asked = resolved(self, engine)
+        options = resolved(self, engine)
         for name, allowed in (("pooling", POOLINGS), ("combine", COMBINATIONS)):
-            value = getattr(asked.question, name)
+            value = getattr(options.question, name)
             if value not in allowed:
                 raise UserError(f"--{name}={value} is unknown: {nearest(str(value), allowed)}; known: {', '.join(allowed)}")
-        if asked.question.pooling == "pooler":
+        if options.question.pooling == "pooler":
             engine.require("pooler", "pool with it")
         if not self.layers:
             raise UserError("--layers names no layer; the last one is -1")
@@ -78,9 +78,9 @@ class Embed:
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item, list[tuple[int, int]]]:
         """(the text of a record, its tokens, with `words` the character offsets of each token)."""
-        text, asked = values["text"], resolved(self, engine)
-        truncate = asked.question.truncate
-        item = encoded(engine, text, truncate=bool(truncate), longest=asked.longest)
+        text, options = values["text"], resolved(self, engine)
+        truncate = options.question.truncate
+        item = encoded(engine, text, truncate=bool(truncate), longest=options.longest)
         if not self.words:
             return text, item, []
         # in a text that was cut, one offset more than tokens: `_words` sees from it whether the last word is cut
@@ -88,7 +88,7 @@ class Embed:
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item, list[tuple[int, int]]]]) -> list[dict[str, Any]]:
         """The vector of each text, or of each of its words."""
-        asked = resolved(self, engine).question
+        options = resolved(self, engine).question
         last = engine.config.num_layers
         layers = tuple(layer % (last + 1) for layer in self.layers)
         static: dict[str, Any] = {"source": forwards.CombinedLayers(layers, self.combine)}
@@ -97,10 +97,10 @@ class Embed:
             found = engine.run(forwards.token_vectors, items, "token", **static)
             rows = zip(prepared, found, strict=True)
             return [
-                {"text": text, "words": self._words(engine, text, offsets, x[1:-1], bool(asked.normalise))}
+                {"text": text, "words": self._words(engine, text, offsets, x[1:-1], bool(options.normalise))}
                 for (text, _, offsets), x in rows
             ]
-        static |= {"pooling": asked.pooling, "normalise": bool(asked.normalise)}
+        static |= {"pooling": options.pooling, "normalise": bool(options.normalise)}
         found = engine.run(forwards.text_vectors, items, "text", **static)
         return [{"text": text, "embedding": x} for (text, _, _), x in zip(prepared, found, strict=True)]
 

@@ -16,7 +16,7 @@ from typing import IO
 from bert_jax.errors import UserError
 from bert_jax.interface.command import require_stdout
 
-PART = ".bert_jax.part"
+PARTIAL_SUFFIX = ".bert_jax.part"
 """Suffix of the temporary file with the answers written so far; the process that writes it holds its lock."""
 
 
@@ -45,7 +45,7 @@ def checked_target(output: str, source: os.stat_result | None = None) -> pathlib
         raise UserError(f"{name}: there is no directory {pathlib.Path(output).parent}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"{name} cannot be written: no permission to make files in {path.parent}; choose another --output")
-    for part in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
         if _is_being_written(part):
             raise UserError(f"{name} is being written by another process (in {part}); wait for it, or choose another --output")
     return path
@@ -62,7 +62,7 @@ def check_stdout(source: os.stat_result | None = None) -> None:
         raise UserError("standard output is the file that the texts are read from; name another one: --output=FILE")
 
 
-class Part:
+class PartialFile:
     """A temporary file beside `path`, open for writing as `file`. `complete` renames it to `path`; `close` removes it if it was
     not completed.
 
@@ -71,7 +71,7 @@ class Part:
 
     def __init__(self, path: pathlib.Path):
         _clear(path.parent)
-        self._path, self._own = path, path.with_name(f".{path.name}.{os.getpid()}{PART}")
+        self._path, self._own = path, path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
         while True:
             descriptor = os.open(self._own, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             with contextlib.suppress(OSError):  # some network file systems support no locks
@@ -99,7 +99,7 @@ class Part:
 
 def _clear(directory: pathlib.Path) -> None:
     """Removes the temporary files of processes that no longer run: regular files with our suffix and owner, and no lock."""
-    for part in directory.glob(f".*{PART}"):
+    for part in directory.glob(f".*{PARTIAL_SUFFIX}"):
         with contextlib.suppress(OSError), _locked(part) as gained:
             if gained and part.lstat().st_uid == os.geteuid():
                 part.unlink()

@@ -17,7 +17,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.prediction.answers import Writer, answer_records
-from bert_jax.prediction.output import Part
+from bert_jax.prediction.output import PartialFile
 from bert_jax.prediction.streams import Field, Record, read_records
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -209,7 +209,7 @@ def test_a_part_that_is_taken_before_it_is_locked_is_made_again(tmp_path, monkey
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    part = Part(tmp_path / "x")
+    part = PartialFile(tmp_path / "x")
     part.file.write(b"whole")
     part.complete()
     part.close()
