@@ -26,7 +26,7 @@ def platform() -> str:
 
 
 def on_one_cpu() -> bool:
-    """Whether a program is traced for a single CPU device."""
+    """True if a program is traced for a single CPU device."""
     return platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1
 
 

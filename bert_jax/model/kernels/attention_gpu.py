@@ -132,7 +132,7 @@ def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Ar
     context, sums = results
     wide, _ = _shapes(plan, qkv[0].dtype)
     arrays = [x.reshape(wide.shape) for x in (*qkv, gradient)]
-    # sum over keys of weights x their gradient = context . its gradient; (1 - rate) because the kernels divide by it at the end
+    # the sum over keys of weights x their gradient is context . its gradient; (1 - rate) since the kernels divide by it at last
     products = arrays[3].astype(jnp.float32) * context.reshape(wide.shape).astype(jnp.float32)
     drift = products.sum(-1).swapaxes(1, 2) * (1.0 - plan.rate)
     of_query = _call(plan, _query_kernel, "sums", ["block", "row", "row", "block", "sums", "sums"], [("block", wide)])
@@ -262,8 +262,8 @@ def _forward_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[R
         out = out * shrink[:, None] + dot(kept, value[keys], (-1, -2))
         return highest, total * shrink + weights.sum(axis=1), out
 
-    nothing = jnp.zeros((program.tiles.held,), jnp.float32)
-    start = (nothing + 2 * MASKED_SCORE, nothing, jnp.zeros((program.tiles.held, plan.head_width), jnp.float32))
+    zeros = jnp.zeros((program.tiles.held,), jnp.float32)
+    start = (zeros + 2 * MASKED_SCORE, zeros, jnp.zeros((program.tiles.held, plan.head_width), jnp.float32))
     highest, total, out = program.loop(of_keys, start)
     sums[...] = highest + jnp.log(total) * LOG2E
     context[...] = (out * (1.0 / (total * (1.0 - plan.rate)))[:, None]).astype(context.dtype)

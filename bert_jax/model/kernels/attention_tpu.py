@@ -87,7 +87,7 @@ def _specs(plan: TpuPlan) -> tuple[tuple, tuple]:
 def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch: list) -> Callable:
     """A function of the seeds, the sequence ids and further arrays that runs `kernel` over the grid of rows and groups.
 
-    `inputs` and `outputs` are what `_specs` returns for each of its further arrays and its results.
+    `inputs` and `outputs` hold an element of the result of `_specs` for each further array and for each result.
     """
     rows, groups = plan.step
 
@@ -124,17 +124,17 @@ class RandomBits:
     def __init__(self, plan: TpuPlan, seeds: Ref):
         self.plan, self.drawn = plan, 0
         rows, groups = plan.step
-        layer, first_row, first_group, all_groups = (seeds[i].astype(jnp.uint32) for i in range(4))
+        seed, first_row, first_group, all_groups = (seeds[i].astype(jnp.uint32) for i in range(4))
         row, group = pl.program_id(0) * rows, pl.program_id(1) * groups
-        self.word_of_layer = layer
+        self.seed = seed
         self.step = (first_row + row.astype(jnp.uint32)) * all_groups + first_group + group.astype(jnp.uint32)
 
     def start(self, unit: int, i: Index, j: Index) -> None:
-        """Starts the stream of block (i, j) of the row and group `unit`, or the step's only stream if a row is one block."""
+        """Starts the stream of block (i, j) of `Unit` number `unit`, or the step's only stream if a row is one block."""
         if not self.plan.rate or (self.plan.blocks == 1 and self.drawn):
             return
         stream = (unit * self.plan.blocks + i) * self.plan.blocks + j
-        self.word = hash_word(hash_word(self.word_of_layer + self.step) + jnp.asarray(stream, jnp.uint32))
+        self.word = hash_word(hash_word(self.seed + self.step) + jnp.asarray(stream, jnp.uint32))
         if not self.plan.interpret:
             pltpu.prng_seed(self.word.astype(jnp.int32))
 
@@ -291,7 +291,7 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
                 state = state | {(q, h): (highest, total, out)}
             return state
 
-        state = _loop(plan.blocks, of_keys, _nothing_seen(plan) if plan.blocks > 1 else {})
+        state = _loop(plan.blocks, of_keys, _initial_state(plan) if plan.blocks > 1 else {})
         contexts = []
         for h in range(plan.heads):
             of_head = [state[q, h] for q in range(0, plan.block, plan.queries)]
@@ -303,7 +303,7 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
     _loop(plan.blocks, of_queries, None)
 
 
-def _nothing_seen(plan: TpuPlan) -> dict:
+def _initial_state(plan: TpuPlan) -> dict:
     """The running maximum, sum and context of a block of queries before its first block of keys."""
     row = jnp.zeros((1, plan.queries), jnp.float32)
     start = (row + 2 * MASKED_SCORE, row, jnp.zeros((plan.head_width, plan.queries), jnp.float32))
@@ -354,7 +354,7 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
 
 
 def _whole(plan: TpuPlan, parts: dict, name: str, size: int) -> Array:
-    """[lanes, block] from its parts [head width, size]."""
+    """The gradient `name` of a block, [lanes, block], from its parts [head width, size] in `parts`."""
     heads = [jnp.concatenate([parts[name, x, h] for x in range(0, plan.block, size)], axis=1) for h in range(plan.heads)]
     return jnp.concatenate(heads, axis=0)
 
@@ -369,7 +369,7 @@ def _backward_block(unit: Unit, refs: BackwardRefs, queries: Positions, keys: Po
     q_heads, g_heads = _each_head(plan, _scaled(plan, q_rows)), _each_head(plan, g_rows)
     masked, sums_of_queries = _same_example(plan, unit.ids, queries, keys), refs.sums[:, queries]
     products = g_down.astype(jnp.float32) * refs.context[queries].T.astype(jnp.float32)
-    # sum over keys of weights x their gradient = context . its gradient; (1 - rate) because `scale` divides all by it at the end
+    # the sum over keys of weights x their gradient is context . its gradient; (1 - rate) since `scale` divides by it at the end
     drift = [products[h * h_w : (h + 1) * h_w].sum(axis=0, keepdims=True) * (1.0 - plan.rate) for h in range(plan.heads)]
 
     def start(tile: tuple[int, int, int]) -> tuple[Array, Array]:
