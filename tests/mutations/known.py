@@ -53,11 +53,16 @@ SEEN = [
         "takes_class_weights = takes_smoothing = has_accuracy = True",
     ),
     Mistake("bert_jax/heads/outputs.py", 1, "if len(values) == 1 else", "if len(values) == 2 else"),
+    Mistake("bert_jax/pretraining/phases.py", 1, "self.source.at(step - self.start", "self.source.at(step + self.start"),
+    Mistake("bert_jax/runtime/workdir.py", 1, "elif (directory / METRICS).exists()", "elif directory.exists()"),
     Mistake("bert_jax/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
 ]
 """What passed unseen once; the test that was added holds the kind."""
 EQUIVALENT: list[Equivalent] = [
     Equivalent("bert_jax/runtime/independent_processes.py", "daemon=True", "daemon=False", "__exit__ ends the thread"),
+    Equivalent(
+        "bert_jax/corpus/heldout.py", "hashes < heldout_limit(short)", "hashes <= heldout_limit(short)", "one hash of 2**64"
+    ),
     Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite all the same"),
 ]
 """Found by `run.py`, each with why no test could see it."""

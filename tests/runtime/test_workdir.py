@@ -91,6 +91,13 @@ def test_a_start_refused_before_it_trained_binds_nobody_to_its_configuration(tmp
         assert stored_config(tmp_path)["seed"] == 0
 
 
+def test_a_run_killed_before_its_first_step_may_start_with_another_configuration(tmp_path: pathlib.Path):
+    with open_workdir(tmp_path, "pretrain", CONFIG | {"seed": 3}):
+        pass  # killed: the configuration stays, and there are no metrics
+    with open_workdir(tmp_path, "pretrain", CONFIG):
+        assert stored_config(tmp_path)["seed"] == 0
+
+
 def refused(directory: pathlib.Path, **files: str) -> None:
     """A start that is refused after it has written `files`, their names with _ for /."""
 

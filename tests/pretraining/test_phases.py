@@ -1,0 +1,46 @@
+"""The rows of a phase of pretraining."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.model.config import published
+from bert_jax.pretraining import phases
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+
+
+class Source:
+    """Rows that hold the step and the part of the batch that they were made for."""
+
+    def __init__(self, *settings: Any):
+        self.settings = settings
+
+    def at(self, step: int, shard: Any) -> dict[str, Any]:
+        zeros = np.zeros((1, 2), np.int32)
+        return {"input_ids": zeros + step, "token_type_ids": zeros, "position_ids": zeros, "shard": shard}
+
+
+def test_the_rows_of_a_phase_begin_with_its_first_step_and_are_of_its_own_seed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(phases, "BatchSource", Source)
+    monkeypatch.setattr(phases, "HeldoutEvaluation", lambda *settings: None)
+    monkeypatch.setattr(phases, "process_shard", lambda mesh, spec: (mesh.size, spec))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:2])
+    lengths = [{"steps": 3, "length": 32, "batch_size": 8}, {"steps": 4, "length": 64, "batch_size": 4}]
+    values = {"corpus": {"directory": "corpus"}, "model": published("tiny"), "phases": lengths, "seed": 5}
+    program: Any = types.SimpleNamespace(experiment=PretrainingExperiment.from_dict(values), mesh=mesh)
+    corpora: Any = types.SimpleNamespace(train="tokens", verification=None)
+    run: Any = types.SimpleNamespace(compiled=None)
+    first, second = (phases.Phase(program, index, corpora, run) for index in (0, 1))
+    assert (first.start, first.end, second.start, second.end) == (0, 3, 3, 7)
+    assert [int(first.rows(step)["input_ids"][0, 0]) for step in (0, 2)] == [0, 2]
+    assert [int(second.rows(step)["input_ids"][0, 0]) for step in (3, 6)] == [0, 3]
+    assert second.rows(3)["shard"] == (2, phases.BATCH)
+    (train, examples, rows, seed), (*_, other_seed) = second.source.settings, first.source.settings
+    assert (train, examples.length, rows) == ("tokens", 64, 4)
+    assert seed != other_seed
