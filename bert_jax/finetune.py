@@ -3,8 +3,8 @@ r"""Fine-tunes a model on a labelled task: every task of the paper, or your own 
     python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
-The run writes config.json, metrics.jsonl, tensorboard/, curves.png, results.json, predictions/ (in the official format) and
-model/ to the workdir; the transformers library can load model/. Several seeds, learning rates, batch sizes or epochs
+The run writes config.json, metrics.jsonl, ledger.jsonl, tensorboard/, curves.png, results.json, predictions/ (in the official
+format) and model/ to the workdir; the transformers library can load model/. Several seeds, learning rates, batch sizes or epochs
 (`config.sweep`) are separate runs in runs/, in parallel on several devices or hosts; results.json then compares them, and
 predictions/ and model/ are those of the best run. The same command continues an interrupted run from its last checkpoint.
 """
@@ -34,6 +34,7 @@ from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.metrics.ledger import Activity, goodput_line
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.programs.finetuning import teaching
 from bert_jax.runtime.exporting import MODEL, write_results
@@ -81,8 +82,9 @@ def finetune(job: Job) -> JsonObject | None:
     with fits_in_memory(job.demand), contextlib.ExitStack() as opened:
         # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
         checkpoints = opened.enter_context(Checkpoints(job.directory / "checkpoints", keep=experiment.checkpoints.keep))
-        state = checkpoints.restore_latest(job.state)
-        best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))
+        with job.ledger.during(Activity.RESTORING):
+            state = checkpoints.restore_latest(job.state)
+            best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))
         if state is None:
             state = job.begin()
 
@@ -94,7 +96,8 @@ def finetune(job: Job) -> JsonObject | None:
             step = int(state.step)
 
             # ----------------------------------------------------------------------------------------------------------- the end
-            unsaved, best_unsaved = saver.finish(step), best.checkpoints.failure()
+            with job.ledger.during(Activity.SAVING):
+                unsaved, best_unsaved = saver.finish(step), best.checkpoints.failure()
             if not is_whole:
                 if error := unsaved or best_unsaved:
                     raise error
@@ -105,9 +108,12 @@ def finetune(job: Job) -> JsonObject | None:
             if best_unsaved:
                 best.export(job.directory, job.start)
                 raise UserError(f"{best_unsaved}. The best weights so far are in {job.directory / MODEL}")
-            logits = {split: job.logits(weights, split) for split in job.data.dev}
+            with job.ledger.during(Activity.EVALUATING):
+                logits = {split: job.logits(weights, split) for split in job.data.dev}
         found = results(job, state, best, logits, time.monotonic() - started)
-        found["failed_saves_since_last_start"] = checkpoints.failures + best.checkpoints.failures
+        failures = checkpoints.failures + best.checkpoints.failures
+        found |= {"failed_saves_since_last_start": failures, "ledger": job.ledger.totals()}
+        run_log.note(goodput_line(found["ledger"]))
         if found["degenerate"]:
             run_log.warn_degenerate(job.data.dev[0], job.data.task.degeneracy(job.data.dev[0], logits[job.data.dev[0]]))
         if run.is_first:
@@ -125,7 +131,7 @@ def train_task(
     step, stopped = int(state.step), False
     ended = best.ends_run(step)
     sums = StepSums(experiment.abort_after_skipped, job.directory, job.rows)
-    with prefetch(job.rows, step, step if ended else job.last_step) as batches:
+    with job.ledger.training(prefetch(job.rows, step, step if ended else job.last_step), sums.is_computing) as batches:
         for batch in batches:
             if program.is_new("train", batch):
                 with run_log.compiling("training step", batch):
@@ -134,23 +140,24 @@ def train_task(
             step += 1
             sums.add(step, of_step)
             run.watchdog.step_done(step)
+            job.ledger.step_done(step)
             stopped = run.preemption.requested(step)
             evaluates = step in job.evaluations
             saves = due(step, experiment.checkpoints.every, last=job.last_step) or stopped
             if due(step, experiment.log_every, last=job.last_step) or evaluates or saves:
                 run_log.training(step, sums.take())
             if evaluates:
-                with run_log.throughput.pause():
+                with run_log.throughput.pause(Activity.EVALUATING):
                     scores = job.scores(state.params)
                     run_log.evaluation(step, scores)
                     best.offer(step, scores[job.data.dev[0]][job.data.task.metric], state.params)
                     ended = best.ends_run(step)
             if saves or ended:
-                with run_log.throughput.pause():
+                with run_log.throughput.pause(Activity.SAVING):
                     saver.save(step, state)
             if stopped or ended:
                 break
-    sums.check(step)
+        sums.check(step)
     return state, ended or not stopped or step == job.last_step
 
 

@@ -2,8 +2,8 @@
 
     python -m bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart
 
-The run writes config.json, metrics.jsonl, tensorboard/, curves.png, results.json, checkpoints/ and model/ to the workdir; the
-transformers library can load model/. The same command continues an interrupted run from its last checkpoint.
+The run writes config.json, metrics.jsonl, ledger.jsonl, tensorboard/, curves.png, results.json, checkpoints/ and model/ to the
+workdir; the transformers library can load model/. The same command continues an interrupted run from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.corpus.verification import Verification, verify
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.words import counted
+from bert_jax.metrics.ledger import Activity, Ledger, goodput_line
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, check_corpus, fingerprint
 from bert_jax.pretraining.inferred_settings import infer_settings
@@ -73,7 +74,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh)
-    state = first_state(program, checkpoints, corpora.train.vocabulary)
+    state = first_state(program, checkpoints, corpora.train.vocabulary, run.ledger)
     step = first = int(state.step)
     if step == last_step and (run.workdir / RESULTS).exists():
         log.info("all %s are done: see %s", counted(last_step, "step"), run.workdir / RESULTS)
@@ -84,6 +85,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     run_log = PretrainingLog(program, run, corpora, step)
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         verified = functools.partial(corpora.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
+        verified = run.ledger.during(Activity.STAGING)(verified)
         saver = Saver(checkpoints, run_log.metrics, run.watchdog, before=verified)
         for index in range(len(experiment.phases)):
             if step < starts[index + 1] and not stopped:
@@ -94,7 +96,8 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
                 step = int(state.step)
 
         # --------------------------------------------------------------------------------------------------------------- the end
-        unsaved = saver.finish(step)
+        with run.ledger.during(Activity.SAVING):
+            unsaved = saver.finish(step)
         if stopped and step < last_step:
             if unsaved:
                 raise unsaved
@@ -102,15 +105,16 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
             return run.preemption.exit_status
         require_learned(last_step, int(state.skipped))
         if not run_log.scores:  # an earlier start was killed between its last checkpoint and its results
-            run_log.scores = Phase(program, len(experiment.phases) - 1, corpora, run).evaluate(state.params)
+            with run.ledger.during(Activity.EVALUATING):
+                run_log.scores = Phase(program, len(experiment.phases) - 1, corpora, run).evaluate(state.params)
             run_log.draw()
         params = on_host(state.params, mesh)
     if run.is_first:
         found = results(program, state, run_log.scores, corpora, time.monotonic() - started)
-        found["failed_saves_since_last_start"] = checkpoints.failures
+        found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
         export_trained(run.workdir, trained_model(program, params, corpora), {"step": last_step}, found)
         places = (run.workdir / name for name in (RESULTS, PICTURE, MODEL))
-        log.info("results: %s\ncurves: %s\nmodel: %s", *places)
+        log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)
     if unsaved:
         raise unsaved
     return 0
@@ -126,35 +130,40 @@ def train_phase(
     sums = StepSums(experiment.abort_after_skipped, run.workdir, phase.rows)
     run_log.phase(phase)
     if step == 0:
-        with run_log.throughput.pause():
+        with run_log.throughput.pause(Activity.EVALUATING):
             run_log.evaluation(step, phase.evaluate(state.params))
-    for batch in prefetch(phase.rows, step, phase.end):
-        state, of_step = train_step(state, phase.on_devices(batch))
-        step += 1
-        sums.add(step, of_step)
-        run.watchdog.step_done(step)
-        phase.verification.check()
-        stopped = run.preemption.requested(step)
-        saves = due(step, experiment.checkpoints.every, last=last_step) or stopped
-        if due(step, experiment.log_every, last=phase.end) or saves:
-            run_log.training(step, phase, sums.take())
-        if due(step, experiment.evaluation.every, last=phase.end):
-            with run_log.throughput.pause():
-                run_log.evaluation(step, phase.evaluate(state.params))
-        if saves:
-            with run_log.throughput.pause():
-                saver.save(step, state)
-        if stopped:
-            break
-    sums.check(step)
+    with run.ledger.training(prefetch(phase.rows, step, phase.end), sums.is_computing) as batches:
+        for batch in batches:
+            state, of_step = train_step(state, phase.on_devices(batch))
+            step += 1
+            sums.add(step, of_step)
+            run.watchdog.step_done(step)
+            run.ledger.step_done(step)
+            phase.verification.check()
+            stopped = run.preemption.requested(step)
+            saves = due(step, experiment.checkpoints.every, last=last_step) or stopped
+            if due(step, experiment.log_every, last=phase.end) or saves:
+                run_log.training(step, phase, sums.take())
+            if due(step, experiment.evaluation.every, last=phase.end):
+                with run_log.throughput.pause(Activity.EVALUATING):
+                    run_log.evaluation(step, phase.evaluate(state.params))
+            if saves:
+                with run_log.throughput.pause(Activity.SAVING):
+                    saver.save(step, state)
+            if stopped:
+                break
+        sums.check(step)
     return state, stopped
 
 
-def first_state(program: PretrainingProgram, checkpoints: Checkpoints, vocabulary: VocabularyInfo) -> TrainState:
+def first_state(
+    program: PretrainingProgram, checkpoints: Checkpoints, vocabulary: VocabularyInfo, ledger: Ledger
+) -> TrainState:
     """The first state of this start: from the newest checkpoint, else from the model `init_from`, else with random weights."""
     experiment = program.experiment
     with fits_in_memory(functools.partial(state_demand, experiment, program.mesh)):
-        state = checkpoints.restore_latest(program.state, former=former_layout(experiment, program.mesh))
+        with ledger.during(Activity.RESTORING):
+            state = checkpoints.restore_latest(program.state, former=former_layout(experiment, program.mesh))
         if state is None:
             state = program.begin(pretraining_start(experiment, vocabulary) if experiment.init_from else None)
         return state

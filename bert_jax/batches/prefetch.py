@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +20,9 @@ class prefetch(Iterator[Made], Generic[Made]):
     """
 
     def __init__(self, function: Callable[[int], Made], start: int, stop: int, *, threads: int = 2, ahead: int = 4):
-        steps: Any = grain.MapDataset.range(start, max(start, stop)).map(function)
+        self._next, self._stop = start, stop
+        self._made = _Made()
+        steps: Any = grain.MapDataset.range(start, max(start, stop)).map(self._made.noting(function))
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
         self._iterator: Any = iter(steps.to_iter_dataset(options, allow_nones=True))
         self._iterator.start_prefetch()
@@ -29,10 +32,17 @@ class prefetch(Iterator[Made], Generic[Made]):
         if self._closed:
             raise StopIteration
         try:
-            return next(self._iterator)
+            batch: Made = next(self._iterator)
         except BaseException:  # the end, or an error in `function`: the threads are no longer needed
             self.close()
             raise
+        self._made.forget(self._next)
+        self._next += 1
+        return batch
+
+    def is_ready(self, within: float = 0.0) -> bool:
+        """Whether the next call of `next` returns at once; waits for that up to `within` seconds."""
+        return self._closed or self._next >= self._stop or self._made.holds(self._next, within)
 
     def close(self) -> None:
         """Ends the threads, and drops the batches computed in advance."""
@@ -44,3 +54,35 @@ class prefetch(Iterator[Made], Generic[Made]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Made:
+    """The steps whose batches are made and not yet taken."""
+
+    def __init__(self) -> None:
+        self._steps: set[int] = set()
+        self._changed = threading.Condition()
+
+    def noting(self, function: Callable[[int], Made]) -> Callable[[int], Made]:
+        """`function`, which notes its argument once it has returned or raised."""
+
+        def noted(step: int) -> Made:
+            try:
+                return function(step)
+            finally:
+                with self._changed:
+                    self._steps.add(int(step))
+                    self._changed.notify_all()
+
+        return noted
+
+    def holds(self, step: int, within: float) -> bool:
+        """Whether the batch of `step` is made, or is made within so many seconds."""
+        if step in self._steps or not within:
+            return step in self._steps
+        with self._changed:
+            return self._changed.wait_for(lambda: step in self._steps, within)
+
+    def forget(self, step: int) -> None:
+        """Call it when the batch of `step` is taken."""
+        self._steps.discard(step)

@@ -18,6 +18,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning.job import Job
 from bert_jax.interop.huggingface import Model
+from bert_jax.metrics.ledger import Activity
 from bert_jax.runtime.exporting import export_trained, on_host
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.steps import TrainState
@@ -61,7 +62,8 @@ class BestWeights:
         if self._best is None or better(self._job.experiment, step, score, self._best):
             # a copy, since the next training step donates the memory of the state
             self._best = {"params": jax.tree.map(jnp.copy, params), "score": jnp.float32(score), "step": jnp.int32(step)}
-            self.checkpoints.save(step, self._best)
+            with self._job.ledger.during(Activity.SAVING):
+                self.checkpoints.save(step, self._best)
 
     def ends_run(self, step: int) -> bool:
         """Whether early stopping ends the run: `patience` evaluations up to `step` without an improvement."""

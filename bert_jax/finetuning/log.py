@@ -15,6 +15,8 @@ import numpy as np
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
+from bert_jax.metrics.ledger import Activity
+from bert_jax.metrics.ledger_file import LedgerFile
 from bert_jax.metrics.plots import draw_task_curves
 from bert_jax.metrics.throughput import Throughput, model_row_flops, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
@@ -37,10 +39,11 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
     def __init__(self, job: Job, step: int):
         self._job, self._task, self._done = job, job.data.task, step
         self._row_flops = model_row_flops(job.program.config, job.data.shape.length)
-        self.throughput = Throughput()
+        self.throughput = Throughput(job.ledger)
         job.directory.mkdir(parents=True, exist_ok=True)
         self.metrics = MetricsWriter(job.directory, resume_step=step or -1) if job.run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
+        self._ledger = LedgerFile(job.directory, job.ledger) if job.run.is_first else None
         self._drawn = time.monotonic()
         training = job.experiment.training
         if step:
@@ -60,6 +63,8 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.metrics:
             self.metrics.close()
+        if self._ledger:
+            self._ledger.close()
 
     def note(self, text: str) -> None:
         """Logs one line."""
@@ -71,7 +76,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         rows, length = batch["input_ids"].shape
         self._job.run.watchdog.alive("compilation")
         of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
-        with self.throughput.pause(), compiling(of_rows, self._job.prefix):
+        with self.throughput.pause(Activity.COMPILING), compiling(of_rows, self._job.prefix):
             yield
         self._job.run.watchdog.alive("compilation")
 
@@ -97,6 +102,8 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         record |= {name: values[name] for name in ("skipped", "learning_rate")}
         if self.metrics:
             self.metrics.write(step, {f"train/{name}": value for name, value in record.items()})
+        if self._ledger:
+            self._ledger.write()
 
     def evaluation(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Writes the scores of every dev split as log lines and a record, and draws the curves."""

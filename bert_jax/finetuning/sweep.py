@@ -26,6 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
+from bert_jax.metrics.ledger import combined, goodput_line
 from bert_jax.metrics.plots import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS
 from bert_jax.runtime.exporting import write_results
@@ -115,7 +116,8 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     if not single:
         ordered = sorted(finished, key=lambda one: directories.index(one.directory))
         summary = {"best_run": chosen.directory.name, **summarise([one.results for one in ordered])}
-        log.info("%s", table(summary))
+        summary["ledger"] = combined([one.results["ledger"] for one in ordered if "ledger" in one.results])
+        log.info("%s\n%s", table(summary), goodput_line(summary["ledger"]))
         if run.is_first:
             unsaved = str(write_results(run.workdir, summary) or "")
             draw(run.workdir, summary)

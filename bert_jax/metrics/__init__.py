@@ -1,9 +1,12 @@
 """Computes metrics from summed counts, and writes them to files, plots and log lines.
 
-In: sums from train and evaluation steps. Out: metrics.jsonl, TensorBoard event files, results.json, curves.png, log lines.
+In: sums from train and evaluation steps. Out: metrics.jsonl, TensorBoard event files, results.json, curves.png, ledger.jsonl,
+log lines.
 
-    scores.py      sums -> losses, accuracies, perplexity; unigram and NSP baselines
-    throughput.py  rows and tokens per second, model FLOPs utilisation; the log line of a step
-    writer.py      metrics.jsonl, event files, results.json
-    plots.py       curves.png
+    scores.py       sums -> losses, accuracies, perplexity; unigram and NSP baselines
+    ledger.py       the seconds of every activity over all starts of a run; goodput
+    ledger_file.py  ledger.jsonl, which keeps them through a kill
+    throughput.py   rows and tokens per second, model FLOPs utilisation; the log line of a step
+    writer.py       metrics.jsonl, event files, results.json
+    plots.py        curves.png
 """

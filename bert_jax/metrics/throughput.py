@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax.interface.words import duration
+from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.model.config import ModelConfig
 
 # Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
@@ -71,15 +72,15 @@ class Throughput:
 
     The time left is computed from FLOPs, not steps: a step of the second phase (length 512) costs several of the first.
 
-    >>> throughput = Throughput()
+    >>> throughput = Throughput(ledger)
     >>> throughput.add(rows=64, tokens=7800, flops=64 * row_flops(...))       # after every step
-    >>> with throughput.pause(): evaluate()                                   # time not counted in the rates
+    >>> with throughput.pause(Activity.EVALUATING): evaluate()                # time not counted in the rates
     >>> rates = throughput.report(flops_left=...)                             # {'rows_per_second': ..., ...}; starts the next
     window
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
+    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic):
+        self._ledger, self._clock = ledger, clock
         self._reset()
 
     def _reset(self) -> None:
@@ -91,11 +92,12 @@ class Throughput:
         self._rows, self._tokens, self._flops = self._rows + rows, self._tokens + tokens, self._flops + flops
 
     @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Excludes the time inside the `with` block from the rates."""
+    def pause(self, activity: Activity) -> Iterator[None]:
+        """Excludes the time inside the `with` block from the rates, and counts it as `activity` in the ledger of time."""
         before = self._clock()
         try:
-            yield
+            with self._ledger.during(activity):
+                yield
         finally:
             self._start += self._clock() - before
 

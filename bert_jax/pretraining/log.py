@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from bert_jax.interface.words import counted
+from bert_jax.metrics.ledger_file import LedgerFile
 from bert_jax.metrics.plots import draw_curves
 from bert_jax.metrics.scores import summarise
 from bert_jax.metrics.throughput import Throughput, training_line
@@ -36,16 +37,19 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
     def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int):
         self._experiment, self._run = program.experiment, run
         self._last_step = program.experiment.phase_starts()[-1]
-        self.throughput = Throughput()
+        self.throughput = Throughput(run.ledger)
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
         _log_start(program, corpora, step)
         self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
+        self._ledger = LedgerFile(run.workdir, run.ledger) if run.is_first else None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.metrics:
             self.metrics.close()
+        if self._ledger:
+            self._ledger.close()
 
     def phase(self, phase: Phase) -> None:
         """Logs a line about the rows of a phase that begins or continues, and restarts the measurement of rates."""
@@ -61,7 +65,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
             100 * plan["random_next_fraction"],
             100 * plan["padding_fraction"],
         )
-        self.throughput = Throughput()
+        self.throughput = Throughput(self._run.ledger)
 
     def training(self, step: int, phase: Phase, window: Mapping[str, Any]) -> None:
         """Writes a log line and a record in `metrics.jsonl`: means over the steps since the last one, whose sums are `window`."""
@@ -77,6 +81,8 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         values |= {name: float(window[name]) for name in ("learning_rate", "skipped")}
         if self.metrics:
             self.metrics.write(step, {f"train/{name}": value for name, value in values.items()})
+        if self._ledger:
+            self._ledger.write()
 
     def evaluation(self, step: int, scores: dict[str, float]) -> None:
         """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""

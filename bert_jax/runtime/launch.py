@@ -23,6 +23,7 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS
 from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.metrics.ledger import Ledger
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.flags import Flags
@@ -46,6 +47,8 @@ class Run:
     """The directory with compiled steps of `aot --save`, if any."""
     share: ProcessShare = dataclasses.field(default_factory=lambda: ProcessShare(pathlib.Path()))
     """This process's share of the runs of a sweep, where processes are independent."""
+    ledger: Ledger = dataclasses.field(default_factory=Ledger)
+    """The time of this start, by activity, and of those before it."""
 
 
 @contextlib.contextmanager
@@ -63,6 +66,7 @@ def begin(
     plain values. `may_change` and `completed` are as in `workdir.open_workdir`. Several processes form one `jax.distributed` run,
     or are `independent`: each uses its own devices for its share of the runs of a sweep.
     """
+    ledger = Ledger()
     quiet_libraries()
     enable_compilation_cache()
     found = processes.find_hosts(flags.coordinator, flags.processes, flags.process)
@@ -88,7 +92,7 @@ def begin(
         stack.enter_context(share)
         try:
             with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own
-                yield Run(flags.workdir, jax.process_index() == 0, preemption, watchdog, flags.compiled, share)
+                yield Run(flags.workdir, jax.process_index() == 0, preemption, watchdog, flags.compiled, share, ledger)
         except (jax.errors.JaxRuntimeError, CorruptedCorpus) as error:
             if jax.process_count() > 1:
                 _leave_the_others(error)

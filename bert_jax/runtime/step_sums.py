@@ -48,6 +48,11 @@ class StepSums:
         taken, self._window = self._window, {}
         return jax.device_get(taken)
 
+    def is_computing(self) -> bool:
+        """Whether the devices of this process still compute the training step that was added last."""
+        last: Any = self._last.get("skipped_in_a_row")  # the stubs of jax.Array lack is_ready
+        return last is not None and not last.is_ready()
+
     def check(self, step: int) -> None:
         """Waits for the training step that led to `step`, the last one added. Raises UserError where it ended a series of `limit`
         steps that were not finite."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from bert_jax import __version__
 from bert_jax.corpus.files import Json, JsonObject, read_json
 from bert_jax.errors import UserError
+from bert_jax.metrics.ledger_file import LEDGER
 from bert_jax.metrics.writer import EVENTS, METRICS, write_json
 
 CONFIG = "config.json"
@@ -115,7 +116,8 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
     inside = sorted(directory.rglob("*"), reverse=True)  # what lies in a directory comes before it
     files = {path for path in inside if not path.is_dir() and path.parent != directory / EVENTS}
     metrics = directory / METRICS
-    if files <= {directory / CONFIG, directory / LOCK, metrics} and not (metrics in files and metrics.stat().st_size):
+    ours = {directory / name for name in (CONFIG, LOCK, LEDGER, METRICS)}
+    if files <= ours and not (metrics in files and metrics.stat().st_size):
         with contextlib.suppress(OSError):
             for path in inside:
                 path.rmdir() if path.is_dir() else path.unlink()

@@ -91,3 +91,36 @@ def test_a_program_that_ends_in_the_middle_ends():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "0\n"
     assert done.stderr == ""
+
+
+def test_a_batch_is_ready_once_it_is_made_and_the_one_after_it_is_not():
+    first, second = threading.Event(), threading.Event()
+    gates = [first, second]
+
+    def make(step):
+        assert gates[step].wait(30)
+        return step
+
+    with prefetch(make, 0, 2) as batches:
+        assert not batches.is_ready()
+        assert not batches.is_ready(within=0.01)
+        first.set()
+        assert batches.is_ready(within=30)
+        assert next(batches) == 0
+        assert not batches.is_ready(within=0.01)
+        second.set()
+        assert batches.is_ready(within=30)
+        assert next(batches) == 1
+        assert batches.is_ready()  # the end comes at once
+    assert list(batches) == []
+
+
+def test_an_error_is_ready_like_a_batch():
+    def make(step):
+        raise UserError("no such row")
+
+    batches = prefetch(make, 0, 3)
+    assert batches.is_ready(within=30)
+    with pytest.raises(UserError, match="no such row"):
+        next(batches)
+    assert batches.is_ready()  # closed

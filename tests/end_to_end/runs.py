@@ -114,9 +114,9 @@ def learned(workdir: pathlib.Path) -> list[dict[str, float]]:
 
 
 def results(workdir: pathlib.Path) -> dict[str, Any]:
-    """What `results.json` says, without what it says of time."""
+    """The content of `results.json` without the numbers that depend on time."""
     values: dict[str, Any] = json.loads((workdir / "results.json").read_text())
-    return {name: value for name, value in values.items() if "second" not in name}
+    return {name: value for name, value in values.items() if "second" not in name and name != "ledger"}
 
 
 def weights(workdir: pathlib.Path) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import shutil
 import signal
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.metrics.ledger_file import read_ledger
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.forked import Done, Started, Surroundings
@@ -65,15 +67,47 @@ def test_sigterm_saves_at_once_and_the_status_tells(killed: Ended, terminated: E
     assert "continuing from step " in terminated.output
 
 
-def test_after_a_kill_and_a_sigterm_every_loss_and_weight_is_the_uninterrupted_runs(
-    experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended
-):
+@pytest.fixture(scope="module")
+def continued(experiment: pathlib.Path, terminated: Ended) -> Ended:
+    """The run that was killed twice and then stopped, started again until its end."""
     workdir = copy_of(terminated, "continued")
     end = done(experiment, workdir)
     assert end.status == 0, end.output
-    assert f"continuing from step {checkpoints(terminated.workdir)[-1]}" in end.output
-    assert learned(workdir) == learned(uninterrupted.workdir)  # the loss of every step, so the rows of every step too
-    assert_same_weights(workdir, uninterrupted.workdir)
+    return Ended(workdir, end.status, end.output)
+
+
+def test_after_a_kill_and_a_sigterm_every_loss_and_weight_is_the_uninterrupted_runs(
+    uninterrupted: Ended, terminated: Ended, continued: Ended
+):
+    assert f"continuing from step {checkpoints(terminated.workdir)[-1]}" in continued.output
+    assert learned(continued.workdir) == learned(uninterrupted.workdir)  # the loss of every step, so the rows of every step too
+    assert_same_weights(continued.workdir, uninterrupted.workdir)
+
+
+def ledger(workdir: pathlib.Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((workdir / "results.json").read_text())["ledger"]
+    return found
+
+
+def test_the_ledger_of_a_run_that_was_killed_accounts_for_all_time_since_its_first_start(continued: Ended):
+    found, lines = ledger(continued.workdir), read_ledger(continued.workdir / "ledger.jsonl")
+    assert found["starts"] == 4
+    assert [line["start"] for line in lines] == sorted(line["start"] for line in lines)
+    spent = found["seconds"]
+    happened = ("training", "repeated_steps", "compiling", "evaluating", "saving", "restoring", "other", "between_starts")
+    assert [name for name in happened if not spent[name] > 0] == []
+    ended = records(continued.workdir)[-1]["time"]  # of the last evaluation; the model is exported after it
+    since_the_first_start = ended - lines[0]["began"]
+    assert since_the_first_start - 1 < sum(spent.values()) < since_the_first_start + 30
+    assert found["goodput"] == pytest.approx(spent["training"] / sum(spent.values()), abs=1e-4)
+    assert f"goodput {100 * found['goodput']:.1f} % of " in continued.output
+
+
+def test_the_ledger_of_an_uninterrupted_run_has_one_start_and_nothing_repeated(uninterrupted: Ended):
+    found = ledger(uninterrupted.workdir)
+    assert found["starts"] == 1
+    assert (found["seconds"]["repeated_steps"], found["seconds"]["between_starts"]) == (0, 0)
+    assert found["seconds"]["training"] > 0
 
 
 def test_a_finished_run_says_so_and_changes_nothing(experiment: pathlib.Path, uninterrupted: Ended):

@@ -15,6 +15,7 @@ from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.examples.labelled import row_shape
 from bert_jax.finetuning.log import FinetuningLog, log_start
+from bert_jax.metrics.ledger import Ledger
 from bert_jax.metrics.throughput import Throughput
 from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
@@ -54,6 +55,7 @@ def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
         run=run,
         directory=tmp_path,
         prefix="",
+        ledger=Ledger(),
         mesh=make_mesh(MeshConfig()),
         data=types.SimpleNamespace(task=TASK, baselines=BASELINES, shape=shape),
         program=types.SimpleNamespace(config=TINY),
@@ -72,7 +74,7 @@ def window(**sums: float) -> dict[str, np.ndarray]:
 
 def test_compiling_is_announced_and_is_no_part_of_the_rates(said: FinetuningLog, told, tmp_path: pathlib.Path):
     clock = Clock()
-    said.throughput = Throughput(clock)
+    said.throughput = Throughput(Ledger(clock), clock)
     with said.compiling("training step", {"input_ids": np.zeros((12, 128), np.int32)}):
         assert told()[-1] == "compiling the training step for 12 rows of 128 tokens"  # before, not after
         clock.now += 136.0

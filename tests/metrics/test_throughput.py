@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.metrics.throughput import Throughput, peak_flops, row_flops, training_line
 
 BASE = {"layers": 12, "width": 768, "feed_forward": 3072, "vocabulary": 30522}
@@ -45,11 +46,12 @@ def test_peaks_match_whole_device_names(kind: str, tera: int | None):
 
 def test_throughput_leaves_pauses_out_and_starts_a_new_window_after_each_report():
     clock = Clock()
-    throughput = Throughput(clock)
+    ledger = Ledger(clock)
+    throughput = Throughput(ledger, clock)
     for _ in range(4):
         clock.now += 0.5
         throughput.add(rows=10, tokens=1000, flops=5e9)
-    with throughput.pause():
+    with throughput.pause(Activity.SAVING):
         clock.now += 60
     first = throughput.report(flops_left=100e9)
     assert first == {"rows_per_second": 20, "tokens_per_second": 2000, "flops_per_second": 10e9, "seconds_left": 10}

@@ -108,6 +108,24 @@ def test_a_window_adds_sums_and_keeps_the_last_rate():
     assert add_sums(add_sums({}, first), second) == {"rows": 12.0, "learning_rate": 0.25}
 
 
+def test_the_devices_compute_until_the_last_step_that_was_added_is_done(tmp_path):
+    class Step:
+        done = False
+
+        def is_ready(self) -> bool:
+            return self.done
+
+        def __float__(self) -> float:
+            return 0.0
+
+    sums, step = StepSums(3, tmp_path, dict), Step()
+    assert not sums.is_computing()
+    sums._last = {"skipped_in_a_row": step}
+    assert sums.is_computing()
+    step.done = True
+    assert not sums.is_computing()
+
+
 def test_a_diverged_run_says_so_on_a_full_disk_too(tmp_path):
     def rows(step: int) -> dict[str, np.ndarray]:
         return {"input_ids": np.random.default_rng(step).integers(0, 1 << 30, (64, 64))}

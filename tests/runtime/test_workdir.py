@@ -115,7 +115,7 @@ def refused(directory: pathlib.Path, **files: str) -> None:
 
 
 def test_a_refused_start_leaves_nothing_of_a_new_workdir_and_its_parents(tmp_path: pathlib.Path):
-    refused(tmp_path / "runs" / "mine", **{"metrics.jsonl": "", "tensorboard_events.1": "a version"})
+    refused(tmp_path / "runs" / "mine", **{"metrics.jsonl": "", "ledger.jsonl": "{}\n", "tensorboard_events.1": "a version"})
     assert list(tmp_path.iterdir()) == []
 
 

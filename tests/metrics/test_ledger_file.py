@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+
+import pytest
+
+from bert_jax.metrics import ledger_file
+from bert_jax.metrics.ledger import Ledger
+from bert_jax.metrics.ledger_file import LEDGER, LedgerFile, read_ledger
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_start(workdir: pathlib.Path, clock: Clock) -> tuple[Ledger, LedgerFile]:
+    ledger = Ledger(clock, clock)
+    return ledger, LedgerFile(workdir, ledger)
+
+
+def test_a_later_line_replaces_the_earlier_ones_of_its_start_and_a_new_start_continues(tmp_path: pathlib.Path):
+    clock = Clock()
+    for _ in range(2):
+        ledger, file = a_start(tmp_path, clock)
+        for _ in range(3):
+            clock.now += 5
+            file.write()
+        file.close()
+        clock.now += 100
+    records = read_ledger(tmp_path / LEDGER)
+    assert [(record["start"], record["seconds"]["other"]) for record in records] == [
+        *((1, 5.0), (1, 10.0), (1, 15.0), (1, 15.0)),
+        *((2, 5.0), (2, 10.0), (2, 15.0), (2, 15.0)),
+    ]
+    totals = ledger.totals()["seconds"]
+    assert (totals["other"], totals["between_starts"]) == (130, 100)  # of this start, the time since its last line too
+
+
+def test_a_line_that_a_kill_cut_short_costs_that_line_alone(tmp_path: pathlib.Path):
+    clock = Clock()
+    _, file = a_start(tmp_path, clock)
+    clock.now += 5
+    file.write()
+    path = tmp_path / LEDGER
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole + whole[:length])  # a second line, of which the beginning was written
+        ledger, again = a_start(tmp_path, clock)
+        again.write()
+        assert [record["start"] for record in read_ledger(path)] in ([1, 2], [1, 1, 2])  # a line may lack its end of line alone
+        assert ledger.totals()["starts"] == 2
+        again.close()
+    file.close()
+
+
+def test_lines_come_by_themselves_while_nothing_is_said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ledger_file, "EVERY", 0.01)
+    ledger = Ledger()
+    file = LedgerFile(tmp_path, ledger)
+    deadline = time.monotonic() + 20
+    while len(read_ledger(tmp_path / LEDGER)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert len(read_ledger(tmp_path / LEDGER)) >= 3
+    file.close()
+
+
+def test_at_most_a_minute_is_lost():
+    assert ledger_file.EVERY <= 60
+
+
+def test_where_the_file_cannot_be_written_the_next_line_has_everything(tmp_path: pathlib.Path):
+    clock, workdir = Clock(), tmp_path / "unmounted"
+    _, file = a_start(workdir, clock)
+    clock.now += 5
+    file.write()
+    workdir.mkdir()
+    clock.now += 5
+    file.close()
+    assert [record["seconds"] for record in read_ledger(workdir / LEDGER)] == [{"other": 10.0}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        '{"start": "1", "began": 0, "step": 1, "seconds": {}}',
+        '{"start": 1, "began": NaN, "step": 1, "seconds": {}}',
+        '{"start": 1, "began": 0, "step": 1, "seconds": {"saving": "1"}}',
+        '{"start": 1, "began": 0, "step": 1}',
+        "[" * 20_000,
+        "\xff",
+    ],
+)
+def test_lines_that_are_no_records_are_passed_over(tmp_path: pathlib.Path, line: str):
+    record = {"start": 1, "began": 0.5, "step": 3, "seconds": {"training": 2.5}}
+    (tmp_path / LEDGER).write_bytes(line.encode("latin-1") + b"\n" + json.dumps(record).encode() + b"\n")
+    assert read_ledger(tmp_path / LEDGER) == [record]
