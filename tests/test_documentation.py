@@ -126,7 +126,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> list[Command]:
     for command in found:
         if command.words[0] in SKY:
             runs = [word.removeprefix("RUN=") for word in command.words if word.startswith("RUN=")]
-            inner += [Command(command.place, f"tpu_scripts/run.sh {run}") for run in (" ".join(run.split()) for run in runs)]
+            inner += [Command(command.place, f"tpu_scripts/run.sh {run}") for run in runs]
         elif command.words[:2] == ("tpu_scripts/pod.sh", "run") and "pretrain" in command.words:
             verb = command.words[command.words.index("pretrain") :]
             inner.append(Command(command.place, shlex.join(["tpu_scripts/run.sh", *verb])))
