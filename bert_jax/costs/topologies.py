@@ -69,7 +69,7 @@ class Topology:
 
     @property
     def rings(self) -> tuple[bool, ...]:
-        """Whether each dimension is a ring; a three-dimensional slice that is not built of cubes of 4 has none."""
+        """For each dimension, True if it is a ring; a three-dimensional slice that is not built of cubes of 4 has none."""
         closed = tuple(size % self.chip.whole_ring == 0 for size in self.shape)
         return closed if self.chip.dimensions == 2 or all(closed) else (False,) * len(closed)
 
