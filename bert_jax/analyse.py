@@ -1,7 +1,8 @@
-"""Looks inside a model: the attention of its heads, for one text and over many.
+"""Looks inside a model: the attention of its heads, for one text and over many, and its vocabulary.
 
-    python -m bert_jax.analyse attention --model=MODEL --output=DIR "The cat sat on the mat."
-    python -m bert_jax.analyse heads     --model=MODEL --output=DIR --input=texts.txt
+    python -m bert_jax.analyse attention  --model=MODEL --output=DIR "The cat sat on the mat."
+    python -m bert_jax.analyse heads      --model=MODEL --output=DIR --input=texts.txt
+    python -m bert_jax.analyse vocabulary --model=MODEL --output=DIR
 
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
 Texts come as arguments, from --input=FILE or from standard input: one text per line, or JSON objects (--jsonl, or a name that
@@ -28,6 +29,9 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.head_figures import FILES as HEAD_FILES
 from bert_jax.analysis.head_figures import TITLES, write_heads
 from bert_jax.analysis.page import attention_page
+from bert_jax.analysis.vocabulary import groups
+from bert_jax.analysis.vocabulary_figures import FILES as VOCABULARY_FILES
+from bert_jax.analysis.vocabulary_figures import examples, write_vocabulary
 from bert_jax.analysis.words import Window, read_windows
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import choose_verb, run_verb
@@ -171,6 +175,38 @@ def print_strongest(found: HeadStatistics) -> None:
         print(f"{TITLES[str(statistic)]:20} {best:45} {found.uniform.values[s]:.3f}")
 
 
+# --------------------------------------------------------------------------------------------------------------------- vocabulary
+def vocabulary_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `vocabulary`."""
+    parser.add_argument("--corpus", type=nonempty, metavar="DIR", help="a corpus of the verb `corpus`, to count pieces in")
+    parser.add_argument("--names", type=nonempty, metavar="FILE", help="names, one a line, to look for among the pieces")
+
+
+def vocabulary(flags: argparse.Namespace) -> int:
+    """The pieces of the vocabulary by kind, script and length, and the parameters of the model by part."""
+    folder = Folder(flags.output, VOCABULARY_FILES)
+    names = read_names(flags.names) if flags.names else None
+    found = load(flags, folder).vocabulary(flags.corpus, names)
+    write_vocabulary(folder, found)
+    for name, value, pieces in groups(found):
+        print(f"{name + ' ' + value:32} {len(pieces):9,}  {examples(pieces, 6)}")
+    for part, arrays in found.parameters.items():
+        size = sum(arrays.values())
+        print(f"{'parameters of ' + part:32} {size:9,}  {100 * size / found.num_parameters:.1f} %")
+    print_written(folder)
+    return 0
+
+
+def read_names(path: str) -> list[str]:
+    """The names in a file, one a line. Raises UserError for a line that is no text."""
+    names = []
+    for record in read_records((), path, (Field("text"),)):
+        if record.problem:
+            raise UserError(f"{record.place}{record.problem}")
+        names.append(record.values["text"].strip())
+    return names
+
+
 # ------------------------------------------------------------------------------------------------------------------ all verbs
 class Reading:
     """The windows of records, and what became of them: lines that could not be read, texts that were cut, progress."""
@@ -232,6 +268,7 @@ def print_written(folder: Folder) -> None:
 VERBS = {
     "attention": Verb("the attention of every head for a text or a pair, as a page or pictures", attention_flags, attention),
     "heads": Verb("what every head attends to: entropy, [CLS], [SEP], neighbours, distances", heads_flags, heads),
+    "vocabulary": Verb("the pieces by kind, script and length; the parameters by part", vocabulary_flags, vocabulary),
 }
 
 

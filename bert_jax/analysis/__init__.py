@@ -1,4 +1,4 @@
-"""A model to what it knows: its attention and its heads, as tables, pictures and arrays.
+"""A model to what it knows: its attention, its heads and its vocabulary, as tables, pictures and arrays.
 
 In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the files of a directory.
 
@@ -12,5 +12,7 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     folder.py         the directory of --output
     attention_figures.py  the pictures of `attention`
     head_figures.py   the tables and pictures of `heads`
+    vocabulary.py     the pieces of a vocabulary by kind, script and length; the parameters of the model by part
+    vocabulary_figures.py  the tables and pictures of `vocabulary`
     analyser.py       Analyser: the same from Python
 """

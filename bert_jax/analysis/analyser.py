@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from bert_jax.analysis.attention import Attention, read_attention
 from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.vocabulary import Vocabulary, read_vocabulary
 from bert_jax.analysis.words import Window, read_window, read_windows
 from bert_jax.errors import UserError
 from bert_jax.interop.conversion import load_model
@@ -54,6 +55,10 @@ class Analyser:
         Raises UserError for a text without a token, and for more tokens than the position table has.
         """
         return read_attention(self.engine, read_window(self.engine, text, text_b))
+
+    def vocabulary(self, corpus: str | os.PathLike[str] | None = None, names: Collection[str] | None = None) -> Vocabulary:
+        """The pieces of the vocabulary and the parameters of the model: see `read_vocabulary`."""
+        return read_vocabulary(self.engine.model, None if corpus is None else os.fspath(corpus), names)
 
     def _windows(self, texts: Iterable[str]) -> Iterator[Window]:
         for text in texts:

@@ -51,6 +51,17 @@ def test_attention_of_two_arguments_is_that_of_a_pair_as_a_page_pictures_and_arr
         assert arrays["segments"].tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
+@pytest.mark.usefixtures("loaded")
+def test_a_vocabulary_with_a_list_of_names_says_what_is_among_them(tmp_path, capsys):
+    (tmp_path / "names.txt").write_text("Paris\nAda\n")
+    assert main(["vocabulary", "--model=m", f"--output={tmp_path / 'out'}", f"--names={tmp_path / 'names.txt'}"]) == 0
+    lines = {line[:32].strip(): line[32:].split() for line in capsys.readouterr().out.splitlines()}
+    assert lines["name yes"] == ["2", "paris", "Paris"]
+    assert lines["kind reserved"][0] == "5"
+    assert lines["parameters of attention"][0] == "2,240"
+    assert not (tmp_path / "out" / "unseen.tsv").exists()
+
+
 def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_assumed():
     model = load_model(REPOSITORY / "tests" / "golden" / "tf1" / "bert")
     assert "embeddings" in model.params
@@ -62,4 +73,5 @@ def test_help_names_the_verbs_that_there_are(capsys):
     text = capsys.readouterr().out
     assert "  attention " in text
     assert "  heads " in text
+    assert "  vocabulary " in text
     assert "dependencies" not in text

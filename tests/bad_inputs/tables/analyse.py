@@ -61,6 +61,21 @@ CASES = [
         "there is no word to measure attention on; give text",
         files={"in.txt": "\n \n"},
     ),
+    Case(
+        "a corpus that is not there",
+        "vocabulary --corpus=nowhere",
+        "corpus nowhere ... does not exist; build one with python -m bert_jax.corpus --output=nowhere ...",
+    ),
+    Case(
+        "a corpus of another vocabulary",
+        "vocabulary --model=$tf1 --corpus=$corpus",
+        "--corpus=$corpus has another vocabulary than $tf1 ... name a corpus that was made with --vocab=$tf1",
+    ),
+    Case(
+        "names that are not there",
+        "vocabulary --names=nowhere.txt",
+        "nowhere.txt (looked for in $here) cannot be read: No such file or directory; name an existing file",
+    ),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),
     Case(

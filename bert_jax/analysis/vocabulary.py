@@ -1,0 +1,171 @@
+"""The tour of a vocabulary: kinds, scripts, lengths and names of its pieces, and the parameters of the model by part."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pathlib
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from bert_jax.corpus.store import open_corpus
+from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.interop.huggingface import Model
+
+KINDS = ("reserved", "character", "character inside words", "number", "word", "continuation")
+"""Every piece is of the first kind that fits: a name in brackets such as [CLS]; one character, at the beginning of words or
+inside them; digits and other numerals; the beginning of a word, mostly a whole one; what continues a word."""
+_RESERVED = re.compile(r"\[[^\[\]]+\]|<[^<>]+>")
+_NO_SCRIPTS = {"modifier", "feminine", "masculine", "micro", "superscript", "subscript", "script", "double-struck", "unknown"}
+"""First words of the names of letters that do not name a script."""
+_SPACE = "\u2581"
+"""SentencePiece's sign of a space before a word."""
+_PARTS = {
+    "attention": "attention", "attention_layer_norm": "attention",
+    "feed_forward": "feed-forward", "feed_forward_layer_norm": "feed-forward",
+}  # fmt: skip
+"""The part that the arrays of a layer belong to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One piece of the vocabulary."""
+
+    id: int
+    piece: str
+    text: str
+    """The piece without its sign of a continuation, or of a space before it."""
+    kind: str
+    continues: bool
+    """Whether it stands inside words."""
+    script: str
+    """Of its letters, by Unicode's names: "latin", "cjk", ...; "digits", "marks" for punctuation and symbols; "mixed"."""
+    is_name: bool | None = None
+    """In a cased vocabulary whether it begins with a capital and has no lower-case twin; with a list of names whether it is in
+    it; None where nothing tells."""
+    count: int | None = None
+    """How often it is in a corpus."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """All pieces of a vocabulary in their order, and the parameters of the model."""
+
+    pieces: tuple[Piece, ...]
+    parameters: Mapping[str, Mapping[str, int]]
+    """Part -> array -> the number of its parameters."""
+    corpus_tokens: int | None = None
+    """The tokens of the corpus that pieces are counted in."""
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of all parameters."""
+        return sum(sum(arrays.values()) for arrays in self.parameters.values())
+
+    @property
+    def unseen(self) -> list[Piece]:
+        """The pieces that are never in the corpus, without the reserved ones."""
+        return [piece for piece in self.pieces if piece.count == 0 and piece.kind != "reserved"]
+
+
+def read_vocabulary(model: Model, corpus: str | None = None, names: Collection[str] | None = None) -> Vocabulary:
+    """The vocabulary of `model`, with counts from the directory `corpus` of the verb `corpus`, and names from a list.
+
+    Raises UserError for a corpus that cannot be read, or of another vocabulary.
+    """
+    tokenizer = model.tokenizer
+    counts = None
+    if corpus is not None:
+        opened = open_corpus(pathlib.Path(corpus))
+        if opened.vocabulary != tokenizer.vocabulary:
+            raise UserError(
+                f"--corpus={corpus} has another vocabulary than {model.source or 'the model'} ({opened.vocabulary.size:,} and "
+                f"{counted(tokenizer.size, 'piece')}); name a corpus that was made with --vocab={model.source or 'MODEL'}"
+            )
+        counts = opened.token_counts
+    pieces = _with_names([_piece(tokenizer, i) for i in range(tokenizer.size)], tokenizer, names)
+    return Vocabulary(
+        pieces=tuple(pieces if counts is None else (dataclasses.replace(p, count=int(counts[p.id])) for p in pieces)),
+        parameters=count_parameters(model.params),
+        corpus_tokens=None if counts is None else int(counts.sum()),
+    )
+
+
+def _piece(tokenizer: Tokenizer, i: int) -> Piece:
+    piece = tokenizer.pieces[i]
+    continues = bool(tokenizer.continuation_table[i])
+    reserved = i in tokenizer.special_ids or piece in tokenizer.added or _RESERVED.fullmatch(piece) is not None
+    text = piece if reserved else (piece.removeprefix("##") if continues else piece).removeprefix(_SPACE) or piece
+    if reserved:
+        kind = "reserved"
+    elif len(text) == 1:
+        kind = "character inside words" if continues else "character"
+    elif text.isnumeric():
+        kind = "number"
+    else:
+        kind = "continuation" if continues else "word"
+    return Piece(i, piece, text, kind, continues, "none" if reserved else script_of(text))
+
+
+def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:
+    """The pieces with `is_name`, as far as `names` or capitals tell."""
+    if names is None and tokenizer.vocabulary.lowercase:
+        return list(pieces)
+    known = {name.casefold() for name in names or ()}
+    words = {piece.text for piece in pieces if not piece.continues}
+
+    def is_name(piece: Piece) -> bool:
+        text = piece.text
+        found = text.casefold() in known if names is not None else text[0].isupper() and text.lower() not in words
+        return piece.kind == "word" and found
+
+    return [dataclasses.replace(piece, is_name=is_name(piece)) for piece in pieces]
+
+
+def script_of(text: str) -> str:
+    """The script of the letters of `text`, by the first word of their names in Unicode: "latin", "cjk", ...; "other" for letters
+    that are signs, such as the micro sign. Text without letters is "digits" or "marks"."""
+    letters = [letter for letter in text if unicodedata.category(letter)[0] in "LM"]
+    if not letters:
+        return "digits" if any(letter.isnumeric() for letter in text) else "marks"
+    scripts = {unicodedata.name(letter, "UNKNOWN").split()[0].lower() for letter in letters} - {"combining"}
+    if len(scripts) != 1:
+        return "mixed" if scripts else "other"
+    (script,) = scripts
+    return "other" if script in _NO_SCRIPTS else script
+
+
+def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Part -> array or layer of it -> its parameters; the arrays of all Transformer layers together."""
+    found: dict[str, dict[str, int]] = {part: {} for part in ("embeddings", "attention", "feed-forward")}
+    for part, tree in params.items():
+        for name, branch in (tree["layers"] if part == "encoder" else tree).items():
+            own = found.setdefault(_PARTS.get(name, name) if part == "encoder" else part, {})
+            if part == "encoder" and isinstance(branch, Mapping) and name in ("attention", "feed_forward"):
+                own |= {inner: _size(arrays) for inner, arrays in branch.items()}
+            else:
+                own["layer_norm" if name.endswith("layer_norm") else name] = _size(branch)
+    return found
+
+
+def _size(tree: Any) -> int:
+    return sum(x.size for x in jax.tree.leaves(tree))
+
+
+def groups(found: Vocabulary) -> Iterator[tuple[str, str, list[Piece]]]:
+    """(property, value, pieces with it), for kinds, scripts, names and, with a corpus, pieces that are never in it."""
+    for kind in KINDS:
+        yield "kind", kind, [piece for piece in found.pieces if piece.kind == kind]
+    plain = [piece for piece in found.pieces if piece.kind != "reserved"]
+    for script, _ in collections.Counter(piece.script for piece in plain).most_common():
+        yield "script", script, [piece for piece in plain if piece.script == script]
+    if any(piece.is_name is not None for piece in found.pieces):
+        yield "name", "yes", [piece for piece in found.pieces if piece.is_name]
+    if found.corpus_tokens is not None:
+        yield "in the corpus", "never", found.unseen

@@ -1,0 +1,102 @@
+"""Tables and pictures of a vocabulary; each picture shows the table of its name."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+import matplotlib
+import matplotlib.ticker
+import numpy as np
+from matplotlib.figure import Figure
+
+from bert_jax.analysis.folder import Folder, new_figure
+from bert_jax.analysis.vocabulary import Piece, Vocabulary, groups
+from bert_jax.interface.words import counted
+
+FILES = ("vocabulary.tsv", "groups.tsv", "lengths.tsv", "lengths.png", "parameters.tsv", "parameters.png", "unseen.tsv")
+
+
+def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
+    """Writes all tables and pictures; unseen.tsv where there is a corpus."""
+    size, tokens = len(found.pieces), found.corpus_tokens
+    header = ("id", "piece", "kind", "script", "characters", "name", "count", "n")
+    pieces = (
+        (p.id, p.piece, p.kind, p.script, len(p.text), _said(p.is_name), _said(p.count), tokens or size) for p in found.pieces
+    )
+    folder.table("vocabulary.tsv", header, pieces)
+    by_group = ((name, value, len(own), len(own) / size, examples(own), size) for name, value, own in groups(found))
+    folder.table("groups.tsv", ("property", "value", "pieces", "share", "examples", "n"), by_group)
+    whole, inside = lengths(found)
+    sizes, totals = range(1, max([*whole, *inside]) + 1), (whole.total(), inside.total())
+    by_length = ((length, whole[length], inside[length], *totals) for length in sizes)
+    folder.table("lengths.tsv", ("characters", "begin words", "continue words", "n begin", "n continue"), by_length)
+    folder.picture("lengths.png", lengths_figure(found))
+    total = found.num_parameters
+    arrays = ((part, name, size) for part, own in found.parameters.items() for name, size in own.items())
+    by_array = ((part, name, size, size / total, total) for part, name, size in arrays)
+    folder.table("parameters.tsv", ("part", "array", "parameters", "share", "n"), by_array)
+    folder.picture("parameters.png", parameters_figure(found))
+    if tokens is not None:
+        unseen = ((p.id, p.piece, p.kind, p.script, tokens) for p in found.unseen)
+        folder.table("unseen.tsv", ("id", "piece", "kind", "script", "n"), unseen)
+
+
+def examples(pieces: Sequence[Piece], most: int = 12) -> str:
+    """Some of `pieces`, in even steps from the first on."""
+    step = max(1, len(pieces) // most)
+    return " ".join(piece.piece for piece in pieces[::step][:most])
+
+
+def lengths(found: Vocabulary) -> tuple[collections.Counter[int], collections.Counter[int]]:
+    """The numbers of pieces by their characters: of those that begin words, and of those that continue them."""
+    plain = [piece for piece in found.pieces if piece.kind != "reserved"]
+    whole = collections.Counter(len(piece.text) for piece in plain if not piece.continues)
+    return whole, collections.Counter(len(piece.text) for piece in plain if piece.continues)
+
+
+def lengths_figure(found: Vocabulary) -> Figure:
+    """The lengths of pieces, of those that begin words and those that continue them."""
+    whole, inside = lengths(found)
+    figure = new_figure(7.0, 3.6, f"lengths of {counted(sum(whole.values()) + sum(inside.values()), 'piece')}")
+    axes = figure.subplots()
+    places = np.arange(1, max([*whole, *inside]) + 1)
+    for shift, counts, name, colour in ((-0.2, whole, "begin words", "#1f4e9c"), (0.2, inside, "continue words", "#b5541c")):
+        label = f"{name}: {sum(counts.values()):,}"
+        axes.bar(places + shift, [counts[int(length)] for length in places], 0.4, label=label, color=colour)
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    axes.set_xlabel("characters")
+    axes.set_ylabel("pieces")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return figure
+
+
+def parameters_figure(found: Vocabulary) -> Figure:
+    """The parameters of each part as a bar, divided into its arrays."""
+    parts = {part: arrays for part, arrays in found.parameters.items() if arrays}
+    total = found.num_parameters
+    figure = new_figure(9.0, 0.55 * len(parts) + 1.3, counted(total, "parameter"))
+    axes = figure.subplots()
+    shades = matplotlib.colormaps["Blues"](np.linspace(0.35, 0.85, 6))
+    for row, arrays in enumerate(parts.values()):
+        left = 0
+        for i, (name, count) in enumerate(arrays.items()):
+            axes.barh(row, count, left=left, color=shades[i % len(shades)], edgecolor="white")
+            if count > 0.06 * total:
+                axes.text(left + count / 2, row, name.replace("_embeddings", ""), ha="center", va="center", fontsize=8)
+            left += count
+        axes.text(left, row, f" {left:,} ({100 * left / total:.1f} %)", va="center", fontsize=8)
+    axes.set_yticks(range(len(parts)), list(parts))
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.25 * max(sum(arrays.values()) for arrays in parts.values()))
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x / 1e6:g} M" if total > 1e6 else f"{x:,.0f}"))
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _said(known: bool | int | None) -> str:
+    """A cell of the table; what nothing tells is empty."""
+    if isinstance(known, bool):
+        return "yes" if known else "no"
+    return "" if known is None else str(known)
