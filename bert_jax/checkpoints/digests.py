@@ -23,18 +23,15 @@ def digests(state: PyTree[jax.Array]) -> tuple[dict[str, int], list[str]]:
     on the sharding; each device reads its own part once, and no array is copied to the host. A change of a single element always
     changes the digest; other changes go undetected with probability 2**-32. Collective: every process must call it.
     """
-    groups: dict[NamedSharding | None, dict[str, Array]] = {}
+    results = {}
     for name, array in by_name(state).items():
         sharding = array.sharding
         replicated = NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
-        groups.setdefault(replicated, {})[name] = array
-    found, nonfinite = {}, []
-    for replicated, members in groups.items():  # usually one group; scalars without a mesh are a second one
-        for name, (total, bad) in jax.device_get(_compiled(replicated)(members)).items():
-            found[name] = int(total)
-            if bad:
-                nonfinite.append(name)
-    return found, nonfinite
+        results[name] = _compiled(replicated)(array)
+        if jax.default_backend() == "cpu":  # where programs with collectives can deadlock when several run at the same time
+            jax.block_until_ready(results[name])
+    results = jax.device_get(results)
+    return {name: int(total) for name, (total, _) in results.items()}, [name for name, (_, bad) in results.items() if bad]
 
 
 def by_name(tree: PyTree[Array]) -> dict[str, Array]:
@@ -49,9 +46,10 @@ def differing(found: Mapping[str, int], written: Mapping[str, int]) -> list[str]
 
 
 @functools.cache
-def _compiled(replicated: NamedSharding | None) -> Callable[[dict[str, Array]], dict[str, tuple[Array, Array]]]:
-    """One compiled program that applies `_sum_and_nonfinite` to all arrays of one mesh."""
-    return jax.jit(lambda arrays: {name: _sum_and_nonfinite(x) for name, x in arrays.items()}, out_shardings=replicated)
+def _compiled(replicated: NamedSharding | None) -> Callable[[Array], tuple[Array, Array]]:
+    """`_sum_and_nonfinite` for arrays of one mesh. It compiles once for each shape: the parameters and the slots of the optimizer
+    share them, and so do models with different heads, so that the first save waits half as long as for one program of all."""
+    return jax.jit(_sum_and_nonfinite, out_shardings=replicated)
 
 
 def _sum_and_nonfinite(x: Array) -> tuple[Array, Array]:

@@ -238,7 +238,7 @@ def _drawing(
     """A jitted function from a key to random weights of `parts`; jit removes the initialisation of all other parts."""
 
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
-        parameters = initial_parameters(config, key)
+        parameters = {} if head is not None and parts == (head.part,) else initial_parameters(config, key)
         if head is not None:
             parameters |= initial_label_parameters(config, head, key)
         return nn.unbox({part: parameters[part] for part in parts})
