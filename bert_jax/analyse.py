@@ -24,7 +24,7 @@ from annotated_types import Interval
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.attention import arrays_of, read_head
 from bert_jax.analysis.attention_figures import head_figure, overview_figure
-from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.behaviour import REACH, Heads, HeadStatistics, measure_heads
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.head_figures import FILES as HEAD_FILES
 from bert_jax.analysis.head_figures import TITLES, write_heads
@@ -139,7 +139,7 @@ def _formats(text: str) -> tuple[str, ...]:
 def heads_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `heads`."""
     text_flags(parser)
-    reach, words = InRange(int, Interval(ge=1, le=512)), InRange(int, Interval(ge=0, le=MAX_COUNT))
+    reach, words = InRange(int, REACH), InRange(int, Interval(ge=0, le=MAX_COUNT))
     parser.add_argument("--pieces", action="store_true", help="measure between pieces instead of words")
     parser.add_argument("--reach", type=reach, default=Heads.reach, metavar="WORDS", help="of the distance profile (16)")
     parser.add_argument(

@@ -27,6 +27,8 @@ from bert_jax.prediction.questions import NOT_FINITE
 STATISTICS = ("entropy", "cls", "sep", "punctuation", "self", "previous", "next")
 """Entropy in nats, then the attention to [CLS], [SEP], punctuation, the word itself, the one before and the one after."""
 _KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
+REACH = Interval(ge=1, le=128)
+"""Twice as many numbers are held for each pair of words of a batch: 540 MB at most on a CPU, for rows of 512 tokens."""
 WINDOWS = 128
 """Windows, for each device, between two looks at the number of words that the divergences have."""
 
@@ -35,7 +37,7 @@ WINDOWS = 128
 class Heads:
     """The options of the verb `heads`."""
 
-    reach: Annotated[int, Interval(ge=1, le=512)] = 16
+    reach: Annotated[int, REACH] = 16
     """The farthest distance of the distance profile, in words."""
     in_words: bool = True
     """Whether attention is measured between words; else between pieces."""

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import pathlib
+import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -64,9 +65,11 @@ class Folder:
         self.write(name, file.getvalue())
 
     def picture(self, name: str, figure: Figure) -> None:
-        """Writes a PNG file."""
+        """Writes a PNG file. Letters that matplotlib's font lacks, such as ideographs, are boxes."""
         file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=figure.dpi, bbox_inches="tight")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            figure.savefig(file, format="png", dpi=figure.dpi, bbox_inches="tight")
         self.write(name, file.getvalue())
 
 

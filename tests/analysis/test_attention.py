@@ -11,6 +11,7 @@ import pytest
 from bert_jax.analysis import page as pages
 from bert_jax.analysis.attention import Attention, arrays_of, read_head
 from bert_jax.analysis.attention_figures import head_figure, overview_figure
+from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.page import attention_page, thumbnail
 from bert_jax.errors import UserError
 from tests.analysis.browser import Page, find_browser
@@ -71,6 +72,15 @@ def test_a_head_is_named_layer_dash_head_from_one():
     for name in ("0-1", "13-1", "1-13", "810", "8-10-1", "-1-2"):
         with pytest.raises(UserError, match=f"--head={name} is not"):
             read_head(name, 12, 12)
+
+
+def test_a_picture_is_a_png_whatever_the_letters(found, tmp_path):
+    figure = head_figure(found, 1, 1)
+    figure.set_layout_engine("none")
+    figure.set_dpi(15)
+    figure.axes[0].text(0, 0, "\u4e2d\u6587")
+    Folder(tmp_path).picture("head.png", figure)
+    assert (tmp_path / "head.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_pictures_show_words_or_pieces_and_lines_while_there_is_room(found, monkeypatch):

@@ -114,11 +114,12 @@ def test_heads_that_look_at_a_known_place_are_found_to(pointing):
     assert found.n_divergence == 0
 
 
-def coarse(figure: Figure) -> Figure:
-    """The figure with few dots and without the search for a layout, which take most of the time of drawing."""
+def drawn(figure: Figure) -> bytes:
+    """The figure drawn with few dots and without the search for a layout, which take most of the time."""
     figure.set_layout_engine("none")
     figure.set_dpi(15)
-    return figure
+    figure.canvas.draw()
+    return bytes(figure.canvas.buffer_rgba())
 
 
 def test_the_tree_joins_what_is_nearest_and_the_plane_keeps_distances():
@@ -131,7 +132,7 @@ def test_the_tree_joins_what_is_nearest_and_the_plane_keeps_distances():
 
 def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(found, tmp_path, monkeypatch):
     folder = Folder(tmp_path / "new" / "out")
-    monkeypatch.setattr(folder, "picture", lambda name, figure: Folder.picture(folder, name, coarse(figure)))
+    monkeypatch.setattr(folder, "picture", lambda name, figure: folder.write(name, drawn(figure)))
     write_heads(folder, found)
     names = {path.name for path in folder.path.iterdir()}
     assert {path.stem for path in folder.path.glob("*.png")} <= {path.stem for path in folder.path.glob("*.tsv")}

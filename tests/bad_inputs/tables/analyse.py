@@ -14,7 +14,7 @@ CASES = [
     Case("no model", HEADS, "the following arguments are required: --model", without=("--model",)),
     Case("no output", HEADS, "the following arguments are required: --output", without=("--output",)),
     Case("an unknown flag", f"{HEADS} --piece", "unknown argument --piece: did you mean '--pieces'?"),
-    Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 512"),
+    Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 128"),
     Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),
     Case("a format that is none", f"{ATTENTION} --format=svg", "--format=svg is unknown: known: html, png"),
     Case("a head without a layer", f"{ATTENTION} --head=7", "--head=7 is not the name of a head: LAYER-HEAD, such as 1-2"),
