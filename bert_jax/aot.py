@@ -1,13 +1,13 @@
 """Compiles a step for a TPU slice without a TPU, and estimates its memory, time and price.
 
-    python -m bert_jax.aot --config=experiments/pretrain/bert_large.py --topology=v5e:8x8 --price=1.2
-    python -m bert_jax.aot --config=experiments/pretrain/bert_large.py --topology=4xv5e:16x16 --phase=1 --config.mesh.fsdp=16
-    python -m bert_jax.aot --config=experiments/finetune/squad.py:v1.1 --model=large --topology=v5e:2x2 --rows=87599
+    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_large.py --topology=v5e:8x8 --price=1.2
+    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_large.py --topology=4xv5e:16x16 --phase=1 --config.mesh.fsdp=16
+    tpu_scripts/run.sh aot --config=experiments/finetune/squad.py:v1.1 --model=large --topology=v5e:2x2 --rows=87599
 
 The step is the same function that `pretrain` (or `finetune`) runs. Times are estimates: the sum of the compiler's cycle estimates
 times the trip counts of loops, the cycles in the schedules of Pallas kernels, and a model of the network (`bert_jax/costs/`
-explains the method; the report lists what it leaves out). Needs the TPU compiler, which runs on any CPU: the extra `tpu` of
-requirements.txt.
+explains the method; the report lists what it leaves out). `run.sh` installs the TPU compiler, which runs on any CPU, into an
+environment of its own; elsewhere it is the extra `tpu` of requirements.txt.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "experiments/README.md")
 SCRIPTS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "tpu_scripts/pod.sh")
 SKY = (".venv-sky/bin/sky", "sky")
-PROGRAMS = (*SCRIPTS, *SKY, "python", ".venv-tpu/bin/python", "pip", "gcloud")
+PROGRAMS = (*SCRIPTS, *SKY, "python", "pip", "gcloud")
 BEGINS = re.compile(rf"(?:{'|'.join(map(re.escape, PROGRAMS))})(?: |$)")
 SCHEMAS = {"pretrain": PretrainingExperiment, "finetune": FinetuningExperiment}
 

@@ -103,13 +103,14 @@ case "${1:-}" in
     *) grep -qxF -- "$1" <<<"$(verbs)" || unknown "$1" ;;
 esac
 
+if [[ "${1:-}" == aot && " $* " != *" --help "* && " $* " != *" -h "* ]]; then choose_tpu_compiler; fi
 # shellcheck disable=SC2119 # no extras
 set_up
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # XLA's C++ log: errors only
 # Large arrays in huge pages: a CPU step allocates its memory at every call, with 175,000 page faults at 4 KB a page, a sixth of the
 # time (glibc 2.35 or later; without effect elsewhere).
 export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"
-python=("$root/.venv/bin/python" -P -m) # -P: the code of this checkout, whatever bert_jax the current directory may hold
+python=("$venv/bin/python" -P -m) # -P: the code of this checkout, whatever bert_jax the current directory may hold
 if (($# == 0)); then
     quickstart
 elif ((restarts)); then

@@ -4,10 +4,13 @@
 #   BERT_JAX_PYTHON=PATH      the Python to use            (default: the first of 3.11 to 3.14 found, else one fetched with uv)
 #   BERT_JAX_DEVICE=DEVICE    cpu, tpu, cuda13 or cuda12   (default: what this machine has)
 #
-# All files are in .venv and .venv-setup (log, lock, a downloaded uv and Python); remove both to start again. A .venv of other origin
-# is not changed.
+# `aot` has an environment of its own, .venv-tpu: beside the TPU compiler, JAX looks for a TPU in every program.
+#
+# All files are in .venv, .venv-tpu and .venv-setup (log, lock, a downloaded uv and Python); remove them to start again. An
+# environment of other origin is not changed.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+venv="$root/.venv"
 setup_dir="$root/.venv-setup"
 log="$setup_dir/install.log"
 
@@ -120,7 +123,7 @@ stage() {
     if [[ -t 2 ]]; then printf '\r%s ... %s s \n' "$title" $((SECONDS - start)) >&2; else say "$((SECONDS - start)) s"; fi
 }
 
-# state EXTRA...: what a finished .venv with these extras is made of. Equal to the stamp inside it: nothing is to be done.
+# state EXTRA...: what a finished environment with these extras is made of. Equal to the stamp inside it: nothing is to be done.
 state() {
     printf 'extras: %s\n' "$*"
     printf 'place: %s\n' "$root" # its scripts hold absolute paths
@@ -130,20 +133,31 @@ state() {
 
 # make_venv PYTHON, install EXTRA...: the two halves of an installation.
 make_venv() {
-    rm -rf "$root/.venv" && "$1" -m venv "$root/.venv"
+    rm -rf "$venv" && "$1" -m venv "$venv"
 }
 
 install() {
     local site
     requirements all "$@" >"$setup_dir/requirements.txt"
-    "$root/.venv/bin/python" -m pip install --disable-pip-version-check --no-input -r "$setup_dir/requirements.txt" &&
-        site="$("$root/.venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" &&
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -r "$setup_dir/requirements.txt" &&
+        site="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" &&
         printf '%s\n' "$root" >"$site/bert_jax.pth" # bert_jax is importable from every directory
 }
 
-# set_up EXTRA...: returns when .venv holds what this checkout asks for.
+# choose_tpu_compiler: makes set_up prepare .venv-tpu; nothing to do on a machine with a TPU, whose .venv has the compiler.
+choose_tpu_compiler() {
+    local device
+    device="$(find_device)" || exit 1
+    [[ "$device" != tpu ]] || return 0
+    [[ "$(uname -sm)" == "Linux x86_64" ]] || fail "aot needs the TPU compiler, which exists for Linux on x86-64; this is $(uname -sm)"
+    venv="$root/.venv-tpu"
+    BERT_JAX_DEVICE=tpu
+}
+
+# set_up EXTRA...: returns when the environment `venv` holds what this checkout asks for.
 set_up() {
-    local stamp="$root/.venv/bert_jax-stamp" begun="$setup_dir/begun" device python extras wanted="$*"
+    local name="${venv##*/}"
+    local stamp="$venv/bert_jax-stamp" begun="$setup_dir/begun${name#.venv}" device python extras wanted="$*"
     device="$(find_device)" || exit 1
 
     # finished: whether nothing is to be done; sets extras. What was once installed stays: run.sh after test.sh has nothing to do.
@@ -151,7 +165,7 @@ set_up() {
         extras="$device"
         if [[ " $wanted $(sed -n 's/^extras://p' "$stamp" 2>/dev/null) " == *" test "* ]]; then extras+=" test"; fi
         # shellcheck disable=SC2086
-        [[ "$(cat "$stamp" 2>/dev/null)" == "$(state $extras)" ]] && "$root/.venv/bin/python" -c '' 2>/dev/null
+        [[ "$(cat "$stamp" 2>/dev/null)" == "$(state $extras)" ]] && "$venv/bin/python" -c '' 2>/dev/null
     }
     finished && return
 
@@ -162,18 +176,19 @@ set_up() {
         flock 9
         finished && exec 9>&- && return
     fi
-    if [[ -e "$root/.venv" && ! -e "$stamp" && ! -e "$begun" ]]; then
-        fail "$root/.venv was not made by these scripts, which would have to empty it. Move it away and start again
-(mv .venv .venv.mine), or run the modules with it: .venv/bin/python -m bert_jax.pretrain"
+    if [[ -e "$venv" && ! -e "$stamp" && ! -e "$begun" ]]; then
+        fail "$venv was not made by these scripts, which would have to empty it. Move it away and start again
+(mv $name $name.mine), or run the modules with it: $name/bin/python -m bert_jax.pretrain"
     fi
     : >"$log"
     : >"$begun"
-    case "$device" in
-        cpu) say "device: cpu (no TPU on the PCI bus, no NVIDIA driver; BERT_JAX_DEVICE overrides)" ;;
+    case "$name$device" in
+        .venv-tpu*) say "the TPU compiler stands in an environment of its own, .venv-tpu" ;;
+        *cpu) say "device: cpu (no TPU on the PCI bus, no NVIDIA driver; BERT_JAX_DEVICE overrides)" ;;
         *) say "device: $device (BERT_JAX_DEVICE overrides)" ;;
     esac
     # half made (no stamp), made elsewhere, or its Python gone: anew
-    if ! grep -qsxF "place: $root" "$stamp" || ! "$root/.venv/bin/python" -c '' 2>/dev/null; then
+    if ! grep -qsxF "place: $root" "$stamp" || ! "$venv/bin/python" -c '' 2>/dev/null; then
         python="$(find_python)" || exit 1
         if [[ -z "$python" ]]; then
             say "no Python 3.11 to 3.14 with venv here (python3 is $(python3 --version 2>&1 || true)): fetching one with uv"
@@ -185,7 +200,7 @@ set_up() {
 Install one (Ubuntu: sudo apt install python3.11 python3.11-venv) and start again, or name it: BERT_JAX_PYTHON=/path/to/python"
         }
         say "python: $("$python" --version 2>&1) ($python)"
-        stage "making .venv" make_venv "$python"
+        stage "making $name" make_venv "$python"
     fi
     rm -f "$stamp"
     # shellcheck disable=SC2086

@@ -148,7 +148,7 @@ def _existing() -> str:
 # ------------------------------------------------------------------------------------------------------------------ the compiler
 def require_compiler() -> str:
     """The version of the TPU compiler. Raises UserError where it is not installed, or is not the one that this JAX needs."""
-    remedy = f"pip install 'jax[tpu]=={jax.__version__}' (requirements.txt has it as the extra `tpu`)"
+    remedy = f"`tpu_scripts/run.sh aot` installs it; in an environment of your own: pip install 'jax[tpu]=={jax.__version__}'"
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(f"the TPU compiler, the package libtpu, is not installed; it runs on any CPU: {remedy}")
     version = importlib.metadata.version("libtpu")

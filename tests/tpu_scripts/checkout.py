@@ -26,7 +26,7 @@ def make_checkout(path: pathlib.Path) -> pathlib.Path:
     shutil.copy(REPOSITORY / "bert_jax" / "errors.py", package)
     (package / "__init__.py").write_text("")
     (package / "corpus" / "__init__.py").write_text("")
-    for name in ("pretrain", "predict"):
+    for name in ("pretrain", "predict", "aot"):
         (package / f"{name}.py").write_text(VERB.format(name=name, about=f"What {name} does."))
     (package / "corpus" / "__main__.py").write_text(VERB.format(name="corpus", about="What corpus does."))
     (package / "runtime").mkdir()

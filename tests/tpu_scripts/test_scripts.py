@@ -112,6 +112,26 @@ def test_an_environment_of_someone_else_is_left_alone(tmp_path: pathlib.Path, py
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).returncode == 0
 
 
+def test_the_estimate_of_costs_has_an_environment_with_the_tpu_compiler_of_its_own(tmp_path: pathlib.Path, python: str):
+    checkout = make_checkout(tmp_path / "checkout")
+    (checkout / "requirements.txt").write_text('no-such-package==1.0 ; extra == "tpu"\n')
+    assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).returncode == 0
+    stamp = (checkout / ".venv" / "bert_jax-stamp").read_text()
+    helped = script(checkout, "run", "aot", "--help", BERT_JAX_PYTHON=python)
+    assert (helped.returncode, helped.stderr) == (0, ""), "help needs no compiler"
+    failed = script(checkout, "run", "aot", BERT_JAX_PYTHON=python)
+    assert failed.returncode == 1
+    assert "no-such-package==1.0" in failed.stderr
+    (checkout / "requirements.txt").write_text('# the compiler ; extra == "tpu"\n')
+    done = script(checkout, "run", "aot", "--json", BERT_JAX_PYTHON=python)
+    assert done.stdout == f"aot|{checkout.parent}|--json\n"
+    assert "the TPU compiler stands in an environment of its own, .venv-tpu" in done.stderr
+    assert "extras: tpu" in (checkout / ".venv-tpu" / "bert_jax-stamp").read_text()
+    assert script(checkout, "run", "aot", "--json", BERT_JAX_PYTHON=python).stderr == ""
+    assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).stderr == ""
+    assert "extras: cpu" in stamp
+
+
 def test_changed_requirements_are_installed_and_a_failure_shows_the_log_and_is_recoverable(tmp_path: pathlib.Path, python: str):
     checkout = make_checkout(tmp_path / "checkout")
     requirements = checkout / "requirements.txt"
