@@ -35,6 +35,7 @@ from bert_jax.finetuning.warm_start import labelled_start, teacher_of
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.metrics.ledger import Activity, goodput_line
+from bert_jax.metrics.profile import Profile
 from bert_jax.metrics.writer import RESULTS
 from bert_jax.programs.finetuning import teaching
 from bert_jax.runtime.exporting import MODEL, write_results
@@ -79,6 +80,7 @@ def finetune(job: Job) -> JsonObject | None:
     """Trains one run until the last step or early stopping, and returns its results; None if it was asked to stop."""
     started = time.monotonic()
     experiment, run = job.experiment, job.run
+    profile = run.profile.of_run(job.last_step, alone=not job.prefix)
     with fits_in_memory(job.demand), contextlib.ExitStack() as opened:
         # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
         checkpoints = opened.enter_context(Checkpoints(job.directory / "checkpoints", keep=experiment.checkpoints.keep))
@@ -92,7 +94,7 @@ def finetune(job: Job) -> JsonObject | None:
         run_log = opened.enter_context(FinetuningLog(job, int(state.step)))
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
             saver = Saver(checkpoints, run_log.metrics, run.watchdog, before=best.ensure_saved, best=best.checkpoints)
-            state, is_whole = train_task(job, state, best, run_log, saver)
+            state, is_whole = train_task(job, state, best, run_log, saver, profile)
             step = int(state.step)
 
             # ----------------------------------------------------------------------------------------------------------- the end
@@ -123,7 +125,7 @@ def finetune(job: Job) -> JsonObject | None:
 
 
 def train_task(
-    job: Job, state: TrainState, best: BestWeights, run_log: FinetuningLog, saver: Saver
+    job: Job, state: TrainState, best: BestWeights, run_log: FinetuningLog, saver: Saver, profile: Profile
 ) -> tuple[TrainState, bool]:
     """The training loop. Returns (the state after the last step, after early stopping, or after the step at which the run was
     asked to stop; whether the run is finished)."""
@@ -132,7 +134,7 @@ def train_task(
     ended = best.ends_run(step)
     sums = StepSums(experiment.abort_after_skipped, job.directory, job.rows)
     with job.ledger.training(prefetch(job.rows, step, step if ended else job.last_step), sums.is_computing) as batches:
-        for batch in batches:
+        for batch in profile.of_steps(batches, step, sums.check):
             if program.is_new("train", batch):
                 with run_log.compiling("training step", batch):
                     program.train.lower(*job.arguments(state, batch)).compile()  # the next call takes it from the cache

@@ -27,6 +27,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.command import choose_verb, run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
+from bert_jax.interface.words import counted
+from bert_jax.metrics.profile import PROFILE, Profile, steps_to_profile
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed
 from bert_jax.prediction.engine import Engine
@@ -153,9 +155,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif engine.model.of_pairs is None:
             print(AS_TWO_TEXTS, file=sys.stderr)
     check_not_the_model(flags.output, engine)
-    with writer:
+    engine.profile = Profile(flags.profile, _beside(flags.output) / PROFILE, "predict")
+    with writer, engine.profile as profile:
         answer_records(records, engine.group_size, answer, writer)
+    if profile.steps and not profile.was_taken:
+        raise UserError(f"{profile} begins after the last of {counted(engine.batch_count, 'batch')}; name earlier ones")
     return writer.status
+
+
+def _beside(output: str | None) -> pathlib.Path:
+    """The directory of the output; the current one for the terminal."""
+    return pathlib.Path(output).parent if output and output != "-" else pathlib.Path()
 
 
 def check_output(name: str, flags: argparse.Namespace) -> None:
@@ -186,6 +196,8 @@ def _parser(name: str, verb: Verb) -> FlagParser:
     parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
     parser.add_argument("--output", type=nonempty, metavar="FILE", help="writes JSON lines, also .gz; .npy for embed")
+    profile = "batches to profile, counted from 0, into profile/ beside the output"
+    parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help=profile)
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of formatted text")
     verb.add_flags(parser)
     return parser

@@ -69,6 +69,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     started = time.monotonic()
     starts = experiment.phase_starts()
     last_step = starts[-1]
+    run.profile.require(last_step)
 
     # -------------------------------------------------- the first state: of a checkpoint, of `init_from`, or with random weights
     mesh = make_mesh(experiment.mesh)
@@ -133,7 +134,7 @@ def train_phase(
         with run_log.throughput.pause(Activity.EVALUATING):
             run_log.evaluation(step, phase.evaluate(state.params))
     with run.ledger.training(prefetch(phase.rows, step, phase.end), sums.is_computing) as batches:
-        for batch in batches:
+        for batch in run.profile.of_steps(batches, step, sums.check):
             state, of_step = train_step(state, phase.on_devices(batch))
             step += 1
             sums.add(step, of_step)

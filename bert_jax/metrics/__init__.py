@@ -7,6 +7,7 @@ log lines.
     ledger.py       the seconds of every activity over all starts of a run; goodput
     ledger_file.py  ledger.jsonl, which keeps them through a kill
     throughput.py   rows and tokens per second, model FLOPs utilisation; the log line of a step
+    profile.py      profiles of a few steps, for XProf
     writer.py       metrics.jsonl, event files, results.json
     plots.py        curves.png
 """

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+import jax
+
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.corpus.files import JsonObject
 from bert_jax.interface.words import counted, duration
@@ -81,7 +83,8 @@ class Ledger:
         """Counts the time of the `with` block as `activity`; a block within it may count as another one."""
         before = self._change(activity)
         try:
-            yield
+            with jax.profiler.TraceAnnotation(activity.value):  # its name in a profile
+                yield
         finally:
             self._change(before)
 

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model
+from bert_jax.metrics.profile import Profile
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.prediction.packing import Item, Packed, pack
@@ -51,6 +52,9 @@ class Engine:
         continues = np.pad(model.tokenizer.continuation_table, (0, model.config.padded_vocab_size - model.config.vocab_size))
         self._continuation = jax.device_put(continues, self._whole)
         self._waits = devices[0].platform == "cpu" and len(devices) == 1
+        self.profile = Profile()
+        self.batch_count = 0
+        """The number of batches so far."""
         self._workers = concurrent.futures.ThreadPoolExecutor(IN_FLIGHT if self._waits else 1, thread_name_prefix="batch")
 
     @classmethod
@@ -121,8 +125,13 @@ class Engine:
             packed, result = running.popleft().result()
             return packed, jax.device_get(result)
 
+        def wait(step: int) -> None:
+            jax.block_until_ready([future.result()[1] for future in running])
+
         longest, pad_id = self.config.max_position, self.model.tokenizer.pad_id
-        for packed in pack(items, longest=longest, tokens=self.tokens, devices=self.mesh.size, pad_id=pad_id):
+        packs = pack(items, longest=longest, tokens=self.tokens, devices=self.mesh.size, pad_id=pad_id)
+        for packed in self.profile.of_steps(iter(packs), self.batch_count, wait):
+            self.batch_count += 1
             if len(running) == IN_FLIGHT:
                 yield oldest()
             running.append(self._workers.submit(self._run_batch, function, packed, static))

@@ -15,6 +15,7 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import InRange
+from bert_jax.metrics.profile import steps_to_profile
 
 PROCESSES = Interval(ge=1, le=2**16)
 
@@ -35,6 +36,8 @@ class Flags:
     process: int | None = None
     start_timeout: float = 300.0
     hang_seconds: float = 600.0
+    profile: range | None = None
+    """The steps to profile."""
     compiled: pathlib.Path | None = None
     """The directory in which `aot --save` has written compiled steps."""
     verify: bool = False
@@ -67,6 +70,7 @@ def parse_flags(
         values.process,
         values.start_timeout,
         values.hang_seconds,
+        values.profile,
         getattr(values, "compiled", None),
         getattr(values, "verify", False),
     )
@@ -79,6 +83,7 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
     parser.add_argument("--workdir", metavar="DIR", help="directory of this run; the same one again continues it")
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")
+    parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
     several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
     several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
     several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="how many there are")

@@ -24,6 +24,7 @@ from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.metrics.ledger import Ledger
+from bert_jax.metrics.profile import PROFILE, Profile
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.flags import Flags
@@ -49,6 +50,7 @@ class Run:
     """This process's share of the runs of a sweep, where processes are independent."""
     ledger: Ledger = dataclasses.field(default_factory=Ledger)
     """The time of this start, by activity, and of those before it."""
+    profile: Profile = dataclasses.field(default_factory=Profile)
 
 
 @contextlib.contextmanager
@@ -90,9 +92,10 @@ def begin(
         part = (index, count) if independent else (0, 1)
         share = ProcessShare(flags.workdir, part, start=start, stop=preemption.request, patience=flags.hang_seconds)
         stack.enter_context(share)
+        profile = stack.enter_context(Profile(flags.profile, flags.workdir / PROFILE))
         try:
             with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own
-                yield Run(flags.workdir, jax.process_index() == 0, preemption, watchdog, flags.compiled, share, ledger)
+                yield Run(flags.workdir, jax.process_index() == 0, preemption, watchdog, flags.compiled, share, ledger, profile)
         except (jax.errors.JaxRuntimeError, CorruptedCorpus) as error:
             if jax.process_count() > 1:
                 _leave_the_others(error)

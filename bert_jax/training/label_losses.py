@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
@@ -43,6 +44,7 @@ def label_counts(batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
     }
 
 
+@jax.named_scope("loss")  # its name in a profile
 def label_loss_sums(logits: Float[Array, "B _ C"], batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
     """{"loss": the summed loss, "correct": the number of correct predictions}, float32 scalars. A span is correct if both ends
     are; for a regression "correct" is 0."""

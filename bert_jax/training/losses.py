@@ -65,6 +65,7 @@ def batch_counts(batch: dict[str, Num[Array, "B ..."]]) -> Sums:
     }
 
 
+@jax.named_scope("loss")  # its name in a profile
 def loss_sums(outputs: dict[str, Float[Array, "B ..."]], batch: dict[str, Num[Array, "B ..."]]) -> Sums:
     """The summed losses and the correct predictions of both objectives, float32 scalars; those of next sentence prediction only
     if `outputs` has "nsp_logits". Columns of "mlm_logits" beyond the targets are ignored."""

@@ -17,6 +17,9 @@ from bert_jax.model.layers import Seed, hash_word
 from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import Batch, Objective, Params
 
+OPTIMIZER = "optimizer"
+"""The name of the update in a profile; the parts of the model have those of their Flax modules."""
+
 
 @struct.dataclass
 class TrainState:
@@ -140,17 +143,19 @@ def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[Tr
     factors = rule.learning_rate_multipliers(state.step) if rule.learning_rate_multipliers else None
     if factors is not None:
         grads = jax.tree.map(lambda g, f: jnp.where(f > 0, g, 0.0), grads, factors)
-    norm = optax.tree.norm(grads)
-    finite = jnp.isfinite(norm) & jnp.isfinite(objective.loss(sums, sums))
-    if rule.clip_norm:
-        factor = rule.clip_norm / jnp.maximum(norm, rule.clip_norm)
-        grads = jax.tree.map(lambda g: g * factor, grads)
-    rate = rule.learning_rate(state.step)
-    direction, opt_state = rule.optimizer.update(grads, state.opt_state, state.params)
-    if factors is not None:
-        direction = jax.tree.map(jnp.multiply, direction, factors)
-    params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction)
+    with jax.named_scope(OPTIMIZER):
+        norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(norm) & jnp.isfinite(objective.loss(sums, sums))
+        if rule.clip_norm:
+            factor = rule.clip_norm / jnp.maximum(norm, rule.clip_norm)
+            grads = jax.tree.map(lambda g: g * factor, grads)
+        rate = rule.learning_rate(state.step)
+        direction, opt_state = rule.optimizer.update(grads, state.opt_state, state.params)
+        if factors is not None:
+            direction = jax.tree.map(jnp.multiply, direction, factors)
+        params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction)
 
+    @jax.named_scope(OPTIMIZER)
     def if_finite(new: Any, old: Any) -> Any:
         return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
 

@@ -29,6 +29,7 @@ from tests.end_to_end.runs import (
     weights,
 )
 from tests.flags import replacing
+from tests.profiles import host_events, profiled_steps
 
 EXPERIMENT = REPOSITORY / "experiments" / "finetune" / "own_text.py"
 SMALL = (
@@ -119,7 +120,7 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         if name == "stopped":
             shutil.copytree(workdir, early)
     (ends["the last"],) = forked.run(toys, command(moved, workdir, *CAREFUL), prepare=given_improvements)
-    (whole,) = forked.run(toys, command(toys, base / "whole", *CAREFUL), prepare=given_improvements)
+    (whole,) = forked.run(toys, command(toys, base / "whole", *CAREFUL, "--profile=4:7"), prepare=given_improvements)
     assert whole.status == 0, whole.output
     return Runs(base / "whole", workdir, ends, best, early, moved)
 
@@ -131,6 +132,11 @@ def test_the_uninterrupted_run_has_everything_to_lose(runs: Runs):
     assert found["scores"]["dev"]["accuracy"] == pytest.approx(score, rel=1e-6)
     assert (found["best_step"], found["steps"]) == (33, 45)  # four evaluations without a better one
     assert found["steps"] < LAST_STEP
+
+
+def test_a_profile_has_its_steps_and_the_evaluation_between_them(runs: Runs):
+    assert profiled_steps(runs.whole / "profile") == [4, 5, 6]
+    assert "evaluating" in {name for name, _ in host_events(runs.whole / "profile")}  # after step 6
 
 
 def test_every_kill_came_when_it_was_meant_to(runs: Runs):

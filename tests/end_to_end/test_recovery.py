@@ -28,6 +28,7 @@ from tests.end_to_end.runs import (
     records,
     weights,
 )
+from tests.profiles import host_events, profiled_steps
 
 WITHIN_ROUNDING = 2e-3  # of the largest weight of each array, after 24 steps whose sums were added in another order
 
@@ -71,7 +72,7 @@ def test_sigterm_saves_at_once_and_the_status_tells(killed: Ended, terminated: E
 def continued(experiment: pathlib.Path, terminated: Ended) -> Ended:
     """The run that was killed twice and then stopped, started again until its end."""
     workdir = copy_of(terminated, "continued")
-    end = done(experiment, workdir)
+    end = done(experiment, workdir, "--profile=19:21")
     assert end.status == 0, end.output
     return Ended(workdir, end.status, end.output)
 
@@ -81,6 +82,13 @@ def test_after_a_kill_and_a_sigterm_every_loss_and_weight_is_the_uninterrupted_r
 ):
     assert f"continuing from step {checkpoints(terminated.workdir)[-1]}" in continued.output
     assert learned(continued.workdir) == learned(uninterrupted.workdir)  # the loss of every step, so the rows of every step too
+    assert_same_weights(continued.workdir, uninterrupted.workdir)
+
+
+def test_a_profile_has_its_steps_and_changes_no_weight(uninterrupted: Ended, continued: Ended):
+    assert profiled_steps(continued.workdir / "profile") == [19, 20]
+    assert "saving" in {name for name, _ in host_events(continued.workdir / "profile")}  # after step 20
+    assert f"xprof --logdir={continued.workdir / 'profile'}" in continued.output
     assert_same_weights(continued.workdir, uninterrupted.workdir)
 
 

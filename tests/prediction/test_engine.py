@@ -12,12 +12,14 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
+from bert_jax.metrics.profile import Profile
 from bert_jax.prediction import engine as engine_module
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.predictor import Predictor
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
+from tests.profiles import profiled_steps
 
 pytestmark = pytest.mark.usefixtures("one_shape")
 ALL = {"source": forwards.CombinedLayers((0, 1, 2), "concat")}
@@ -45,6 +47,17 @@ def test_every_token_of_every_text_has_the_hidden_states_of_the_text_alone_in_a_
     for item, vectors in [*list(zip(items, found, strict=True))[::9], (items[-1], found[-1])]:
         hidden = pretrained_outputs(pretrained, item.ids)["hidden"]
         np.testing.assert_allclose(vectors, np.concatenate(list(hidden), axis=-1), atol=WITHIN)
+
+
+def test_a_profile_has_the_batches_that_were_asked_for_and_the_answers_are_the_same(directory, items, tmp_path):
+    engine = engine_on(directory, tokens=160)
+    with Profile(range(1, 4), tmp_path, "predict") as engine.profile:
+        found = engine.run(forwards.token_vectors, items[:60], "token", **ALL)
+    assert engine.batch_count > 4
+    assert profiled_steps(tmp_path, "predict") == [1, 2, 3]
+    engine.profile = Profile()
+    for with_profile, without in zip(found, engine.run(forwards.token_vectors, items[:60], "token", **ALL), strict=True):
+        np.testing.assert_array_equal(with_profile, without)
 
 
 def test_a_tuple_of_results_comes_apart_item_by_item(engine, items):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import Any
 
 import jax
@@ -37,6 +38,17 @@ def step(config: str, *overrides: tuple[str, str], devices: int = 8) -> StepProg
 
 def shapes(program: StepProgram) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in program.batch.items()}
+
+
+def test_the_operations_of_a_training_step_have_the_names_of_the_models_parts():
+    """By which a profile adds up their time."""
+    phase = {"steps": 1, "length": 16, "batch_size": 4, "max_predictions": 3}
+    model = SIZES | {"num_layers": 1, "scan_unroll": 1}
+    experiment = PretrainingExperiment.from_dict({"model": model, "phases": [phase]})
+    text = pretraining_step(experiment, 0, jax.devices()[:2]).lowered.as_text(debug_info=True)
+    names = {part for name in re.findall(r'loc\("([^"]*/[^"]*)"', text) for part in re.findall(r"\w+", name)}
+    parts = {"embeddings", "attention", "feed_forward", "pooler", "mlm_head", "nsp_head", "loss", "optimizer", "reduce_gradients"}
+    assert parts - names == set()
 
 
 def test_of_a_sweep_the_run_with_most_rows_is_taken_on_the_devices_of_one_run():

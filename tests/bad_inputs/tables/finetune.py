@@ -25,6 +25,12 @@ CASES = [
         without=("--config",),
     ),
     Case("no workdir", says="--workdir is missing, for example --workdir=runs/mine", without=("--workdir",)),
+    Case("a profile that is no range", "--profile=3:3", "--profile=3:3 must be FIRST:LAST, two whole numbers"),
+    Case(
+        "a profile of steps after the last",
+        "--profile=10:9000",
+        "--profile=10:9000 ends after the last step of this run, ... name earlier steps",
+    ),
     Case("an unknown flag", "--wordir=x", "unknown argument --wordir=x: did you mean '--workdir'?"),
     Case(
         "no model",

@@ -24,6 +24,12 @@ CASES = [
         "--json embed x",
         "--json comes after the verb: python -m bert_jax.predict ... verbs are fill-mask, next-sentence, score, embed, classify,",
     ),
+    Case("a profile that is no range", "embed --profile=all x", "--profile=all must be FIRST:LAST, two whole numbers"),
+    Case(
+        "a profile of batches after the last",
+        "embed --profile=5:9 --json x",
+        "--profile=5:9 begins after the last of 1 batch; name earlier ones",
+    ),
     Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without=("--model",)),
     Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
     Case("an unknown flag of another verb", "embed --poling=cls x", "unknown argument --poling=cls: did you mean '--pooling'?"),

@@ -332,6 +332,18 @@ CASES = [
         "--hang-seconds=nan",
         "--hang-seconds=nan must be a finite number, above 0 and at most 1e+09",
     ),
+    Case(
+        "a profile of one step number",
+        "--profile=10",
+        "--profile=10 must be FIRST:LAST, two whole numbers, FIRST at least 0 and below LAST; 10:15 are the five",
+    ),
+    Case("a profile that ends before it begins", "--profile=15:10", "--profile=15:10 must be FIRST:LAST, two whole numbers"),
+    Case("a profile from before the first step", "--profile=-1:3", "--profile=-1:3 must be FIRST:LAST ... FIRST at least 0"),
+    Case(
+        "a profile of steps after the last",
+        "--profile=10:9000",
+        "--profile=10:9000 ends after the last step of this run, ... name earlier steps",
+    ),
     Case("a hang time-out of nothing", "--hang-seconds=0", "--hang-seconds=0 must be above 0 and at most 1e+09"),
 ]
 TABLE = Table("pretrain", "--config=$experiment --workdir=run", CASES)

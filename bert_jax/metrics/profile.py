@@ -1,0 +1,139 @@
+"""Profiles of a few steps, for XProf: the flag `--profile=FIRST:LAST` of `pretrain`, `finetune` and `predict`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import pathlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TypeVar
+
+import jax
+
+from bert_jax.errors import UserError
+
+log = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+
+PROFILE = "profile"
+"""The directory of the profile in a workdir."""
+SESSIONS = pathlib.Path("plugins") / "profile"
+"""Where XProf looks for sessions, below its --logdir."""
+
+
+def steps_to_profile(text: str) -> range:
+    """The steps that `text`, FIRST:LAST, names: the `type=` of the flag. Raises argparse.ArgumentTypeError for any other text."""
+    numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
+    if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
+        raise argparse.ArgumentTypeError(
+            f"={text} must be FIRST:LAST, two whole numbers, FIRST at least 0 and below LAST; 10:15 are the five after step 10"
+        )
+    return steps
+
+
+class Profile(contextlib.AbstractContextManager["Profile"]):
+    """Profiles `steps` of a loop into `directory`, where `xprof --logdir=DIRECTORY` finds them. Without steps it does nothing.
+
+    A step is numbered by the steps before it: 10:15 begins when 10 steps are done and ends when 15 are. A loop that continues in
+    between is profiled from there. Every process writes its own part. At the end of the `with` block a profile under way is
+    written.
+
+    >>> with Profile(range(10, 15), workdir / PROFILE) as profile:
+    ...     for batch in profile.of_steps(batches, step, sums.check):
+    ...         ...
+    """
+
+    def __init__(self, steps: range | None = None, directory: pathlib.Path = pathlib.Path(), what: str = "train"):
+        self.steps, self.directory, self._what = steps, directory, what
+        self.was_taken = False
+        """Whether the profile is written, or one of its steps has begun."""
+        self._is_tracing = False
+        self._free = threading.Lock()  # taken by the run of a sweep that is profiled
+
+    def __str__(self) -> str:
+        return f"--profile={self.steps.start}:{self.steps.stop}" if self.steps else "no profile"
+
+    def require(self, last_step: int) -> None:
+        """Raises UserError where the profile would end after the last step of the run."""
+        if self.steps and self.steps.stop > last_step:
+            raise UserError(f"{self} ends after the last step of this run, {last_step:,}; name earlier steps")
+
+    def of_run(self, last_step: int, *, alone: bool) -> Profile:
+        """The profile of one run with so many steps. Of the runs of a sweep, only the first one with enough steps is profiled; a
+        run that is `alone` must have enough, as in `require`."""
+        if alone:
+            self.require(last_step)
+        if self.steps and self.steps.stop <= last_step and self._free.acquire(blocking=False):
+            return self
+        return Profile()
+
+    def of_steps(self, batches: Iterator[Made], step: int, wait: Callable[[int], object]) -> Iterator[Made]:
+        """`batches`, of which the first leads from `step` to the next. `wait(step)` waits until the devices have done `step`."""
+        return batches if self.steps is None or step >= self.steps.stop else self._of_steps(batches, step, self.steps, wait)
+
+    def _of_steps(
+        self, batches: Iterator[Made], step: int, steps: range, wait: Callable[[int], object]
+    ) -> Iterator[Made]:
+        while True:
+            if step == steps.stop and self._is_tracing:
+                wait(step)
+                self._stop()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            if step in steps and not self.was_taken:
+                self._start(steps)
+            with jax.profiler.StepTraceAnnotation(self._what, step_num=step) if self._is_tracing else contextlib.nullcontext():
+                yield batch
+            step += 1
+
+    def _start(self, steps: range) -> None:
+        options = jax.profiler.ProfileOptions()
+        options.session_id = f"steps-{steps.start}-{steps.stop}"  # the same on every host, so that XProf shows them together
+        options.python_tracer_level = 0  # every call of a Python function would be an event, and slow the host down
+        self.was_taken = True
+        with self._problems_told():
+            self._place.mkdir(parents=True, exist_ok=True)  # an error of the directory is told before the profile, not after it
+            jax.profiler.start_trace(self._place, profiler_options=options)
+            self._is_tracing = True
+
+    def _stop(self) -> None:
+        self._is_tracing = False
+        with self._problems_told():
+            jax.profiler.stop_trace()
+            if jax.process_count() > 1:
+                self._collect()
+            log.info("profile: %s; open it with `xprof --logdir=%s`", self.directory, self.directory)
+
+    @property
+    def _place(self) -> pathlib.Path:
+        """The directory into which JAX writes. Processes on one host would give their files the same name in the same one."""
+        return self.directory / f".process-{jax.process_index()}" if jax.process_count() > 1 else self.directory
+
+    def _collect(self) -> None:
+        """Moves the files of this process to the directory of all, named after the process instead of the host."""
+        for path in sorted((self._place / SESSIONS).glob("*/*")):
+            session = self.directory / SESSIONS / path.parent.name
+            session.mkdir(parents=True, exist_ok=True)
+            path.rename(session / f"process-{jax.process_index()}{''.join(path.suffixes[-2:])}")
+        for path in sorted(self._place.rglob("*"), reverse=True):
+            path.rmdir()
+        self._place.rmdir()
+
+    @contextlib.contextmanager
+    def _problems_told(self) -> Iterator[None]:
+        """Logs an error of the profiler or the disk: a run does not end because of its profile."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # JaxRuntimeError too
+            log.warning("the profile in %s could not be written (%s)", self.directory, str(error).splitlines()[0])
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._is_tracing:
+            self._stop()
