@@ -15,15 +15,16 @@ neither forgets a factor, swaps arguments or takes another argument's name, whic
 from __future__ import annotations
 
 import argparse
+import ast
+import functools
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
@@ -37,22 +38,22 @@ SLOW = ("tests/end_to_end", "tests/tpu_scripts", "tests/bad_inputs", "tests/muta
 
 def tests_of(file: str, root: pathlib.Path) -> list[str]:
     """The test files that concern `file`, "bert_jax/examples/masking.py", the nearest first: those of its own name, those that
-    import it in the folder that mirrors its own, the rest of that folder, and those that import it elsewhere."""
+    import it in the folder that mirrors its own, the rest of that folder, those that import it elsewhere, and those that reach
+    it through other modules."""
     path = pathlib.PurePosixPath(file)
     module = ".".join(path.with_suffix("").parts).removesuffix(".__init__").removesuffix(".__main__")
     mirror = pathlib.PurePosixPath("tests", *path.parts[1:-1])
     while not (root / mirror).is_dir():
         mirror = mirror.parent
     folder = mirror.as_posix()
-    package, _, last = module.rpartition(".")
-    names = rf"(?:[^(\n]*|\([^)]*)\b{last}\b"
-    imported = re.compile(rf"^from {module} import|^import {module}\b|^from {package} import {names}", re.MULTILINE)
-    own, near, beside, far = [], [], [], []
+    graph = import_graph(root)
+    own, near, beside, far, farthest = [], [], [], [], []
     for test in sorted((root / "tests").rglob("test_*.py")):
-        name, text = test.relative_to(root).as_posix(), test.read_text()
-        imports = imported.search(text) is not None
+        name = test.relative_to(root).as_posix()
         if name.startswith(SLOW):
             continue
+        direct = graph[".".join(test.relative_to(root).with_suffix("").parts)]
+        imports = module in direct
         if path.stem in test.stem and str(test.parent.relative_to(root).as_posix()) == folder:
             own.append(name)
         elif test.parent == root / folder and imports:
@@ -61,10 +62,39 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
             beside.append(name)
         elif imports:
             far.append(name)
+        elif module in reached(direct, graph):
+            farthest.append(name)
     command = len(path.parts) == 2  # only a run tests it whole, and a module that no test imports
     if (command or not (own or near or far)) and (root / "tests/end_to_end").is_dir():
         far.append("tests/end_to_end")
-    return [*own, *near, *beside, *far] or ["tests/end_to_end"]
+    return [*own, *near, *beside, *far, *farthest] or ["tests/end_to_end"]
+
+
+@functools.cache
+def import_graph(root: pathlib.Path) -> dict[str, set[str]]:
+    """The modules and names that each module of bert_jax and of tests imports, "bert_jax.examples.masking" and the like."""
+    graph: dict[str, set[str]] = {}
+    for path in [*(root / "bert_jax").rglob("*.py"), *(root / "tests").rglob("*.py")]:
+        module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__").removesuffix(".__main__")
+        found = graph.setdefault(module, set())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+    return graph
+
+
+def reached(modules: Iterable[str], graph: Mapping[str, set[str]]) -> set[str]:
+    """The modules that `modules` import, themselves or through others."""
+    found: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module not in found and module in graph:
+            found.add(module)
+            waiting += graph[module]
+    return found
 
 
 def files_of(root: pathlib.Path) -> list[str]:
@@ -127,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=20, help="so many mistakes (20)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--table", action="store_true", help="those of known.py instead")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds after which a test hangs (900)")
+    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a test hangs (1800)")
     parser.add_argument("--list", action="store_true", help="only says which they are, and which tests would run")
     flags = parser.parse_args(argv)
     files = [path.relative_to(REPOSITORY).as_posix() for path in sorted((REPOSITORY / "bert_jax").rglob("*.py"))]

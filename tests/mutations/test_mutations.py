@@ -79,8 +79,9 @@ def test_the_tests_of_a_file_begin_with_its_own():
     assert run.tests_of("bert_jax/runtime/workdir.py", run.REPOSITORY)[0] == "tests/runtime/test_workdir.py"
 
 
-def test_a_module_that_is_imported_among_others_is_concerned():
-    assert "tests/training/test_dropout_sites.py" in run.tests_of("bert_jax/model/embeddings.py", run.REPOSITORY)
+def test_a_test_that_imports_a_module_among_others_or_through_others_concerns_it():
+    for file in ("embeddings", "encoder"):
+        assert "tests/training/test_dropout_sites.py" in run.tests_of(f"bert_jax/model/{file}.py", run.REPOSITORY)
 
 
 def test_a_mistake_is_caught_listed_as_unseen_or_known_to_make_no_difference(
