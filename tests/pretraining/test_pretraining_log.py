@@ -1,0 +1,179 @@
+"""The log lines and the records of a pretraining run."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import types
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.metrics.ledger import Ledger
+from bert_jax.metrics.ledger_file import LEDGER
+from bert_jax.metrics.throughput import Throughput, model_row_flops
+from bert_jax.metrics.writer import METRICS, read_metrics
+from bert_jax.model.config import ModelConfig
+from bert_jax.pretraining import log as pretraining_log
+from bert_jax.pretraining.log import PretrainingLog
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+
+SIZES = {"vocab_size": 2_000, "hidden_size": 20, "num_layers": 2, "num_heads": 5, "intermediate_size": 40, "max_position": 64}
+PHASES = [{"steps": 3, "length": 32, "batch_size": 8, "max_predictions": 5}, {"steps": 4, "length": 64, "batch_size": 4}]
+SUMS = {"rows": 16, "tokens": 400, "steps": 2, "skipped": 0, "grad_norm": 3, "learning_rate": 0.25}
+SUMS |= {"mlm_loss": 60, "mlm_correct": 5, "mlm_targets": 20, "nsp_loss": 8, "nsp_correct": 12, "nsp_examples": 16}
+SCORES = {"mlm_accuracy": 0.5, "unigram_accuracy": 0.25, "mlm_loss": 2.0, "unigram_loss": 3.5, "perplexity": 7.4}
+PAIRS = {"nsp_accuracy": 0.75, "nsp_majority_accuracy": 0.625}
+SPLIT = types.SimpleNamespace(num_tokens=1_234_567, num_documents=1_000)
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The pictures that are drawn: file, and the settings beside it."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(pretraining_log, "draw_curves", lambda metrics, file, **settings: drawn.append((metrics, file, settings)))
+    return drawn
+
+
+@pytest.fixture(autouse=True)
+def parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number of parameters that costs no trace of the model."""
+
+    def count(model: ModelConfig, *, heads: bool, next_sentence: bool) -> int:
+        return model.num_layers * 1_000 + 20 * heads + 3 * next_sentence
+
+    monkeypatch.setattr(pretraining_log, "count_parameters", count)
+
+
+@pytest.fixture(autouse=True)
+def lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(logging.getLogger("bert_jax"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="bert_jax")
+    return caplog
+
+
+def log_of(workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, **values: Any) -> PretrainingLog:
+    experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **values})
+    program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]))
+    run: Any = types.SimpleNamespace(workdir=workdir, is_first=is_first, ledger=Ledger())
+    corpora: Any = types.SimpleNamespace(train=SPLIT, heldout=types.SimpleNamespace(num_documents=7))
+    return PretrainingLog(program, run, corpora, step)
+
+
+def phase_of(log: PretrainingLog, index: int) -> Any:
+    plan = types.SimpleNamespace(summary=lambda: {"random_next_fraction": 0.52, "padding_fraction": 0.03})
+    source = types.SimpleNamespace(plan=lambda epoch: plan if epoch == 0 else None, rows_per_epoch=5_000)
+    return types.SimpleNamespace(index=index, config=log._experiment.phases[index], source=source)
+
+
+def window(**changed: float) -> dict[str, np.float32]:
+    return {name: np.float32(value) for name, value in (SUMS | changed).items()}
+
+
+def test_the_start_tells_the_model_the_corpus_and_the_devices(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+    with log_of(tmp_path):
+        model, corpus, devices, _, begin = lines.messages
+    assert model.startswith("model: 2 layers, 20 wide, 5 heads, vocabulary 2,000: 2,023 parameters, ")
+    assert corpus == "corpus: 1,234,567 tokens in 1,000 documents to train on, 7 documents held out"
+    assert devices.startswith("devices: 2 x cpu, mesh data 2 x ")
+    assert begin == "starting from random weights (step 0)"
+
+
+def test_a_run_says_where_it_begins(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+    with log_of(tmp_path, init_from="models/a"):
+        assert lines.messages[-1] == "starting from the weights of models/a (step 0)"
+    with log_of(tmp_path, step=1_500, init_from="models/a"):
+        assert lines.messages[-1] == "continuing from step 1,500"
+
+
+def test_a_run_that_begins_anew_drops_the_records_of_step_0_and_one_that_goes_on_keeps_those_up_to_its_step(tmp_path):
+    for begin, kept in ((0, []), (0, []), (2, [0, 2])):
+        with log_of(tmp_path, step=begin) as log:
+            assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == kept
+            for step in (0, 2, 3):
+                log.evaluation(step, SCORES)
+
+
+def test_a_phase_is_told_with_its_rows_and_its_rates_begin_anew(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+    with log_of(tmp_path) as log:
+        before = log.throughput
+        log.phase(phase_of(log, 1))
+        assert log.throughput is not before
+    says = "phase 2 of 2: 4 steps of 4 rows x 64 tokens; an epoch is 5,000 rows, 52 % random next sentences, 3 % padding"
+    assert lines.messages[-1] == says
+
+
+def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+    with log_of(tmp_path) as log:
+        clock = Clock()
+        log.throughput = Throughput(Ledger(clock), clock)
+        clock.now += 2.0
+        log.training(5, phase_of(log, 1), window())
+    (record,) = read_metrics(tmp_path / METRICS)
+    config = log._experiment.model
+    flops, predictions = 16 * model_row_flops(config, 64, log._experiment.phases[1].max_predictions), 20
+    assert record.pop("train/flops_per_second") == pytest.approx(flops / 2)
+    assert record.pop("train/seconds_left") == pytest.approx(2 * 2 * 4 / 16)  # two steps of four rows are left
+    assert record.pop("train/perplexity") == pytest.approx(np.exp(3))
+    record.pop("time", None)
+    assert record == {
+        "step": 5,
+        "train/loss": 60 / predictions + 8 / 16,
+        "train/mlm_loss": 3,
+        "train/mlm_accuracy": 0.25,
+        "train/nsp_loss": 0.5,
+        "train/nsp_accuracy": 0.75,
+        "train/rows_per_second": 8,
+        "train/tokens_per_second": 200,
+        "train/grad_norm": 1.5,
+        "train/learning_rate": 0.25,
+        "train/skipped": 0,
+    }
+    assert lines.messages[-1].startswith("step 5/7  loss 3.500  MLM 25.0 %  NSP 75.0 %  8.0 rows/s  200 tokens/s")
+    assert (tmp_path / LEDGER).read_text().count("\n") >= 1
+
+
+def test_skipped_steps_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+    with log_of(tmp_path) as log:
+        log.training(1, phase_of(log, 0), window())
+        assert not [record for record in lines.records if record.levelno >= logging.WARNING]
+        log.training(2, phase_of(log, 0), window(skipped=2, steps=0))
+    assert lines.messages[-1] == "2 of these steps had no finite loss or gradient and were skipped"
+    assert read_metrics(tmp_path / METRICS)[-1]["train/grad_norm"] == 3
+
+
+def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_step_0(
+    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, pictures: list[Any]
+):
+    with log_of(tmp_path) as log:
+        log.evaluation(0, SCORES)
+        says = "MLM accuracy 50.0 % (word frequency alone 25.0 %), loss 2.000 (3.500), perplexity 7.4"
+        assert lines.messages[-1] == f"held out after step 0: {says}"
+        assert not pictures
+        log.evaluation(1_000, SCORES | PAIRS)
+        pairs = "NSP accuracy 75.0 % (one answer for all pairs 62.5 %)"
+        assert lines.messages[-1] == f"held out after step 1,000: {says}, {pairs}"
+        assert log.scores == SCORES | PAIRS
+    assert read_metrics(tmp_path / METRICS)[-1]["heldout/nsp_accuracy"] == 0.75
+    ((metrics, file, settings),) = pictures
+    assert (metrics, file) == (tmp_path / "metrics.jsonl", tmp_path / "curves.png")
+    assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")]}
+
+
+def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path, pictures: list[Any]):
+    with log_of(tmp_path, is_first=False) as log:
+        log.training(1, phase_of(log, 0), window())
+        log.evaluation(1, SCORES)
+    assert (list(tmp_path.iterdir()), pictures) == ([], [])
