@@ -14,7 +14,8 @@ import pytest
 from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.examples.labelled import row_shape
-from bert_jax.finetuning.log import FinetuningLog, log_start
+from bert_jax.finetuning import log as finetuning_log
+from bert_jax.finetuning.log import FinetuningLog, log_start, shown
 from bert_jax.metrics.ledger import Ledger
 from bert_jax.metrics.throughput import Throughput
 from bert_jax.metrics.writer import METRICS, read_metrics
@@ -46,24 +47,28 @@ def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
 
 @pytest.fixture
 def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
+    with FinetuningLog(job_in(tmp_path), 0) as log:
+        yield log
+
+
+def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
     run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=types.SimpleNamespace(alive=lambda doing: None))
     features = random_features("sequence", 8)
     shape = row_shape(features, LAYOUTS["sequence"])
     batches = LabelledBatches(features, shape, 4, 0, row_multiple=1, pad_id=0)
-    job: Any = types.SimpleNamespace(
-        experiment=FinetuningExperiment.from_dict({"init_from": "m"}),
-        run=run,
-        directory=tmp_path,
-        prefix="",
-        ledger=Ledger(),
-        mesh=make_mesh(MeshConfig()),
-        data=types.SimpleNamespace(task=TASK, baselines=BASELINES, shape=shape),
-        program=types.SimpleNamespace(config=TINY),
-        batches=batches,
-        last_step=4,
-    )
-    with FinetuningLog(job, 0) as log:
-        yield log
+    parts: dict[str, Any] = {
+        "experiment": FinetuningExperiment.from_dict({"init_from": "m"}),
+        "run": run,
+        "directory": tmp_path,
+        "prefix": "",
+        "ledger": Ledger(),
+        "mesh": make_mesh(MeshConfig()),
+        "data": types.SimpleNamespace(task=TASK, baselines=BASELINES, shape=shape),
+        "program": types.SimpleNamespace(config=TINY),
+        "batches": batches,
+        "last_step": 4,
+    }
+    return types.SimpleNamespace(**parts | changed)
 
 
 def window(**sums: float) -> dict[str, np.ndarray]:
@@ -93,3 +98,103 @@ def test_every_dev_line_has_the_baseline_beside_the_score_that_counts(said: Fine
 def test_the_start_says_what_the_baseline_is(told):
     log_start(FinetuningExperiment.from_dict({"init_from": "m"}), TASK, TINY, BASELINES)
     assert "baseline of dev: f1 0.75 ('a' for all, best on dev)" in told()
+
+
+def test_the_start_of_a_run_tells_its_steps_or_the_step_at_which_it_goes_on(tmp_path: pathlib.Path, told):
+    with FinetuningLog(job_in(tmp_path, prefix="seed-1  "), 0) as log:
+        says = f"seed-1  4 steps, 2 an epoch of 32 examples, in rows of {log._job.data.shape.length} tokens"
+        assert told()[0] == says
+        assert len(told()) == 2
+        log.evaluation(3, {"dev": {"f1": 0.5}})
+        log.evaluation(4, {"dev": {"f1": 0.5}})
+    with FinetuningLog(job_in(tmp_path), 1_500) as log:
+        assert "continuing from step 1,500" in told()
+    with FinetuningLog(job_in(tmp_path), 3):
+        assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == [3]
+    with FinetuningLog(job_in(tmp_path), 0):
+        assert read_metrics(tmp_path / METRICS) == []
+
+
+@pytest.mark.parametrize(("epochs", "gradual", "frozen"), [(1, True, 3), (3, True, 1), (4, True, 0), (1, False, 0)])
+def test_layers_that_gradual_unfreezing_leaves_are_told(tmp_path: pathlib.Path, told, epochs: int, gradual: bool, frozen: int):
+    training = {"epochs": epochs, "gradual_unfreezing": gradual}
+    experiment = FinetuningExperiment.from_dict({"init_from": "m", "training": training})
+    with FinetuningLog(job_in(tmp_path, experiment=experiment), 0):
+        lines = [line for line in told() if line.startswith("gradual unfreezing")]
+    assert bool(lines) == bool(frozen)
+    assert not frozen or f" epoch{'s' * (epochs > 1)}, the lowest {frozen} of layers and embeddings stay as they are" in lines[0]
+
+
+def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: FinetuningLog, told, tmp_path: pathlib.Path):
+    clock = Clock()
+    said.throughput = Throughput(Ledger(clock), clock)
+    clock.now += 2.0
+    said.training(1, {})  # no step since the last line
+    said.training(
+        2, window(rows=16, tokens=400, packed_rows=8, loss=6, weight=4, correct=3, labels=12, steps=2, grad_norm=3, skipped=0)
+    )
+    (record,) = read_metrics(tmp_path / METRICS)
+    flops = 8 * said._row_flops
+    assert record.pop("train/flops_per_second") == pytest.approx(flops / 2)
+    record.pop("time", None)
+    assert record == {
+        "step": 2,
+        "train/loss": 1.5,
+        "train/accuracy": 0.25,
+        "train/rows_per_second": 8,
+        "train/tokens_per_second": 200,
+        "train/seconds_left": 2,  # two of four steps are done
+        "train/grad_norm": 1.5,
+        "train/skipped": 0,
+        "train/learning_rate": 1,
+    }
+    assert told()[-1].startswith("step 2/4  loss 1.500  accuracy 25.0 %  8.0 rows/s  200 tokens/s")
+    clock.now += 1.0
+    said.training(3, window(packed_rows=8, loss=6, weight=0, labels=0, correct=0, steps=0, skipped=2, grad_norm=3))
+    assert told()[-1] == "2 of these steps had no finite loss or gradient and were skipped"
+    last = read_metrics(tmp_path / METRICS)[-1]
+    assert (last["train/seconds_left"], last["train/grad_norm"], last["train/accuracy"]) == (1, 3, 0)
+
+
+def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
+    said: FinetuningLog, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    drawn: list[Any] = []
+    clock = Clock()
+    monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: drawn.append((files, settings)))
+    monkeypatch.setattr(finetuning_log.time, "monotonic", clock)
+    said._drawn = 0.0
+    said._job.data.baselines = BASELINES | {"dev_other": Baseline({"f1": 0.5}, {"'b' for all": 0.5})}
+    for clock.now in (9.0, 11.0, 15.0, 22.0):
+        said.evaluation(2, {"dev": {"f1": 0.8125}, "dev_other": {"f1": 0.25, "accuracy": 0.5}})
+    record = read_metrics(tmp_path / METRICS)[-1]
+    assert (record["dev/f1"], record["dev_other/f1"], record["dev_other/accuracy"]) == (0.8125, 0.25, 0.5)
+    assert len(drawn) == 2  # at 11 and 22 seconds
+    settings = {"title": f"toy: {tmp_path.name}", "metric": "dev/f1", "baselines": BASELINES["dev"].named}
+    assert drawn[0] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
+
+
+def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
+    run = types.SimpleNamespace(workdir=tmp_path, is_first=False, watchdog=types.SimpleNamespace(alive=lambda doing: None))
+    with FinetuningLog(job_in(tmp_path, run=run), 0) as log:
+        log.training(1, window())
+        log.evaluation(1, {"dev": {"f1": 0.5}})
+        log.draw()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_at_most_eight_scores_are_shown_and_the_baseline_is_that_of_the_metric():
+    scores = {f"score{i}": i / 8 for i in range(9)}
+    assert shown(scores, "score1", 0.5).split("  ") == [
+        f"score{i} {i / 8:.4g}" + (" (baseline 0.5)" if i == 1 else "") for i in range(8)
+    ]
+
+
+def test_the_start_tells_the_origin_of_the_weights_the_task_and_few_labels(told):
+    log_start(FinetuningExperiment.from_dict({"init_from": "m"}), TASK, TINY, BASELINES)
+    log_start(FinetuningExperiment.from_dict({"init_from": "m", "init_random": True}), TASK, TINY, BASELINES)
+    assert told()[0] == "model: 2 layers, 16 wide, from m"
+    assert told()[1] == "task: toy, 3 train, 2 dev"
+    assert told()[2] == "labels: a, b, c"
+    assert "model: 2 layers, 16 wide, from random weights in the shape of m" in told()
+    assert told()[4].startswith("devices: 8 x cpu")

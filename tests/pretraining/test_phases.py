@@ -35,7 +35,7 @@ def test_the_rows_of_a_phase_begin_with_its_first_step_and_are_of_its_own_seed(m
     values = {"corpus": {"directory": "corpus"}, "model": published("tiny"), "phases": lengths, "seed": 5}
     program: Any = types.SimpleNamespace(experiment=PretrainingExperiment.from_dict(values), mesh=mesh)
     corpora: Any = types.SimpleNamespace(train="tokens", verification=None)
-    run: Any = types.SimpleNamespace(compiled=None)
+    run: Any = types.SimpleNamespace(compiled=None, ledger=None)
     first, second = (phases.Phase(program, index, corpora, run) for index in (0, 1))
     assert (first.start, first.end, second.start, second.end) == (0, 3, 3, 7)
     assert [int(first.rows(step)["input_ids"][0, 0]) for step in (0, 2)] == [0, 2]

@@ -1,0 +1,131 @@
+"""The content of a fine-tuning run's results.json, and what a run takes from its data."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.errors import UserError
+from bert_jax.finetuning import data
+from bert_jax.finetuning.data import fingerprints, read_features
+from bert_jax.finetuning.job import evaluation_steps
+from bert_jax.finetuning.results import results
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.tasks.baselines import Baseline
+from tests.random_features import HEADS, random_features
+
+
+class Toy:
+    """A task whose scores are the sums of the logits; it has two dev splits and one without labels."""
+
+    name, metric, head = "toy", "f1", HEADS["sequence"]
+
+    def __init__(self, unlabelled: tuple[str, ...] = ("test",)):
+        self.splits = {split: (f"{split} 1", f"{split} 2") for split in ("train", "dev", "dev_other", "test")}
+        self._unlabelled = unlabelled
+
+    def features(self, split: str, tokenizer: Any) -> list[Any]:
+        found = random_features("sequence", 2, seed=len(split), longest=8 if split == "train" else 12)
+        return [dataclasses.replace(one, target=None) for one in found] if split in self._unlabelled else found
+
+    def baseline(self, split: str) -> Baseline:
+        rule = f"best on {split}"
+        return Baseline() if split in self._unlabelled else Baseline({"f1": 0.25, "accuracy": len(split)}, {rule: 0.25})
+
+    def scores(self, split: str, logits: Any) -> dict[str, float]:
+        return {"f1": float(np.sum(logits)), "length": len(split)}
+
+    def degeneracy(self, split: str, logits: Any) -> str:
+        return "one label alone" if split == "dev" and np.sum(logits) == 0 else ""
+
+
+START: Any = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pad_id=3))
+WHOLE = FinetuningExperiment.from_dict(
+    {"init_from": "m", "seed": 5, "training": {"learning_rate": 0.125, "batch_size": 2, "epochs": 7}}
+)
+
+
+def test_the_splits_that_are_scored_are_the_dev_splits_each_with_its_baseline():
+    task: Any = Toy()
+    found = read_features(task, START)
+    assert (found.dev, list(found.features), found.pad_id) == (["dev", "dev_other"], ["train", "dev", "dev_other", "test"], 3)
+    assert {split: baseline.scores["accuracy"] for split, baseline in found.baselines.items()} == {"dev": 3, "dev_other": 9}
+    longest = max(feature.size for features in found.features.values() for feature in features)
+    assert found.shape.length >= longest  # of every split, not of train alone
+
+
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [("train", "no example of toy to train on has a label"), ("dev_other", "no example of toy, dev_other, has")],
+)
+def test_a_split_that_needs_labels_and_has_none_is_refused(split: str, says: str):
+    task: Any = Toy((split,))
+    with pytest.raises(UserError, match=says):
+        read_features(task, START)
+
+
+def test_the_fingerprints_tell_every_split_and_example_and_every_model(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(data, "weights_fingerprint", lambda model: f"weights of {model}")
+    taught = FinetuningExperiment.from_dict({"init_from": "m", "distillation": {"teacher": "t"}})
+    first: Any = Toy()
+    assert fingerprints(WHOLE, first).keys() == {"examples", "init_from"}
+    found = fingerprints(taught, first)
+    assert (found["init_from"], found["teacher"]) == ("weights of m", "weights of t")
+    changed = [{"dev": ("a",)}, {"train": ("train 1", "train 3")}, {"dev_other": ("dev_other 2", "dev_other 1")}]
+    digests = {found["examples"]}
+    for splits in changed:
+        task: Any = Toy()
+        task.splits |= splits
+        digests.add(fingerprints(WHOLE, task)["examples"])
+    renamed: Any = Toy()
+    renamed.splits = {split.replace("test", "exam"): examples for split, examples in renamed.splits.items()}
+    digests.add(fingerprints(WHOLE, renamed)["examples"])
+    assert len(digests) == 5
+
+
+@pytest.mark.parametrize(
+    ("per_epoch", "wanted"),
+    [(1, {10, 20, 30}), (2, {5, 10, 15, 20, 25, 30}), (3, {3, 7, 10, 13, 17, 20, 23, 27, 30}), (100, set(range(1, 31)))],
+)
+def test_an_epoch_is_scored_at_even_steps_the_last_of_them_at_its_end(per_epoch: int, wanted: set[int]):
+    assert evaluation_steps(3, 10, per_epoch) == wanted
+
+
+def test_the_results_are_the_numbers_of_the_run_and_the_scores_of_its_best_weights():
+    task: Any = Toy()
+    job: Any = types.SimpleNamespace(
+        data=read_features(task, START),
+        experiment=WHOLE,
+        batches=types.SimpleNamespace(steps_per_epoch=11),
+        mesh=make_mesh(MeshConfig(), jax.devices()[:2]),
+    )
+    state: Any = types.SimpleNamespace(step=np.int32(77), skipped=np.int32(4))
+    best: Any = types.SimpleNamespace(step=44)
+    logits = {"dev": [np.float32([0.5, 1.0])], "dev_other": [np.float32([0.0])]}
+    found = results(job, state, best, logits, 12.345)
+    assert (found.pop("jax"), found.pop("devices")) == (jax.__version__, "2 x cpu")
+    assert found == {
+        "task": "toy",
+        "metric": "f1",
+        "scores": {"dev": {"f1": 1.5, "length": 3}, "dev_other": {"f1": 0.0, "length": 9}},
+        "baseline": {"dev": {"f1": 0.25, "accuracy": 3}, "dev_other": {"f1": 0.25, "accuracy": 9}},
+        "baseline_answers": {"dev": {"best on dev": 0.25}, "dev_other": {"best on dev_other": 0.25}},
+        "degenerate": False,
+        "best_step": 44,
+        "steps": 77,
+        "steps_per_epoch": 11,
+        "skipped_steps": 4,
+        "seed": 5,
+        "learning_rate": 0.125,
+        "batch_size": 2,
+        "epochs": 7,
+        "seconds_since_last_start": 12.3,
+    }
+    logits["dev"] = [np.float32([0.0])]
+    assert results(job, state, best, logits, 1.0)["degenerate"] is True
