@@ -148,7 +148,7 @@ def heads_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def heads(flags: argparse.Namespace) -> int:
-    """What every head attends to, over texts of any number."""
+    """Writes the statistics of every head over any number of texts. Returns the exit status."""
     records = read_records(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = Folder(flags.output, HEAD_FILES, records.file)
     enable_compilation_cache()
@@ -209,7 +209,7 @@ def read_names(path: str) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------------------ all verbs
 class Reading:
-    """The windows of records, and what became of them: lines that could not be read, texts that were cut, progress."""
+    """Reads records as windows; counts the texts, the lines that cannot be read and the texts that are cut, and shows progress."""
 
     def __init__(self, analyser: Analyser, records: Records):
         self._engine, self._records = analyser.engine, records
@@ -218,7 +218,7 @@ class Reading:
         self.texts = self.failed = self._windows = 0
 
     def windows(self) -> Iterator[Window]:
-        """The windows of all texts; a record that is none is reported."""
+        """The windows of all texts; a record without a text is reported."""
         total = self._records.count()
         for record in self._records:
             self._line, self._total = record.number, total
@@ -242,7 +242,7 @@ class Reading:
         self._progress.close()
 
     def cut(self, windows: int) -> str:
-        """How many texts were cut, as the end of a sentence."""
+        """The end of a sentence with the number of windows where a text was cut, else ""."""
         if windows == self.texts:
             return ""
         longest = counted(self._engine.config.max_position, "token")

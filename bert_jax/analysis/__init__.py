@@ -1,12 +1,12 @@
-"""A model to what it knows: its attention, its heads and its vocabulary, as tables, pictures and arrays.
+"""What a model has learned: its attention, its heads and its vocabulary, as tables, pictures and arrays.
 
 In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the files of a directory.
 
     named.py          NamedArray: an array whose axes have names
     words.py          texts -> words with their pieces, in windows of the position table's length
     maps.py           compiled: the attention of every layer and head, between pieces and between words
-    divergence.py     Jensen-Shannon divergences between heads, their tree and their places in the plane
-    behaviour.py      what every head attends to, over texts of any number
+    divergence.py     Jensen-Shannon divergences between heads, their dendrogram and their coordinates in the plane
+    behaviour.py      statistics of the attention of every head over any number of texts
     attention.py      the weights of every head for one text
     page.py           the weights of one text -> a page for the browser, from page.html
     folder.py         the directory of --output

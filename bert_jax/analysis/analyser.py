@@ -1,4 +1,4 @@
-"""Analyser: what a model attends to, from Python."""
+"""Analyser: the functions of this folder for a loaded model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_jax.interop.conversion import load_model
 from bert_jax.prediction.engine import Engine
 
 MOST_TOKENS = 4096
-"""Tokens of a batch on one device at most: the maps of all layers and heads are there at a time."""
+"""Most tokens of a batch per device, since the maps of all layers and heads are in memory together."""
 
 
 class Analyser:

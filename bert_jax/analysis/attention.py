@@ -32,9 +32,9 @@ class Attention:
     word_of_token: tuple[int, ...]
     """The number of each piece's word."""
     kinds: tuple[Kind, ...]
-    """Of each word."""
+    """The kind of each word."""
     segments: tuple[int, ...]
-    """Of each word: 0 in the first text, 1 in the second."""
+    """For each word 0 if it is in the first text, 1 if it is in the second."""
 
 
 def read_attention(engine: Engine, window: Window) -> Attention:

@@ -13,7 +13,7 @@ from bert_jax.analysis.folder import new_figure
 from bert_jax.analysis.words import Kind
 
 COLOURS = ("#1f4e9c", "#b5541c")
-"""Of the first and the second text."""
+"""The colours of the first and the second text."""
 SPECIAL = "#8a9099"
 MOST_LINES = 80
 """Words or pieces up to which a picture has room for lines between them."""

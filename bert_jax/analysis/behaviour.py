@@ -1,4 +1,4 @@
-"""What every head attends to: statistics of all heads over texts of any number, summed on the devices batch by batch."""
+"""Statistics of the attention of every head over any number of texts, summed on the devices batch by batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
 REACH = Interval(ge=1, le=128)
 """Twice as many numbers are held for each pair of words of a batch: 540 MB at most on a CPU, for rows of 512 tokens."""
 WINDOWS = 128
-"""Windows, for each device, between two looks at the number of words that the divergences have."""
+"""Windows per device that are measured together; after each group, the words of the divergences are counted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Heads:
     in_words: bool = True
     """Whether attention is measured between words; else between pieces."""
     divergence_words: CountOrZero = 10_000
-    """Words after which no more are read for the divergences between heads, whose cost is the square of the number of heads."""
+    """Words that the divergences between heads are averaged over; their cost grows with the square of the number of heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
-    """Of a row so many words at most, in even steps, are read for the divergences."""
+    """Words of each row, evenly spaced, that the divergences are averaged over."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "heads")
@@ -52,24 +52,24 @@ class Heads:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadStatistics:
-    """Means over the words of all texts. [CLS] and [SEP] are attended to; what they attend to themselves is not counted."""
+    """Means over the words of all texts. The attention to [CLS] and [SEP] counts, the attention from them does not."""
 
     statistics: NamedArray
     """[statistic, layer, head] of STATISTICS."""
     profile: NamedArray
-    """[distance, layer, head]: the attention to the word at that distance, where there is one; negative before."""
+    """[distance, layer, head]: the mean attention to the word at that distance, if the text has such a word; negative: before."""
     uniform: NamedArray
-    """[statistic]: of a head that attends to all words of its text, [CLS] and [SEP] among them, alike."""
+    """[statistic] of a head with uniform attention over the words of a text, [CLS] and [SEP] included."""
     uniform_profile: NamedArray
     """[distance] of the same head."""
     n: NamedArray
-    """[statistic]: the number of words that a mean is over."""
+    """[statistic]: the number of words that are averaged."""
     n_profile: NamedArray
-    """[distance]"""
+    """[distance]: the number of words that have a word at that distance."""
     divergence: NamedArray
     """[head, other]: the mean Jensen-Shannon divergence of the attention of two heads, in nats (arXiv:1906.04341, section 6)."""
     n_divergence: int
-    """The number of words that the divergences are means over."""
+    """The number of words that the divergences are averaged over."""
     windows: int
     """The number of texts, or of parts of texts that are longer than the position table."""
 

@@ -1,4 +1,4 @@
-"""How far apart heads are: Jensen-Shannon divergences, their tree and their places in the plane."""
+"""Jensen-Shannon divergences between heads, their dendrogram and their coordinates in the plane."""
 
 from __future__ import annotations
 
