@@ -209,7 +209,7 @@ def read_names(path: str) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------------------ all verbs
 class Reading:
-    """Reads records as windows; counts the texts, the lines that cannot be read and the texts that are cut, and shows progress."""
+    """Reads records as windows; counts texts, lines that cannot be read and texts that are cut; shows progress."""
 
     def __init__(self, analyser: Analyser, records: Records):
         self._engine, self._records = analyser.engine, records
