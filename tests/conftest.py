@@ -12,6 +12,7 @@ os.environ["XLA_FLAGS"] = " ".join(
         *os.environ.get("XLA_FLAGS", "").split(),
         "--xla_force_host_platform_device_count=8",
         "--xla_cpu_use_fusion_emitters=false",  # the older way to compile what is fused, in less than half the time
+        "--xla_cpu_parallel_codegen_split_count=1",  # a program in one piece takes a fifth less CPU time than in many
     ]
 )
 

@@ -38,12 +38,14 @@ def _decorated(function: Any = None, *, typechecker: Any) -> Any:
 
 
 def _sampled(function: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
-    checked, calls = _jaxtyped(function, typechecker=typechecker), 0
+    checked, calls = function, 0
 
     @functools.wraps(function)
     def sampled(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
+        nonlocal checked, calls
         calls += 1
+        if calls == 1:  # not before: making a check takes 10 ms, and most tests call few of the functions
+            checked = _jaxtyped(function, typechecker=typechecker)
         return (checked if calls <= ALWAYS or calls % THEN_EVERY == 0 else function)(*args, **kwargs)
 
     return sampled

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shutil
 import signal
 
 import pytest
@@ -71,3 +72,13 @@ def terminated(experiment: pathlib.Path, killed: Ended) -> Ended:
     stop = Signal(ASKED, argument=10, number=signal.SIGTERM)
     (done,) = forked.run(experiment.parent, command(experiment, killed.workdir), at=stop)
     return Ended(killed.workdir, done.status, done.output)
+
+
+@pytest.fixture(scope="session")
+def late(experiment: pathlib.Path, terminated: Ended) -> Ended:
+    """A copy of the run started once more and stopped with SIGTERM in its second phase, so that what continues it has only that
+    one's programs to compile."""
+    workdir = shutil.copytree(terminated.workdir, terminated.workdir.with_name("late"))
+    stop = Signal(ASKED, argument=18, number=signal.SIGTERM)
+    (done,) = forked.run(experiment.parent, command(experiment, workdir), at=stop)
+    return Ended(workdir, done.status, done.output)

@@ -105,7 +105,8 @@ class Surroundings:
             os.close(descriptor)
             setattr(sys, ("stdin", "stdout", "stderr")[descriptor], None)  # as Python begins where one is closed
         if self.file_size is not None:
-            jax.config.update("jax_enable_compilation_cache", False)  # half a program would be kept for other processes
+            never = 1e9  # seconds; half a program would be kept for other processes
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", never)
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.file_size, resource.RLIM_INFINITY))
 
 
@@ -227,11 +228,14 @@ def _child(
 
 
 def _draw_once() -> None:
-    """Pictures that are there are not drawn again: after every evaluation of runs so small, drawing takes a third of the time."""
+    """Pictures that are there are not drawn again: after every evaluation of runs so small, drawing takes a third of the time.
+    The first drawing is a small one, without the layout that draws everything twice."""
     save = plots._save
 
     def once(figure: Any, picture: pathlib.Path) -> None:
         if not picture.exists():
+            figure.set_layout_engine("none")
+            figure.set_dpi(20)
             save(figure, picture)
 
     plots._save = once

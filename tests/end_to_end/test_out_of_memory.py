@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import signal
 
 import jax
 import pytest
 
 from tests.end_to_end import forked
+from tests.end_to_end.conftest import ASKED
 from tests.end_to_end.conftest import command as pretraining
 from tests.end_to_end.forked import Done, Signal
 from tests.end_to_end.runs import checkpoints, last_step
@@ -63,9 +65,11 @@ def test_a_run_whose_step_runs_out_continues_with_the_flag_that_it_names(experim
     assert says.startswith(f"the training step of phase 0 {RUNS_OUT}8 rows of 32 tokens a step, 8 a device ")
     assert checkpoints(workdir) == [4]
     advised = next(line.strip() for line in says.splitlines() if "accumulation=2" in line)
-    done = pretrained(experiment, workdir, advised, "--config.evaluation.batch_size=4")
-    assert done.status == 0, done.output
+    stop = Signal(ASKED, argument=9, number=signal.SIGTERM)  # the next phase would be one more step to compile
+    done = pretrained(experiment, workdir, advised, "--config.evaluation.batch_size=4", at=stop)
+    assert done.status == 128 + signal.SIGTERM, done.output
     assert "continuing from step 4" in done.output
+    assert checkpoints(workdir)[-1] == 9
 
 
 @pytest.mark.parametrize(

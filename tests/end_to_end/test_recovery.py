@@ -69,18 +69,20 @@ def test_sigterm_saves_at_once_and_the_status_tells(killed: Ended, terminated: E
 
 
 @pytest.fixture(scope="module")
-def continued(experiment: pathlib.Path, terminated: Ended) -> Ended:
-    """The run that was killed twice and then stopped, started again until its end."""
-    workdir = copy_of(terminated, "continued")
+def continued(experiment: pathlib.Path, late: Ended) -> Ended:
+    """The run that was killed twice and then stopped in both phases, started again until its end."""
+    workdir = copy_of(late, "continued")
     end = done(experiment, workdir, "--profile=19:21")
     assert end.status == 0, end.output
     return Ended(workdir, end.status, end.output)
 
 
-def test_after_a_kill_and_a_sigterm_every_loss_and_weight_is_the_uninterrupted_runs(
-    uninterrupted: Ended, terminated: Ended, continued: Ended
+def test_after_a_kill_and_sigterms_in_both_phases_every_loss_and_weight_is_the_uninterrupted_runs(
+    uninterrupted: Ended, terminated: Ended, late: Ended, continued: Ended
 ):
-    assert f"continuing from step {checkpoints(terminated.workdir)[-1]}" in continued.output
+    assert late.status == 143, late.output
+    assert f"continuing from step {checkpoints(terminated.workdir)[-1]}" in late.output
+    assert f"continuing from step {checkpoints(late.workdir)[-1]}" in continued.output
     assert learned(continued.workdir) == learned(uninterrupted.workdir)  # the loss of every step, so the rows of every step too
     assert_same_weights(continued.workdir, uninterrupted.workdir)
 
@@ -99,7 +101,7 @@ def ledger(workdir: pathlib.Path) -> dict[str, Any]:
 
 def test_the_ledger_of_a_run_that_was_killed_accounts_for_all_time_since_its_first_start(continued: Ended):
     found, lines = ledger(continued.workdir), read_ledger(continued.workdir / "ledger.jsonl")
-    assert found["starts"] == 4
+    assert found["starts"] == 5
     assert [line["start"] for line in lines] == sorted(line["start"] for line in lines)
     spent = found["seconds"]
     happened = ("training", "repeated_steps", "compiling", "evaluating", "saving", "restoring", "other", "between_starts")
@@ -125,10 +127,8 @@ def test_a_finished_run_says_so_and_changes_nothing(experiment: pathlib.Path, un
     assert contents(uninterrupted.workdir) == before
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
-    experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended
-):
-    workdir = copy_of(terminated, "damaged")
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
+    workdir = copy_of(late, "damaged")
     before, newest = checkpoints(workdir)[-2:]
     for path in (workdir / "checkpoints" / str(newest)).rglob("*"):
         if path.is_file() and path.stat().st_size > 1_000:
@@ -143,8 +143,8 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert_same_weights(workdir, uninterrupted.workdir)
 
 
-def test_a_run_continues_on_another_number_of_devices(experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended):
-    workdir = copy_of(terminated, "four_devices")
+def test_a_run_continues_on_another_number_of_devices(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
+    workdir = copy_of(late, "four_devices")
     end = done(experiment, workdir, "--config.mesh.fsdp=2", devices=4)
     assert end.status == 0, end.output
     assert "devices: 4 x cpu, mesh data 2 x fsdp 2 x tensor 1" in end.output
@@ -167,10 +167,10 @@ def flip(directory: pathlib.Path) -> None:
 
 
 def test_a_flipped_bit_makes_both_of_two_processes_take_the_state_before(
-    experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended
+    experiment: pathlib.Path, uninterrupted: Ended, late: Ended
 ):
     """The digests of a state are those of the whole arrays, however they are spread: here over two processes, saved by one."""
-    workdir = copy_of(terminated, "flipped")
+    workdir = copy_of(late, "flipped")
     before, newest = checkpoints(workdir)[-2:]
     flip(workdir / "checkpoints" / str(newest))
     ends = [run.end()[0] for run in pair(experiment, workdir, "--config.mesh.fsdp=2")]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -45,7 +46,7 @@ for directory in map(pathlib.Path, sys.argv[1:]):
     for path in sorted(directory.parent.glob("inputs-*.npz")):
         inputs = numpy.load(path)
         length = forward.in_avals[0].shape[1]
-        if not isinstance(length, int) or length == inputs["input_ids"].shape[1]:
+        if length == inputs["input_ids"].shape[1] if isinstance(length, int) else path.stem in ("inputs-a", "inputs-c"):
             outputs = forward.call(inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
             numpy.savez(directory / path.name.replace("inputs", "outputs"), **outputs)
 """
@@ -114,7 +115,8 @@ def run(models, model, tmp_path_factory) -> pathlib.Path:
         np.savez(root / f"inputs-{name}.npz", **inputs_of(rows, length, model.config.vocab_size))
     (root / "foreign.py").write_text(FOREIGN)
     command = [sys.executable, root / "foreign.py", *(root / name for name in models)]
-    subprocess.run(command, cwd=root, env={"JAX_PLATFORMS": "cpu", "PATH": ""}, check=True)
+    compiled_quickly = {"XLA_FLAGS": os.environ["XLA_FLAGS"], "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    subprocess.run(command, cwd=root, env={"JAX_PLATFORMS": "cpu", "PATH": "", **compiled_quickly}, check=True)
     return root
 
 
