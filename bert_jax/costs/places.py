@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 _CALL = re.compile(r"^(?:[a-z_]+\()*([^()]*)\)*$")
+_MERGED = re.compile(r"/\(([^:]+):.*\)$")
+"""The names of operations that the compiler has made into one: `(optimizer/reduce_sum:optimizer/reduce_sum)`."""
 NOISE = {
     "closed_call", "while", "body", "cond", "checkpoint", "rematted_computation", "remat", "remat2", "scan", "pjit", "shard_map",
     "shmap_body",
-    "custom_vjp_call", "custom_jvp_call", "pallas_call", "Block", "layers", "encoder", "transpose",
+    "custom_vjp_call", "custom_jvp_call", "pallas_call", "Block", "layers", "encoder", "transpose", "loss", "optimizer",
 }  # fmt: skip
 UNNAMED = "(unnamed)"
 HEADS = ("embeddings", "pooler", "mlm_head", "nsp_head", "classifier")
@@ -19,7 +21,7 @@ def place(op_name: str) -> str:
     `layers/attention/output backward`. Operations outside of the model's modules are `loss`, or `update` outside of the
     differentiated function (gradient norm, optimizer). `layers/saved` is the saving and loading of activations by the loop over
     layers. Operations without a name of JAX's, which the compiler has added, are `(unnamed)`."""
-    op_name = op_name.split(";")[0]
+    op_name = _MERGED.sub(r"/\1", op_name.split(";")[0])
     if not op_name.startswith(("jit(", "pjit(")):
         return f"parameters/{op_name.split('[')[0]}" if op_name.startswith(("state", "params")) else UNNAMED
     path = op_name.split("/")[1:]

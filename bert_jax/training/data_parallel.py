@@ -51,7 +51,6 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         one = functools.partial(jax.tree.map, lambda dimension: max(dimension - 1, -1))
         return with_layers(dimensions, lambda stack: [one(stack)] * layers)
 
-    @jax.named_scope("gather_parameters")  # its name in a profile
     def gather(path: tuple[Any, ...], array: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
         name, sharded = path[-1].key, dimension >= 0
         if name == "kernel" or (name == "embedding" and sharded):
@@ -60,7 +59,6 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
             array = jax.lax.all_gather(array, "data", axis=dimension, tiled=True, axis_index_groups=ring)
         return array.astype(jnp.float32) if name == "embedding" else array  # float32 makes the gradient float32 too
 
-    @jax.named_scope("reduce_gradients")
     def reduce(gradient: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
         if dimension < 0:
             return jax.lax.psum(gradient.astype(jnp.float32), "data")

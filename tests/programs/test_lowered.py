@@ -47,7 +47,7 @@ def test_the_operations_of_a_training_step_have_the_names_of_the_models_parts():
     experiment = PretrainingExperiment.from_dict({"model": model, "phases": [phase]})
     text = pretraining_step(experiment, 0, jax.devices()[:2]).lowered.as_text(debug_info=True)
     names = {part for name in re.findall(r'loc\("([^"]*/[^"]*)"', text) for part in re.findall(r"\w+", name)}
-    parts = {"embeddings", "attention", "feed_forward", "pooler", "mlm_head", "nsp_head", "loss", "optimizer", "reduce_gradients"}
+    parts = {"embeddings", "attention", "feed_forward", "pooler", "mlm_head", "nsp_head", "loss", "optimizer"}
     assert parts - names == set()
 
 
