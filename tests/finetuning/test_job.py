@@ -1,0 +1,156 @@
+"""The batches, the scalars and the evaluation of one fine-tuning run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.errors import UserError
+from bert_jax.examples.labelled import row_shape
+from bert_jax.finetuning import job as jobs
+from bert_jax.finetuning.job import Inputs, Job
+from bert_jax.metrics.ledger import Activity, Ledger
+from tests.random_features import LAYOUTS, random_features
+from tests.random_rows import TINY
+
+FEATURES = {"train": random_features("sequence", 20), "dev": random_features("sequence", 7, seed=1)}
+SHAPE = row_shape([*FEATURES["train"], *FEATURES["dev"]], LAYOUTS["sequence"])
+TRAINING = {"batch_size": 8, "epochs": 4, "warmup_fraction": 0.25, "learning_rate": 0.5}
+
+
+class Task:
+    """A task that scores the sum of the logits."""
+
+    def scores(self, split: str, logits: list[np.ndarray]) -> dict[str, Any]:
+        return {"split": split, "logits": [float(one[0]) for one in logits]}
+
+
+class Program:
+    """A program whose logits are the token after [CLS] times the parameter."""
+
+    config, head, abstract, shardings = TINY, "head", None, None
+
+    def __init__(self, *settings: Any):
+        self.settings, self.compiled = settings, set()
+
+        def logits(params: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+            return params * jnp.take_along_axis(batch["input_ids"], batch["cls_positions"] + 1, axis=1)[..., None]
+
+        self.logits = jax.jit(logits)
+
+    def is_new(self, function: str, batch: dict[str, np.ndarray]) -> bool:
+        key = (function, batch["input_ids"].shape)
+        seen = key in self.compiled
+        self.compiled.add(key)
+        return not seen
+
+    def begin(self, params: Any) -> Any:
+        return ("state", params)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """The programs that were made."""
+    programs: list[Program] = []
+
+    def program_of(*settings: Any) -> Program:
+        programs.append(Program(*settings))
+        return programs[-1]
+
+    monkeypatch.setattr(jobs, "program_of", program_of)
+    return programs
+
+
+def job_in(workdir: pathlib.Path, directory: pathlib.Path | None = None, devices: int = 2, **values: Any) -> Job:
+    experiment = FinetuningExperiment.from_dict(
+        {"init_from": "m", "seed": 3, **values, "training": TRAINING | values.get("training", {})}
+    )
+    alive: list[str] = []
+    watchdog = types.SimpleNamespace(alive=alive.append, seen=alive)
+    run: Any = types.SimpleNamespace(workdir=workdir, ledger=Ledger(), watchdog=watchdog, is_first=True)
+    data: Any = types.SimpleNamespace(features=FEATURES, shape=SHAPE, pad_id=0, task=Task(), dev=["dev"])
+    start: Any = types.SimpleNamespace(config=TINY)
+    inputs = Inputs(data, start, lambda mesh: lambda batch: batch | {"taught by": mesh})  # type: ignore[dict-item]
+    return Job(experiment, run, directory or workdir, jax.devices()[:devices], inputs)
+
+
+def test_a_run_of_a_sweep_has_a_prefix_and_a_ledger_of_its_own(tmp_path: pathlib.Path, made: list[Program]):
+    alone, of_sweep = job_in(tmp_path), job_in(tmp_path, tmp_path / "seed-3")
+    assert (alone.prefix, alone.ledger) == ("", alone.run.ledger)
+    assert of_sweep.prefix == "seed-3  "
+    assert of_sweep.ledger is not of_sweep.run.ledger
+
+
+def test_the_scalars_of_a_run_follow_from_its_steps(tmp_path: pathlib.Path, made: list[Program]):
+    job = job_in(tmp_path)
+    assert (job.batches.steps_per_epoch, job.last_step) == (3, 12)
+    assert job.scalars == {"steps": 12, "warmup_steps": 3, "peak": 0.5, "seed": 3}
+    assert job.evaluations == {3, 6, 9, 12}
+    _, start, task, features, steps_per_epoch, mesh = made[0].settings
+    assert (start, task, features, steps_per_epoch, mesh) == (job.start, job.data.task, FEATURES["train"], 3, job.mesh)
+
+
+def test_more_steps_than_are_counted_are_refused(tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jobs, "MAX_COUNT", 12)
+    assert job_in(tmp_path).last_step == 12
+    with pytest.raises(UserError, match=r"config\.training\.epochs=5 are 15 steps, above 12; lower it"):
+        job_in(tmp_path, training={"epochs": 5})
+
+
+def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pathlib.Path, made: list[Program]):
+    job = job_in(tmp_path, training={"accumulation": 3})
+    assert len(job.rows(0)["input_ids"]) % 6 == 0
+    for name, array in job.batches.at(5).items():
+        np.testing.assert_array_equal(job.rows(5)[name], array)
+    start: Any = job.start
+    start.config = dataclasses.replace(TINY, vocab_size=6)
+    with pytest.raises(UserError, match="another vocabulary"):
+        job.rows(0)
+
+
+def test_the_arguments_of_a_step_are_the_state_the_taught_batch_and_the_scalars(tmp_path: pathlib.Path, made: list[Program]):
+    job = job_in(tmp_path)
+    state: Any = "state"
+    given, batch, scalars = job.arguments(state, job.rows(0))
+    assert (given, scalars, batch.pop("taught by")) == ("state", job.scalars, job.mesh)  # type: ignore[attr-defined]
+    assert batch["input_ids"].sharding.mesh == job.mesh  # type: ignore[index]
+
+
+def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_is_compiled_once(
+    tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch
+):
+    shown: list[Any] = []
+
+    @contextlib.contextmanager
+    def progress(what: str, is_shown: bool) -> Iterator[Any]:
+        shown.append((what, is_shown))
+        yield lambda done, total: shown.append((done, total))
+
+    monkeypatch.setattr(jobs, "evaluation_progress", progress)
+    monkeypatch.setattr(jobs, "evaluation_rows", lambda shape, platform, multiple: 2 * multiple)
+    job = job_in(tmp_path, tmp_path / "seed-3", devices=1)
+    timed: list[Activity] = []
+    during = job.ledger.during
+    monkeypatch.setattr(job.ledger, "during", lambda activity: (timed.append(activity), during(activity))[1])
+    wanted = [0.5 * float(feature.ids[0][1]) for feature in FEATURES["dev"]]
+    for _ in range(2):
+        scores = job.scores(jnp.float32(0.5))
+        assert scores.keys() == {"dev"}
+        assert scores["dev"]["split"] == "dev"
+        np.testing.assert_allclose(scores["dev"]["logits"], wanted)  # type: ignore[arg-type]
+    assert timed == [Activity.COMPILING]
+    assert shown[0] == ("seed-3  dev", True)
+    done, total = shown[len(shown) // 2 - 1]
+    assert done == total
+    batches = len(shown) // 2 - 1
+    assert job.run.watchdog.seen == 2 * batches * ["evaluation"]  # type: ignore[attr-defined]
