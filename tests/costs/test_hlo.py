@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import pytest
 
-from bert_jax.costs.hlo import arrays, parse, trips
+from bert_jax.costs.hlo import BITS, arrays, parse, trips
 from bert_jax.costs.places import place
 
 # Cut down from what the TPU compiler gave for a kernel in a scan; the loop inside is added.
@@ -159,3 +160,12 @@ def test_sizes_are_padded_to_the_tiles_of_the_layout():
 )  # fmt: skip
 def test_a_path_of_names_becomes_a_place_in_the_model(op_name: str, where: str):
     assert place(op_name) == where
+
+
+@pytest.mark.parametrize(("dtype", "bits"), BITS.items())
+def test_an_element_has_the_bits_of_its_type(dtype: str, bits: int):
+    names = {"pred": "bool", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+    kinds = {"s": "int", "u": "uint", "f": "float", "c": "complex"}
+    found = jnp.dtype(names.get(dtype) or kinds[dtype[0]] + dtype[1:])
+    narrow = dtype in ("s2", "u2", "s4", "u4")  # an array of these on the host has a byte for each element
+    assert bits == (jnp.iinfo(found).bits if narrow else 8 * found.itemsize)

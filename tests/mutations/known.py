@@ -56,6 +56,9 @@ SEEN = [
     Mistake("bert_jax/pretraining/phases.py", 1, "self.source.at(step - self.start", "self.source.at(step + self.start"),
     Mistake("bert_jax/runtime/workdir.py", 1, "elif (directory / METRICS).exists()", "elif directory.exists()"),
     Mistake("bert_jax/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
+    Mistake("bert_jax/runtime/log_setup.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
+    Mistake("bert_jax/pretraining/evaluation.py", 1, "self._is_compiled = True", "self._is_compiled = False"),
+    Mistake("bert_jax/costs/hlo.py", 1, '"f8e4m3fn": 8', '"f8e4m3fn": 9'),
 ]
 """What passed unseen once; the test that was added holds the kind."""
 EQUIVALENT: list[Equivalent] = [
@@ -64,5 +67,11 @@ EQUIVALENT: list[Equivalent] = [
         "bert_jax/corpus/heldout.py", "hashes < heldout_limit(short)", "hashes <= heldout_limit(short)", "one hash of 2**64"
     ),
     Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite all the same"),
+    Equivalent(
+        "bert_jax/batches/source.py",
+        "return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}",
+        "return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[1]}",
+        "all parts have the same arrays, and there are at least two",
+    ),
 ]
 """Found by `run.py`, each with why no test could see it."""

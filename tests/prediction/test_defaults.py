@@ -1,0 +1,35 @@
+"""What the verbs of `predict` do where no option says otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from bert_jax.prediction.embedding import Embed
+from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
+from bert_jax.prediction.language import FillMask, NextSentence, Score
+
+WINDOWS = {"length": 384, "doc_stride": 128, "max_answer": 30}
+"""Those of run_squad.py, in tokens."""
+ANSWERS = {"n_best": 1, "may_be_unanswerable": False, "no_answer_threshold": 0.0}
+VECTORS = {"pooling": None, "layers": (-1,), "combine": "mean", "normalise": None, "words": False, "truncate": None}
+
+
+@pytest.mark.parametrize(
+    ("verb", "wanted"),
+    [
+        (Classify(), {"truncate": False}),  # a text that is too long is an error
+        (Choose(), {"truncate": False}),
+        (NextSentence(), {"truncate": False}),
+        (Score(), {"truncate": False}),
+        (Tag(), {"words": False}),
+        (FillMask(), {"top_k": 5, "pieces": 1}),
+        (AnswerQuestion(), WINDOWS | ANSWERS),
+        (Embed(), VECTORS),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_option_that_is_not_given_has_its_documented_value(verb: Any, wanted: dict[str, Any]):
+    assert dataclasses.asdict(verb) == wanted
