@@ -73,5 +73,11 @@ EQUIVALENT: list[Equivalent] = [
         "return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[1]}",
         "all parts have the same arrays, and there are at least two",
     ),
+    Equivalent(
+        "bert_jax/pretraining/log.py",
+        "self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None",
+        "self.metrics = MetricsWriter(run.workdir, resume_step=step or -2) if run.is_first else None",
+        "no record has a step below 0",
+    ),
 ]
 """Found by `run.py`, each with why no test could see it."""
