@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import pathlib
 from typing import Any
@@ -97,6 +98,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     Workers of pytest-xdist have a directory each: a program is not written at once, so others could read half of it.
     """
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))  # not for JAX here, which is imported
+
+
+@pytest.fixture(autouse=True)
+def untouched_logger() -> None:
+    """The logger of the package is as Python makes it, whatever a verb in this process has set up. `caplog` gets each line once."""
+    ours = logging.getLogger("bert_jax")
+    ours.handlers, ours.propagate = [], True
+    ours.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

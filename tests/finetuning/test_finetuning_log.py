@@ -38,9 +38,8 @@ class Clock:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """What was said so far."""
-    monkeypatch.setattr(logging.getLogger("bert_jax"), "propagate", True)
     caplog.set_level(logging.INFO, logger="bert_jax")
     return lambda: list(caplog.messages)
 

@@ -152,7 +152,7 @@ def test_half_precision_files_keep_their_values(dtype, tmp_path):
     export_model(tmp_path / "narrow", model, dtype=np.dtype(dtype).name)
     assert bits(stored(tmp_path / "narrow")) == bits(stored(directory))
     assert fields_of(tmp_path / "narrow")["torch_dtype"] == np.dtype(dtype).name
-    with pytest.raises(UserError, match=r"dtype 'float8' is not one .*: did you mean 'float"):
+    with pytest.raises(UserError, match="weights cannot be written with dtype 'float8': did you mean 'float"):
         export_model(tmp_path / "narrower", model, dtype="float8")
 
 

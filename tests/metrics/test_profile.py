@@ -75,10 +75,7 @@ def test_without_a_profile_the_batches_are_what_they_were():
     assert Profile().of_steps(batches, 0, lambda step: None) is batches
 
 
-def test_a_profile_that_cannot_be_written_is_told_and_the_loop_goes_on(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(logging.getLogger("bert_jax"), "propagate", True)
+def test_a_profile_that_cannot_be_written_is_told_and_the_loop_goes_on(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "profile").write_text("in the way")
     with Profile(range(2, 5), tmp_path / "profile") as profile:
         assert loop(profile, 0, 8) == 7

@@ -8,7 +8,6 @@ import pathlib
 import sys
 import textwrap
 import types
-from collections.abc import Iterator
 from typing import Annotated, NoReturn
 
 import jax
@@ -51,14 +50,6 @@ class Schema:
     betas: tuple[float, ...] = (0.9, 0.999)
     labels: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ()
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    ours = logging.getLogger("bert_jax")
-    before = ours.handlers, ours.level, ours.propagate
-    yield
-    ours.handlers, ours.level, ours.propagate = before
 
 
 @pytest.fixture

@@ -43,10 +43,6 @@ def test_the_level_of_xlas_log_that_the_user_has_set_stays(monkeypatch: pytest.M
 def test_a_line_is_shown_once_also_after_a_second_start(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [logging.StreamHandler(sys.stdout)])
-    ours = logging.getLogger("bert_jax")
-    for name in ("handlers", "level", "propagate"):
-        monkeypatch.setattr(ours, name, getattr(ours, name))
-    ours.handlers = []
     for _ in range(2):
         start_logging(0)
     logging.getLogger("bert_jax.somewhere").info("progress")
