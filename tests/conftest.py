@@ -102,7 +102,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def untouched_logger() -> None:
-    """The logger of the package is as Python makes it, whatever a verb in this process has set up. `caplog` gets each line once."""
+    """Resets the logger of the package, which a verb in this process may have set up: `caplog` then gets each line once."""
     ours = logging.getLogger("bert_jax")
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)
