@@ -1,4 +1,4 @@
-"""What a model has learned: its attention, its heads and its vocabulary, as tables, pictures and arrays.
+"""Measures the attention, the heads and the vocabulary of a model, as tables, pictures and arrays.
 
 In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the files of a directory.
 

@@ -95,12 +95,16 @@ def test_a_run_of_which_less_than_half_of_the_steps_counted_is_a_failure(steps, 
         require_learned(steps, skipped)
 
 
-@pytest.mark.parametrize(("steps", "skipped"), [(10, 5), (10, 0), (1, 0), (2, 1)])
-def test_a_run_of_which_half_of_the_steps_counted_is_no_failure(steps, skipped):
-    try:
-        require_learned(steps, skipped)
-    except UserError as error:
-        pytest.fail(f"{steps - skipped} of {steps} steps are at least half, yet: {error}")
+@pytest.mark.parametrize(("steps", "most_skipped"), [(10, 5), (1, 0), (2, 1), (3, 1)])
+def test_the_error_begins_with_the_first_skipped_step_beyond_half(steps, most_skipped):
+    def is_refused(skipped: int) -> bool:
+        try:
+            require_learned(steps, skipped)
+        except UserError:
+            return True
+        return False
+
+    assert [is_refused(skipped) for skipped in range(steps + 1)] == [skipped > most_skipped for skipped in range(steps + 1)]
 
 
 def test_a_window_adds_sums_and_keeps_the_last_rate():
