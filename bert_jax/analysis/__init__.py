@@ -4,6 +4,7 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
 
     named.py          NamedArray: an array whose axes have names
     words.py          texts -> words with their pieces, in windows of the position table's length
+    treebank.py       CoNLL-U -> sentences: words, parts of speech, heads, relations
     maps.py           compiled: the attention of every layer and head, between pieces and between words
     divergence.py     Jensen-Shannon divergences between heads, their dendrogram and their coordinates in the plane
     behaviour.py      statistics of the attention of every head over any number of texts
@@ -15,4 +16,5 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     vocabulary.py     the pieces of a vocabulary by kind, script and length; the parameters of the model by part
     vocabulary_figures.py  the tables and pictures of `vocabulary`
     analyser.py       Analyser: the same from Python
+    verbs/            the verbs of the command line
 """

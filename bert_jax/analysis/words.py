@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -43,6 +43,8 @@ class Window:
     words: tuple[Word, ...]
     segment_b: int = -1
     """The number of the first word of the second text; -1 where there is none."""
+    start: int = 0
+    """The number in its text of the first word after [CLS]: 0, and more in later windows of a text that is cut."""
 
     def item(self, of_pairs: bool = True) -> Item:
         """The pieces, with two columns: "words", the number of each piece's word from 0, and "kinds", the word's kind.
@@ -107,18 +109,34 @@ def read_windows(engine: Engine, text: str) -> Iterator[Window]:
     words = text_words(engine.model.tokenizer, text)
     if not words:
         raise UserError(f"{shortened(text)} holds no token; give text")
+    room = engine.config.max_position - 2  # a word that is longer than the table is cut as well
+    parts = (dataclasses.replace(word, ids=word.ids[i : i + room]) for word in words for i in range(0, len(word.ids), room))
+    return _windows(engine, parts)
+
+
+def word_windows(engine: Engine, words: Sequence[str]) -> Iterator[Window]:
+    """Given words, each with its own pieces, in as many windows as the position table makes necessary.
+
+    Word i is word `i - window.start + 1` of its window, [CLS] being word 0. A word without pieces is the unknown token; of a word
+    with more pieces than the table, the first ones are read.
+    """
+    tokenizer, room = engine.model.tokenizer, engine.config.max_position - 2
+    ids, firsts, counts = tokenizer.encode_words(words)
+    found = zip(words, firsts, counts, strict=True)
+    return _windows(engine, (Word(word, tuple(ids[first : first + min(n, room)]), _kind(word)) for word, first, n in found))
+
+
+def _windows(engine: Engine, words: Iterable[Word]) -> Iterator[Window]:
     room = engine.config.max_position - 2
     own: list[Word] = []
-    size = 0
+    size = start = 0
     for word in words:
-        for start in range(0, len(word.ids), room):  # a word that is longer than the table is cut as well
-            ids = word.ids[start : start + room]
-            if size + len(ids) > room:
-                yield _window(engine, own)
-                own, size = [], 0
-            own.append(dataclasses.replace(word, ids=ids))
-            size += len(ids)
-    yield _window(engine, own)
+        if size + len(word.ids) > room:
+            yield dataclasses.replace(_window(engine, own), start=start)
+            start, own, size = start + len(own), [], 0
+        own.append(word)
+        size += len(word.ids)
+    yield dataclasses.replace(_window(engine, own), start=start)
 
 
 def _window(engine: Engine, first: Sequence[Word], second: Sequence[Word] = ()) -> Window:

@@ -1,0 +1,9 @@
+"""The verbs of `python -m bert_jax.analyse`, a module each.
+
+In: the flags of the command line. Out: files in the directory of --output, lines on the terminal, an exit status.
+
+    verb.py        shared: flags, the reading of texts, the model, the list of files
+    attention.py   the attention of every head for one text or pair
+    heads.py       statistics of every head over any number of texts
+    vocabulary.py  the tour of a vocabulary and of the parameters
+"""

@@ -1,0 +1,103 @@
+"""The parts that all verbs share: their flags, the reading of texts, the model, the list of files."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+
+from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.treebank import Treebank
+from bert_jax.analysis.words import Window, read_windows
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import nonempty
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import counted
+from bert_jax.prediction.streams import Records
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """A verb of the command line."""
+
+    summary: str
+    add_flags: Callable[[argparse.ArgumentParser], None]
+    """Adds the flags of this verb."""
+    run: Callable[[argparse.Namespace], int]
+    """Returns the exit status."""
+
+
+def text_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of verbs that read texts."""
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")
+    parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
+
+
+class Reading:
+    """Reads records as windows; counts texts, lines that cannot be read and texts that are cut; shows progress."""
+
+    def __init__(self, analyser: Analyser, records: Records):
+        self._engine, self._records = analyser.engine, records
+        self._progress = Progress("read", None, "lines", delay=2.0)
+        self._line = 0
+        self.texts = self.failed = self._windows = 0
+
+    def windows(self) -> Iterator[Window]:
+        """The windows of all texts; a record without a text is reported."""
+        total = self._records.count()
+        for record in self._records:
+            self._line, self._total = record.number, total
+            try:
+                if record.problem:
+                    raise UserError(record.problem)
+                windows = list(read_windows(self._engine, record.values["text"]))
+            except UserError as error:
+                self.failed += 1
+                print(f"error: {record.place}{error}", file=sys.stderr)
+                continue
+            self.texts += 1
+            yield from windows
+
+    def show(self, note: str) -> None:
+        """Shows the progress."""
+        self._progress.update(self._line, note, self._total)
+
+    def close(self) -> None:
+        """Ends the line of progress."""
+        self._progress.close()
+
+    def cut(self, windows: int) -> str:
+        """The end of a sentence with the number of windows where a text was cut, else ""."""
+        if windows == self.texts:
+            return ""
+        longest = counted(self._engine.config.max_position, "token")
+        return f"; texts longer than {longest} were cut: {counted(windows, 'window')}"
+
+
+@contextlib.contextmanager
+def progress_of(treebank: Treebank) -> Iterator[Callable[[str], None]]:
+    """A function that shows the progress through the lines of a treebank, with a note."""
+    progress, total = Progress("read", None, "lines", delay=2.0), treebank.count()
+    yield lambda note: progress.update(treebank.line, note, total)
+    progress.close()
+
+
+def load(flags: argparse.Namespace, folder: Folder) -> Analyser:
+    """The model of --model. Raises UserError where the files would go into its directory."""
+    analyser = Analyser.load(flags.model)
+    if folder.path.resolve() == pathlib.Path(analyser.engine.name).resolve():
+        raise UserError(f"--output={flags.output} is the directory of the model itself; choose another --output")
+    for note in analyser.engine.model.notes:
+        if "activation" in note:  # which the checkpoint does not say, and which changes every number
+            print(note, file=sys.stderr)
+    return analyser
+
+
+def print_written(folder: Folder) -> None:
+    """Prints the files that were written."""
+    print(f"written to {folder.path}: {', '.join(path.name for path in folder.written)}")

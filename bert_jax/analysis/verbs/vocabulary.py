@@ -1,0 +1,47 @@
+"""The verb `vocabulary`: the tour of a vocabulary and of the parameters."""
+
+from __future__ import annotations
+
+import argparse
+
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.verbs.verb import Verb, load, print_written
+from bert_jax.analysis.vocabulary import groups
+from bert_jax.analysis.vocabulary_figures import FILES, examples, write_vocabulary
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import nonempty
+from bert_jax.prediction.streams import Field, read_records
+
+
+def vocabulary_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `vocabulary`."""
+    parser.add_argument("--corpus", type=nonempty, metavar="DIR", help="a corpus of the verb `corpus`, to count pieces in")
+    parser.add_argument("--names", type=nonempty, metavar="FILE", help="names, one a line, to look for among the pieces")
+
+
+def vocabulary(flags: argparse.Namespace) -> int:
+    """The pieces of the vocabulary by kind, script and length, and the parameters of the model by part."""
+    folder = Folder(flags.output, FILES)
+    names = read_names(flags.names) if flags.names else None
+    found = load(flags, folder).vocabulary(flags.corpus, names)
+    write_vocabulary(folder, found)
+    for name, value, pieces in groups(found):
+        print(f"{name + ' ' + value:32} {len(pieces):9,}  {examples(pieces, 6)}")
+    for part, arrays in found.parameters.items():
+        size = sum(arrays.values())
+        print(f"{'parameters of ' + part:32} {size:9,}  {100 * size / found.num_parameters:.1f} %")
+    print_written(folder)
+    return 0
+
+
+def read_names(path: str) -> list[str]:
+    """The names in a file, one a line. Raises UserError for a line that is no text."""
+    names = []
+    for record in read_records((), path, (Field("text"),)):
+        if record.problem:
+            raise UserError(f"{record.place}{record.problem}")
+        names.append(record.values["text"].strip())
+    return names
+
+
+VOCABULARY = Verb("the pieces by kind, script and length; the parameters by part", vocabulary_flags, vocabulary)
