@@ -15,6 +15,10 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     head_figures.py   the tables and pictures of `heads`
     vocabulary.py     the pieces of a vocabulary by kind, script and length; the parameters of the model by part
     vocabulary_figures.py  the tables and pictures of `vocabulary`
+    pieces.py         the pieces nearest to a word by their input embeddings
+    neighbours.py     words in context: the nearest words of a text, the occurrences of a word, the cosine of any two words
+    senses.py         the occurrences of a word as points in the plane and as clusters
+    neighbour_figures.py  the tables and pictures of `neighbours`
     analyser.py       Analyser: the same from Python
     verbs/            the verbs of the command line
 """

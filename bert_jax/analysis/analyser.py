@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from bert_jax.analysis.attention import Attention, read_attention
 from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.neighbours import Neighbouring, Neighbours, find_neighbours
+from bert_jax.analysis.pieces import WordPieces, nearest_pieces
 from bert_jax.analysis.vocabulary import Vocabulary, read_vocabulary
 from bert_jax.analysis.words import Window, read_window, read_windows
 from bert_jax.errors import UserError
@@ -45,9 +47,16 @@ class Analyser:
 
         Texts without a token are left out. Raises UserError where none has one.
         """
-        if isinstance(texts, str):
-            raise UserError("texts is one text, not a list of them; give [text]")
         return measure_heads(self.engine, self._windows(texts), Heads(**options))
+
+    def neighbours(self, words: Sequence[str], texts: Iterable[str], **options: Any) -> Neighbours:
+        """The words of `texts` nearest to words in context such as "the [bank] of the river", and the occurrences there of all
+        `words`: see `find_neighbours`; `options` are the fields of `Neighbouring`."""
+        return find_neighbours(self.engine, words, self._windows(texts), Neighbouring(**options))
+
+    def nearest_pieces(self, words: Sequence[str], count: int = 10) -> list[WordPieces]:
+        """The pieces nearest to each word by the cosine of their input embeddings: see `pieces.nearest_pieces`."""
+        return nearest_pieces(self.engine.model, words, count)
 
     def attention(self, text: str, text_b: str | None = None) -> Attention:
         """The attention weights of all layers and heads for a text, or for a pair.
@@ -61,6 +70,8 @@ class Analyser:
         return read_vocabulary(self.engine.model, None if corpus is None else os.fspath(corpus), names)
 
     def _windows(self, texts: Iterable[str]) -> Iterator[Window]:
+        if isinstance(texts, str):
+            raise UserError("texts is one text, not a list of them; give [text]")
         for text in texts:
             if self.engine.model.tokenizer.encode(text):
                 yield from read_windows(self.engine, text)

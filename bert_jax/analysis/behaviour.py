@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import jax
@@ -16,7 +15,7 @@ from jaxtyping import Array, Float, Float64
 from bert_jax.analysis.divergence import mixture_entropies, sampled_sources, symmetric
 from bert_jax.analysis.maps import Batch, Params, Slots, layer_maps, word_slots
 from bert_jax.analysis.named import Axes, NamedArray
-from bert_jax.analysis.words import Kind, Window
+from bert_jax.analysis.words import Kind, Window, grouped
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
@@ -88,7 +87,7 @@ def measure_heads(
     """
     totals: dict[str, Float64[np.ndarray, " ..."]] = {}
     done = 0
-    for group in _groups(windows, WINDOWS * engine.mesh.size):
+    for group in grouped(windows, WINDOWS * engine.mesh.size):
         done += len(group)
         more = float(totals.get("sampled", 0.0)) < options.divergence_words
         batches = engine.batches(
@@ -107,12 +106,6 @@ def measure_heads(
     if not all(np.isfinite(value).all() for value in totals.values()):
         raise UserError(f"{engine.name} gives {NOT_FINITE}")
     return _statistics(engine.config, totals, options, done)
-
-
-def _groups(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
-    waiting = iter(windows)
-    while group := list(itertools.islice(waiting, size)):
-        yield group
 
 
 @compiled

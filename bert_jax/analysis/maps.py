@@ -1,4 +1,4 @@
-"""The compiled functions that turn the model's attention weights into maps between words.
+"""The compiled functions that turn the model's attention weights into maps between words, and its layers into word vectors.
 
 A batch is that of `prediction/packing.py` with the columns of `Window.item`. Word z of a row stands at the column of its first
 token: attention between words is [Z, Z] with as many columns as the row has tokens, those of other tokens empty.
@@ -6,7 +6,8 @@ token: attention between words is [Z, Z] with as many columns as the row has tok
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import flax.struct
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bert_jax.analysis.words import Kind
-from bert_jax.model.bert import Batch, attention_weights
+from bert_jax.model.bert import Batch, Bert, attention_weights
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import compiled
 
@@ -78,6 +79,20 @@ def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, 
         return [between_words(layer, slots) for layer in weights]
     real = (slots.sequence > 0).astype(jnp.float32)
     return [layer * real[:, None, :, None] for layer in weights]
+
+
+def word_vectors(
+    params: Params, batch: Batch, slots: Slots, config: ModelConfig, layers: Sequence[int]
+) -> Float[Array, "S B Z D"]:
+    """The mean over the pieces of every word of the vectors of each of `layers`, float32; 0 in empty columns.
+
+    Layer 0 is the embeddings, with position and LayerNorm; layer N the output of the last layer.
+    """
+    hidden: Any
+    _, hidden = Bert(config).apply({"params": params}, batch, method="encode")
+    chosen = jnp.stack([hidden[layer].astype(jnp.float32) for layer in layers])
+    shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
+    return jnp.einsum("SBLD,BLZ->SBZD", chosen, shares, precision=jax.lax.Precision.HIGHEST)
 
 
 @compiled

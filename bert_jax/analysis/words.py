@@ -5,9 +5,11 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import enum
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -15,6 +17,11 @@ from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import shortened
+
+T = TypeVar("T")
+_MARK = re.compile(r"\[([^\[\]]*)\]")
+_NO_SPACE = re.compile(r" (?=[.,;:!?)%'\u2019])|(?<=[(\u2018]) ")
+"""The spaces between words that a text would not have: before closing punctuation, and after opening brackets."""
 
 
 class Kind(enum.IntEnum):
@@ -58,6 +65,12 @@ class Window:
             columns={"words": numbers, "kinds": [int(self.words[number].kind) for number in numbers]},
         )
 
+    def context(self, number: int, reach: int = 8) -> str:
+        """Word `number` in brackets, with up to `reach` words of the text before and after it."""
+        first, last = max(1, number - reach), min(len(self.words) - 1, number + reach + 1)
+        shown = (f"[{word.text}]" if i == number else word.text for i, word in enumerate(self.words[:last]) if i >= first)
+        return _NO_SPACE.sub("", " ".join(shown)).lstrip(" .,;:!?)")
+
 
 def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
     """The words of `text` with their pieces, punctuation marks as words of their own; "[MASK]" in the text is that token."""
@@ -91,7 +104,11 @@ def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
     for part, words in zip((text, text_b), parts, strict=False):
         if not words:
             raise UserError(f"{shortened(part or '')} holds no token; give text")
-    window = _window(engine, *parts)
+    return _fitting(engine, _window(engine, *parts), text)
+
+
+def _fitting(engine: Engine, window: Window, text: str) -> Window:
+    """`window`. Raises UserError where it has more tokens than the position table."""
     size, table = sum(len(word.ids) for word in window.words), engine.config.max_position
     if size > table:
         raise UserError(
@@ -99,6 +116,34 @@ def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
             "position table; shorten it"
         )
     return window
+
+
+def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
+    """A text in which one word stands in brackets, such as "the [bank] of the river", as one window without the brackets, and
+    the number of that word. None for a text without such a word: the name of a special token, such as [MASK], is not one.
+
+    Raises UserError for several words in brackets, and for a text that is longer than the position table.
+    """
+    tokenizer = engine.model.tokenizer
+    names = {tokenizer.pieces[i] for i in tokenizer.special_ids}
+    marks = [mark for mark in _MARK.finditer(text) if mark[0] not in names]
+    if not marks:
+        return None
+    if len(marks) > 1:
+        raise UserError(f"{shortened(text)} has {len(marks)} words in brackets; put one in brackets")
+    before, marked, after = (
+        text_words(tokenizer, part) for part in (text[: marks[0].start()], marks[0][1], text[marks[0].end() :])
+    )
+    if len(marked) != 1:
+        raise UserError(f"{marks[0][0]} in {shortened(text)} is {counted(len(marked), 'word')}; put one word in brackets")
+    return _fitting(engine, _window(engine, [*before, *marked, *after]), text), len(before) + 1
+
+
+def grouped(windows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of `size` of the `windows`, the last one of those that are left."""
+    waiting = iter(windows)
+    while group := list(itertools.islice(waiting, size)):
+        yield group
 
 
 def read_windows(engine: Engine, text: str) -> Iterator[Window]:

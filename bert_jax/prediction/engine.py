@@ -166,6 +166,7 @@ def _unpack(packed: Packed, result: Any, items: Sequence[Item], per: Per, answer
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function(params, batch, *, config, **static)` jitted; all arguments but the parameters and the batch are static."""
-    names = [name for name in function.__annotations__ if name not in ("params", "batch", "return")]
+    """`function(params, batch, *, config, **static)` jitted; the arguments after the batch are static, but for arrays."""
+    hints = function.__annotations__.items()
+    names = [name for name, hint in hints if name not in ("params", "batch", "return") and "[Array" not in str(hint)]
     return functools.wraps(function)(jax.jit(function, static_argnames=names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from bert_jax.analysis.words import Kind, Window
 from bert_jax.interop.huggingface import Model
-from bert_jax.model.bert import attention_weights
+from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
 from tests.interop.tiny import as_model, make_model
 from tests.prediction.reference import row
@@ -51,6 +52,20 @@ def weights_of(model: Model, window: Window) -> np.ndarray:
     batch = row(model.config, item.ids, item.segment_b if item.segment_b > 0 else None)
     found = _weights(model.config)(model.params, batch)
     return np.stack([np.asarray(layer, np.float64)[0, :, :n, :n] for layer in found])
+
+
+@functools.cache
+def _hidden(config: ModelConfig) -> Any:
+    return jax.jit(lambda params, batch: Bert(config).apply({"params": params}, batch, method="encode")[1])
+
+
+def word_vectors_of(model: Model, window: Window) -> np.ndarray:
+    """float64 [N + 1, words, D]: the mean of each word's pieces in every layer, for one window in a row of its own."""
+    ids = window.item().ids
+    encoder = {part: model.params[part] for part in ("embeddings", "encoder")}
+    hidden = np.asarray(_hidden(model.config)(encoder, row(model.config, ids)), np.float64)[:, 0, : len(ids)]
+    starts = np.cumsum([0, *(len(word.ids) for word in window.words)])
+    return np.stack([hidden[:, a:b].mean(1) for a, b in itertools.pairwise(starts)], axis=1)
 
 
 def in_words(weights: np.ndarray, window: Window) -> np.ndarray:

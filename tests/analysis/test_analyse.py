@@ -62,6 +62,26 @@ def test_a_vocabulary_with_a_list_of_names_says_what_is_among_them(tmp_path, cap
     assert not (tmp_path / "out" / "unseen.tsv").exists()
 
 
+@pytest.mark.usefixtures("loaded")
+def test_neighbours_without_a_text_are_pieces_and_with_one_words_of_which_a_missing_one_fails_alone(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["neighbours", "--model=m", f"--output={out}", "Paris", "cab"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("Paris: ")
+    assert said[1].startswith("cab (c ##a ##b): ")
+    assert [path.name for path in out.iterdir()] == ["pieces.tsv"]
+    (tmp_path / "in.txt").write_text("the river of Paris\nthe cab of the river\n")
+    flags = [f"--input={tmp_path / 'in.txt'}", "--layer=2", "--layer=1", "--count=2", "is the [river] of", "capital"]
+    assert main(["neighbours", "--model=m", f"--output={out}", *flags]) == 1
+    said, problems = capsys.readouterr()
+    assert "2 texts, 9 words\nlayer 2: the mean cosine of any two words is " in said
+    assert "river: 2 occurrences\n" in said
+    assert "'capital' is not in " in problems
+    rows = (out / "neighbours.tsv").read_text().splitlines()
+    assert [row.split("\t")[1] for row in rows[1:]] == ["1", "1", "2", "2"]
+    assert {path.stem for path in out.glob("*.png")} == {"layers", "senses"}
+
+
 def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_assumed():
     model = load_model(REPOSITORY / "tests" / "golden" / "tf1" / "bert")
     assert "embeddings" in model.params

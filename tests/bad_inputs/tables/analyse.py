@@ -76,6 +76,13 @@ CASES = [
         "vocabulary --names=nowhere.txt",
         "nowhere.txt (looked for in $here) cannot be read: No such file or directory; name an existing file",
     ),
+    Case("two words for one", "neighbours 'the house'", "'the house' is 2 words; give one word, or a sentence with one"),
+    Case("a word in context without a text", "neighbours 'the [house]'", "is looked for in a text; name one with --input=FILE"),
+    Case(
+        "a layer of words that is not there",
+        "neighbours house --input=$text --layer=2",
+        "--layer=2 is not there: the model has layers 0 (the embeddings) to 1",
+    ),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),
     Case(

@@ -1,0 +1,307 @@
+"""Words in context: the nearest words of a text by layer, the occurrences of a word, and the mean cosine of any two words.
+
+The text is a stream: its word vectors are computed in batches on all devices, and of each batch the nearest words alone leave the
+devices, so that memory does not grow with the text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Interval
+from jaxtyping import Array, Float, Float32, Float64, Int
+
+from bert_jax.analysis.behaviour import WINDOWS
+from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
+from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.pieces import one_word
+from bert_jax.analysis.senses import unit
+from bert_jax.analysis.words import Window, grouped, marked_window
+from bert_jax.errors import UserError
+from bert_jax.interface.ranges import check_ranges
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine, compiled
+from bert_jax.prediction.packing import Item
+from bert_jax.prediction.questions import NOT_FINITE
+
+Key = tuple[int, int]
+"""A word of the text: the number of its window, and its number there."""
+COUNT = Interval(ge=1, le=1_000)
+OCCURRENCES = Interval(ge=2, le=5_000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbouring:
+    """The options of the verb `neighbours` for words in context."""
+
+    layers: tuple[int, ...] = ()
+    """0 is the embeddings, N the last layer; all of them where none is named."""
+    count: Annotated[int, COUNT] = 10
+    """The nearest words that are kept for each word in context and layer."""
+    occurrences: Annotated[int, OCCURRENCES] = 200
+    """The occurrences of each word that are kept: of more, a random sample."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "neighbours")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Occurrences:
+    """A word in a text."""
+
+    word: str
+    n: int
+    """How often it is there."""
+    contexts: tuple[str, ...]
+    """Of the occurrences that are kept, in the order of the text."""
+    vectors: NamedArray
+    """[layer, occurrence, dimension], float32."""
+    marked: tuple[int, ...]
+    """The numbers of the words in context, among `Neighbours.marked`, that are this word."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Words in context beside the words of a text."""
+
+    marked: tuple[str, ...]
+    """The words in context that were asked for: sentences with one word in brackets."""
+    vectors: NamedArray
+    """[layer, marked, dimension]: their vectors, float32."""
+    cosines: NamedArray
+    """[layer, marked, rank]: those of the nearest words of the text, float32; NaN where the text has no more words."""
+    contexts: Mapping[tuple[int, int, int], str]
+    """The nearest words in their context, by the indices of `cosines`."""
+    random: NamedArray
+    """[layer]: the mean cosine of any two words of the text (Ethayarajh 2019, arXiv:1909.00512), with which a cosine is to be
+    compared."""
+    words: int
+    """The number of words of the text."""
+    windows: int
+    occurrences: tuple[Occurrences, ...]
+    """Of every word that was asked for, in context or not."""
+
+
+@compiled
+def marked_vectors(params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...]) -> Float[Array, "X S D"]:
+    """The vectors of the words at the query positions, in each of `layers`."""
+    found = word_vectors(params, batch, word_slots(batch), config, layers)
+    return jnp.moveaxis(found.reshape(len(layers), -1, found.shape[-1])[:, batch["query_positions"]], 1, 0)
+
+
+@compiled
+def nearest_words(
+    params: Params,
+    batch: Batch,
+    queries: Float[Array, "S Q D"],
+    *,
+    config: ModelConfig,
+    layers: tuple[int, ...],
+    count: int,
+) -> dict[str, Array]:
+    """Of the words of a batch: cosines [S, Q, count] of the nearest to each query, -inf where there is none, with their `window`
+    and `number`; total [S, D], the sum of the vectors at length 1, and words []; and of the words at the query positions
+    occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no word."""
+    slots = word_slots(batch)
+    found = word_vectors(params, batch, slots, config, layers)
+    flat = found.reshape(len(layers), -1, found.shape[-1])
+    real = slots.of_text.reshape(-1)
+    lengths = jnp.linalg.norm(flat, axis=-1, keepdims=True)
+    points = jnp.where(real[None, :, None], flat / jnp.maximum(lengths, 1e-12), 0.0)
+    cosines = jnp.einsum("SQD,SRD->SQR", queries, points, precision=jax.lax.Precision.HIGHEST)
+    best, at = jax.lax.top_k(jnp.where(real[None, None], cosines, -jnp.inf), min(count, real.size))
+    windows, numbers, asked = batch["windows"].reshape(-1), slots.number.reshape(-1), batch["query_positions"]
+    return {
+        "cosines": best,
+        "window": windows[at],
+        "number": numbers[at],
+        "total": points.sum(1),
+        "words": real.sum(),
+        "occurrences": flat[:, asked],
+        "occurrence_window": jnp.where(real[asked], windows[asked], -1),
+        "occurrence_number": numbers[asked],
+    }
+
+
+class Nearest:
+    """The `count` nearest words so far of each query and layer; of equally near ones, those that come first in the text."""
+
+    def __init__(self, layers: int, queries: int, count: int):
+        self._count = count
+        self.cosines = np.full((layers, queries, count), -np.inf, np.float32)
+        self.windows = np.zeros((layers, queries, count), np.int64)
+        self.numbers = np.zeros((layers, queries, count), np.int64)
+        self.contexts: dict[Key, str] = {}
+
+    def add(
+        self, cosines: Float[np.ndarray, "S Q _"], windows: Int[np.ndarray, "S Q _"], numbers: Int[np.ndarray, "S Q _"]
+    ) -> None:
+        """Keeps those of them that are nearer than what is kept."""
+        joined = [
+            np.concatenate([kept, new], axis=-1)
+            for kept, new in ((self.cosines, cosines), (self.windows, windows), (self.numbers, numbers))
+        ]
+        order = np.lexsort((joined[2], joined[1], -joined[0]))[..., : self._count]
+        self.cosines, self.windows, self.numbers = (np.take_along_axis(values, order, axis=-1) for values in joined)
+
+    def keys(self) -> dict[tuple[int, int, int], Key]:
+        """The words that are kept, by layer, query and rank."""
+        there = np.argwhere(np.isfinite(self.cosines)).tolist()
+        return {(s, q, r): (int(self.windows[s, q, r]), int(self.numbers[s, q, r])) for s, q, r in there}
+
+    def describe(self, context: Callable[[Key], str]) -> None:
+        """Stores the contexts of the words that are kept, those of words kept before included, and forgets all others."""
+        kept = set(self.keys().values())
+        self.contexts = {key: self.contexts[key] if key in self.contexts else context(key) for key in kept}
+
+
+class Sample:
+    """A random sample of `most` occurrences of a word (reservoir sampling, Vitter's algorithm R), drawn in the order of the
+    text."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._rng = np.random.default_rng(0)
+        self.n = 0
+        self.chosen: list[Key] = []
+        self.vectors: dict[Key, Float32[np.ndarray, "S D"]] = {}
+        self.contexts: dict[Key, str] = {}
+
+    def offer(self, key: Key, context: Callable[[Key], str]) -> bool:
+        """Whether the next occurrence is chosen, for now."""
+        self.n += 1
+        if len(self.chosen) < self._most:
+            self.chosen.append(key)
+        else:
+            place = int(self._rng.integers(self.n))
+            if place >= self._most:
+                return False
+            for kept in (self.vectors, self.contexts):
+                kept.pop(self.chosen[place], None)
+            self.chosen[place] = key
+        self.contexts[key] = context(key)
+        return True
+
+
+class _Search:
+    """The state between the batches: what is near, what was drawn, and the sums."""
+
+    def __init__(self, engine: Engine, words: Sequence[str], options: Neighbouring):
+        self.engine, self.options = engine, options
+        self.layers = checked_layers(options.layers, engine.config.num_layers)
+        marked = {word: found for word in words if (found := marked_window(engine, word))}
+        self.marked = list(marked)
+        self.queries = self._query_vectors([*marked.values()])
+        tokenizer = engine.model.tokenizer
+        self.of_marked = [window.words[number].ids for window, number in marked.values()]
+        self.names = {window.words[number].ids: window.words[number].text for window, number in marked.values()}
+        self.names |= {one_word(tokenizer, word).ids: word for word in words if word not in marked}
+        self.samples = {ids: Sample(options.occurrences) for ids in self.names}
+        self.nearest = Nearest(len(self.layers), len(self.marked), options.count)
+        self.total: Float64[np.ndarray, "S D"] = np.zeros((len(self.layers), engine.config.hidden_size))
+        self.words = self.windows = 0
+
+    def _query_vectors(self, marked: Sequence[tuple[Window, int]]) -> Float32[np.ndarray, "S Q D"]:
+        items = [self._item(window, [number]) for window, number in marked]
+        found = self.engine.run(marked_vectors, items, "position", layers=self.layers)
+        size = (0, len(self.layers), self.engine.config.hidden_size)
+        return np.moveaxis(np.concatenate([np.zeros(size, np.float32), *found]), 0, 1)
+
+    def _item(self, window: Window, numbers: Sequence[int], place: int = 0) -> Item:
+        item = window.item(self.engine.config.type_vocab_size > 1)
+        first = {number: position for position, number in reversed([*enumerate(item.columns["words"])])}
+        columns = {**item.columns, "windows": [place] * len(item.ids)}
+        return dataclasses.replace(item, columns=columns, query_positions=tuple(first[number] for number in numbers))
+
+    def read(self, group: Sequence[Window]) -> None:
+        """Measures the words of the next windows."""
+        start = self.windows
+
+        def context(key: Key) -> str:
+            return group[key[0] - start].context(key[1])
+
+        items = []
+        for place, window in enumerate(group, start):
+            numbers = [number for number, word in enumerate(window.words) if word.ids in self.samples]
+            chosen = [i for i in numbers if self.samples[window.words[i].ids].offer((place, i), context)]
+            items.append(self._item(window, chosen, place))
+        static: dict[str, Any] = {"layers": self.layers, "count": self.options.count}
+        points = unit(self.queries).astype(np.float32)
+        for found in self.engine.batches(nearest_words, items, queries=points, **static):
+            self.nearest.add(found["cosines"], found["window"], found["number"])
+            self.total += found["total"]
+            self.words += int(found["words"])
+            self._keep(found, group, start)
+        self.nearest.describe(context)
+        self.windows += len(group)
+
+    def _keep(self, found: Mapping[str, np.ndarray], group: Sequence[Window], start: int) -> None:
+        for x, (place, number) in enumerate(zip(found["occurrence_window"], found["occurrence_number"], strict=True)):
+            key = (int(place), int(number))
+            if place >= 0 and key in (sample := self.samples[group[key[0] - start].words[key[1]].ids]).contexts:
+                sample.vectors[key] = found["occurrences"][:, x].copy()
+
+    def result(self) -> Neighbours:
+        """What was found."""
+        n, layers = self.words, list(self.layers)
+        cosines = np.where(np.isfinite(self.nearest.cosines), self.nearest.cosines, np.float32(np.nan))
+        random = ((self.total**2).sum(-1) - n) / (n * (n - 1)) if n > 1 else np.full(len(layers), np.nan)
+        dimensions = range(1, self.engine.config.hidden_size + 1)
+        queries = range(1, len(self.marked) + 1)
+        return Neighbours(
+            marked=tuple(self.marked),
+            vectors=NamedArray(self.queries, {"layer": layers, "marked": queries, "dimension": dimensions}),
+            cosines=NamedArray(cosines, {"layer": layers, "marked": queries, "rank": range(1, self.options.count + 1)}),
+            contexts={place: self.nearest.contexts[key] for place, key in self.nearest.keys().items()},
+            random=NamedArray(random, {"layer": layers}),
+            words=n,
+            windows=self.windows,
+            occurrences=tuple(self._occurrences(ids, name) for ids, name in self.names.items()),
+        )
+
+    def _occurrences(self, ids: tuple[int, ...], name: str) -> Occurrences:
+        sample, width = self.samples[ids], self.engine.config.hidden_size
+        keys = sorted(sample.vectors)
+        empty = np.zeros((len(self.layers), 0, width), np.float32)
+        vectors = np.stack([sample.vectors[key] for key in keys], axis=1) if keys else empty
+        axes = {"layer": list(self.layers), "occurrence": range(1, len(keys) + 1), "dimension": range(1, width + 1)}
+        marked = tuple(i for i, own in enumerate(self.of_marked) if own == ids)
+        return Occurrences(name, sample.n, tuple(sample.contexts[key] for key in keys), NamedArray(vectors, axes), marked)
+
+
+def checked_layers(layers: Sequence[int], last: int) -> tuple[int, ...]:
+    """`layers` in their order, all of them where none is named. Raises UserError for one that is not there."""
+    for layer in layers:
+        if not 0 <= layer <= last:
+            raise UserError(f"--layer={layer} is not there: the model has layers 0 (the embeddings) to {last}")
+    return tuple(sorted(set(layers))) or tuple(range(last + 1))
+
+
+def find_neighbours(
+    engine: Engine,
+    words: Sequence[str],
+    windows: Iterable[Window],
+    options: Neighbouring,
+    say: Callable[[str], None] = lambda note: None,
+) -> Neighbours:
+    """The words of `windows` that are nearest to words in context, and the occurrences there of all `words`.
+
+    words: each a word, or a sentence with one word in brackets. `say` is told the number of words so far. The cosines are those
+    of the mean vectors of the words' pieces; two words are the same where their pieces are.
+    Raises UserError for what is not one word, for a layer that is not there, and where there is no window.
+    """
+    search = _Search(engine, words, options)
+    for group in grouped(windows, WINDOWS * engine.mesh.size):
+        search.read(group)
+        say(counted(search.words, "word"))
+    if not search.words:
+        raise UserError("there is no word to compare with; give text")
+    if not (np.isfinite(search.total).all() and np.isfinite(search.queries).all()):
+        raise UserError(f"{engine.name} gives {NOT_FINITE}")
+    return search.result()

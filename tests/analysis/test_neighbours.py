@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cosine
+
+from bert_jax.analysis import neighbours as module
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.neighbour_figures import draw, summary, write_neighbours, write_pieces
+from bert_jax.analysis.neighbours import Nearest, Neighbouring, Sample
+from bert_jax.analysis.senses import clusters, cohesion, middles, principal_plane
+from bert_jax.analysis.words import marked_window, read_windows
+from bert_jax.errors import UserError
+from tests.analysis.reference import sources, word_vectors_of
+
+TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab " * 12, "the river is the capital"]
+MARKED = ("of the [river] cab", "Paris is the [cab].")
+WORDS = [*MARKED, "the", "xyz", "nowhere"]
+
+
+@pytest.fixture(scope="module")
+def found(analyser):
+    """In groups of two windows, so that what is kept outlives its group."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "WINDOWS", 1)
+        return analyser.neighbours(WORDS, TEXTS, count=4, occurrences=9)
+
+
+@pytest.fixture(scope="module")
+def by_hand(analyser, model):
+    """[(window, its word vectors)], each window in a row of its own."""
+    windows = [window for text in TEXTS for window in read_windows(analyser.engine, text)]
+    return [(window, word_vectors_of(model, window)) for window in windows]
+
+
+def test_the_nearest_words_are_those_of_a_search_through_all_of_them(found, by_hand, analyser, model):
+    everything = [
+        (window.context(i), vectors[:, i]) for window, vectors in by_hand for i in sources(window)
+    ]  # in the order of the text
+    assert found.words == len(everything)
+    for q, text in enumerate(MARKED):
+        window, number = marked_window(analyser.engine, text)
+        asked = word_vectors_of(model, window)[:, number]
+        np.testing.assert_allclose(found.vectors.values[:, q], asked, atol=1e-5)
+        for layer in range(3):
+            cosines = np.array([1 - cosine(asked[layer], vector[layer]) for _, vector in everything])
+            best = np.sort(cosines)[::-1][:4]
+            np.testing.assert_allclose(found.cosines.sel(layer=layer, marked=q + 1).values, best, atol=1e-5)
+            for rank in range(4):  # words of the same cosine may stand in any order
+                alike = np.flatnonzero(np.abs(cosines - best[rank]) < 1e-5)
+                assert found.contexts[layer, q, rank] in {everything[i][0] for i in alike}
+
+
+def test_the_cosine_of_any_two_words_is_the_mean_over_all_pairs(found, by_hand):
+    for layer in range(3):
+        vectors = [vectors[layer, i] for window, vectors in by_hand for i in sources(window)]
+        pairs = [1 - cosine(a, b) for a, b in itertools.combinations(vectors, 2)]
+        assert found.random.sel(layer=layer).values == pytest.approx(np.mean(pairs), abs=1e-5)
+
+
+def test_occurrences_of_a_word_are_counted_and_have_their_vectors(found, by_hand):
+    own = {each.word: each for each in found.occurrences}
+    assert {name: each.n for name, each in own.items()} == {"river": 2, "cab": 13, "the": 16, "xyz": 1, "nowhere": 0}
+    assert [len(each.contexts) for each in own.values()] == [2, 9, 9, 1, 0]
+    assert own["river"].marked == (0,)
+    assert own["the"].marked == ()
+    there = {window.context(i): vectors[:, i] for window, vectors in by_hand for i in sources(window)}
+    for context, vector in zip(own["river"].contexts, np.moveaxis(own["river"].vectors.values, 1, 0), strict=True):
+        np.testing.assert_allclose(vector, there[context], atol=1e-5)
+    assert own["xyz"].contexts == ("of the river, [xyz] (Apfel) is!",)
+
+
+def test_a_running_selection_is_the_beginning_of_the_whole_sorted():
+    rng = np.random.default_rng(1)
+    cosines = rng.integers(0, 9, (2, 3, 40)).astype(np.float32) / 10  # with ties
+    windows, numbers = np.divmod(np.broadcast_to(np.arange(40), (2, 3, 40)), 7)
+    kept = Nearest(2, 3, 5)
+    for start, end in itertools.pairwise([0, 3, 20, 26, 40]):
+        some = rng.permutation(np.arange(start, end))
+        kept.add(cosines[..., some], windows[..., some], numbers[..., some])
+        kept.describe(lambda key: str(7 * key[0] + key[1]))
+    order = np.argsort(-cosines, axis=-1, kind="stable")[..., :5]
+    np.testing.assert_array_equal(kept.cosines, np.take_along_axis(cosines, order, -1))
+    np.testing.assert_array_equal(7 * kept.windows + kept.numbers, order)
+    assert {kept.contexts[key] for key in kept.keys().values()} == {str(i) for i in order.ravel()} == set(kept.contexts.values())
+
+
+def test_a_sample_of_occurrences_is_uniform():
+    drawn = np.zeros(30)
+    for seed in range(400):
+        sample = Sample(6)
+        sample._rng = np.random.default_rng(seed)
+        for i in range(30):
+            sample.offer((0, i), lambda key: str(key[1]))
+        assert sorted(sample.contexts) == sorted(sample.chosen)
+        assert len(set(sample.chosen)) == 6
+        drawn[[number for _, number in sample.chosen]] += 1
+    assert np.abs(drawn / 400 - 0.2).max() < 0.1  # five standard deviations
+
+
+def test_senses_are_clusters_that_the_plane_shows_apart():
+    rng = np.random.default_rng(2)
+    middle = np.eye(6)[[0] * 9 + [1] * 5]
+    vectors = (middle + 0.05 * rng.standard_normal((14, 6))) * rng.uniform(1, 9, (14, 1))  # lengths do not count
+    labels = clusters(vectors, 2)
+    assert labels.tolist() == [1] * 9 + [2] * 5
+    points, marked, share = principal_plane(vectors, 3 * vectors[:1])
+    assert np.ptp(np.sign(points[:9, 0])) == 0
+    assert np.sign(points[0, 0]) == -np.sign(points[13, 0])
+    np.testing.assert_allclose(marked, points[:1], atol=1e-9)
+    assert 0.9 < share <= 1
+    found = cohesion(vectors, labels)
+    pairs = {"any": list(itertools.combinations(range(14), 2))}
+    pairs["same"] = [(i, j) for i, j in pairs["any"] if labels[i] == labels[j]]
+    pairs["other"] = [(i, j) for i, j in pairs["any"] if labels[i] != labels[j]]
+    for name, some in pairs.items():
+        assert found[name][1] == len(some)
+        assert found[name][0] == pytest.approx(np.mean([1 - cosine(vectors[i], vectors[j]) for i, j in some]))
+    assert {label: labels[i] for label, i in middles(vectors, labels).items()} == {1: 1, 2: 2}
+
+
+def test_one_occurrence_and_equal_ones_have_a_plane_too():
+    for vectors in (np.ones((1, 4)), np.ones((3, 4))):
+        points, _, share = principal_plane(vectors, vectors[:0])
+        np.testing.assert_allclose(points, 0, atol=1e-12)
+        assert np.isnan(share)
+    assert clusters(np.ones((1, 4)), 2).tolist() == [1]
+    assert np.isnan(cohesion(np.ones((1, 4)), np.ones(1, np.int64))["any"][0])
+
+
+def test_the_nearest_pieces_are_those_of_a_search_through_the_table(analyser, model):
+    tokenizer = model.tokenizer
+    table = model.params["embeddings"]["word_embeddings"]["embedding"][: tokenizer.size]
+    for word, found in zip(("Paris", "cab"), analyser.nearest_pieces(["Paris", "cab"], count=5), strict=True):
+        ids = tokenizer.encode(word)
+        vector = table[ids].mean(0)
+        cosines = {i: 1 - cosine(table[i], vector) for i in range(tokenizer.size) if i not in ids}
+        best = sorted(cosines, key=lambda i: -cosines[i])[:5]
+        assert [near.piece for near in found.nearest] == tokenizer.tokens(best)
+        np.testing.assert_allclose([near.cosine for near in found.nearest], [cosines[i] for i in best], atol=1e-5)
+        assert found.nearest[0].norm == pytest.approx(np.linalg.norm(table[best[0]]), rel=1e-5)
+        assert found.norm == pytest.approx(np.linalg.norm(vector), rel=1e-5)
+        assert (found.n, list(found.pieces)) == (len(cosines), tokenizer.tokens(ids))
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("the cab", "'the cab' is 2 words; give one word, or a sentence with one word in brackets"),
+        ("the [cab of] Paris", r"\[cab of\] in .* is 2 words; put one word in brackets"),
+        ("the [cab] of [Paris]", "has 2 words in brackets; put one in brackets"),
+        ("the [cab] " + "of " * 50, "more than the 40 of the model's position table; shorten it"),
+    ],
+)
+def test_what_is_not_one_word_is_refused(analyser, word, says):
+    with pytest.raises(UserError, match=says):
+        analyser.neighbours([word], TEXTS)
+
+
+def test_bad_layers_and_texts_are_refused_and_a_special_token_is_not_a_mark(analyser):
+    assert marked_window(analyser.engine, "the [MASK] of") is None
+    with pytest.raises(UserError, match=r"--layer=3 is not there: the model has layers 0 \(the embeddings\) to 2"):
+        analyser.neighbours(["the"], TEXTS, layers=(0, 3))
+    with pytest.raises(UserError, match="there is no word to compare with; give text"):
+        analyser.neighbours(["the"], [])
+    with pytest.raises(UserError, match="one text, not a list of them"):
+        analyser.neighbours(["the"], "the")
+    with pytest.raises(UserError, match=r"neighbours.count=0 must be at least 1"):
+        Neighbouring(count=0)
+
+
+def test_every_number_has_its_n_and_every_picture_its_table(found, analyser, tmp_path, monkeypatch):
+    folder = Folder(tmp_path / "out")
+    pictures = {}
+    monkeypatch.setattr(folder, "picture", lambda name, figure: pictures.update({name: figure}))
+    write_pieces(folder, analyser.nearest_pieces(["the", "cab"], count=3))
+    drawn = write_neighbours(folder, found, 2)
+    tables = {path.stem: path.read_text().splitlines() for path in folder.path.iterdir()}
+    assert {name.removesuffix(".png") for name in pictures} < tables.keys() == {"pieces", "neighbours", "layers", "senses"}
+    for name, (header, *rows) in tables.items():
+        assert header.split("\t")[-1] == "n"
+        assert rows
+        assert all(int(row.split("\t")[-1]) > 0 and row.count("\t") == header.count("\t") for row in rows), name
+    assert len(tables["neighbours"]) == 1 + 2 * 3 * 4
+    assert len(tables["senses"]) == 1 + 3 * (2 + 9 + 9 + 1 + 2)
+    assert [own.word for own in drawn] == ["river", "cab", "the", "xyz"]
+    shown = pictures["senses.png"].axes
+    points = [line.get_xydata() for line in shown[0].lines]
+    assert sum(len(line) for line in points) == 2 + 1  # the river, and the one of the sentence
+    assert len(pictures["layers.png"].axes[0].lines) == len({row.split("\t")[0] for row in tables["layers"][1:]})
+    assert next(summary(draw(found, found.occurrences[1], 2))) == "cab: 13 occurrences, 9 of them drawn at random"
