@@ -8,6 +8,12 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     maps.py           compiled: the attention of every layer and head, between pieces and between words
     divergence.py     Jensen-Shannon divergences between heads, their dendrogram and their coordinates in the plane
     behaviour.py      statistics of the attention of every head over any number of texts
+    bootstrap.py      intervals from a bootstrap over sentences, in one pass
+    controls.py       random weights, shuffled words, permuted heads
+    dependency_hits.py  compiled: how often every head finds the head of a dependent
+    dependencies.py   the heads that find each relation of a treebank, chosen on some sentences and measured on others
+    clark.py          the published table of Clark et al., and its relations in Universal Dependencies
+    dependency_figures.py  the tables and the picture of `dependencies`
     attention.py      the weights of every head for one text
     page.py           the weights of one text -> a page for the browser, from page.html
     folder.py         the directory of --output

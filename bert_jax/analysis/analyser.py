@@ -8,8 +8,17 @@ from typing import Any
 
 from bert_jax.analysis.attention import Attention, read_attention
 from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.dependencies import (
+    Dependencies,
+    DependencyScores,
+    choose_heads,
+    controlled_engine,
+    halves,
+    report_heads,
+)
 from bert_jax.analysis.neighbours import Neighbouring, Neighbours, find_neighbours
 from bert_jax.analysis.pieces import WordPieces, nearest_pieces
+from bert_jax.analysis.treebank import Treebank
 from bert_jax.analysis.vocabulary import Vocabulary, read_vocabulary
 from bert_jax.analysis.words import Window, read_window, read_windows
 from bert_jax.errors import UserError
@@ -64,6 +73,20 @@ class Analyser:
         Raises UserError for a text without a token, and for more tokens than the position table has.
         """
         return read_attention(self.engine, read_window(self.engine, text, text_b))
+
+    def dependencies(
+        self, treebank: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any
+    ) -> DependencyScores:
+        """The heads that find the relations of a CoNLL-U file; `options` are the fields of `Dependencies`.
+
+        Heads and offsets are chosen on the treebank `choose`; without it on every other sentence, from the first on. Raises
+        UserError for files that hold no sentence with heads.
+        """
+        chosen_options, reported = Dependencies(**options), Treebank(treebank, needs_heads=True)
+        engine = controlled_engine(self.engine, chosen_options)
+        choosing = halves(reported, 0) if choose is None else Treebank(choose, needs_heads=True)
+        chosen = choose_heads(engine, choosing, chosen_options)
+        return report_heads(engine, halves(reported, 1) if choose is None else reported, chosen, chosen_options)
 
     def vocabulary(self, corpus: str | os.PathLike[str] | None = None, names: Collection[str] | None = None) -> Vocabulary:
         """The pieces of the vocabulary and the parameters of the model: see `read_vocabulary`."""

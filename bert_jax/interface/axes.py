@@ -38,6 +38,11 @@ AXES = {
     # analysis
     "Z": "words of a row, each at the column of its first token; the other columns are empty",
     "heads": "heads of all layers, those of the first layer first",
+    "relations": "relations of a treebank by their number, from 0; 0 stands for words that are not counted",
+    "dependents": "words of a batch whose relation is counted",
+    "groups": "groups of relations of a treebank: a relation, all subtypes of one, or all relations",
+    "units": "units of a bootstrap, which are drawn as a whole: sentences",
+    "replicates": "replicates of a bootstrap",
     # data
     "candidates": "sequences of one feature of a choice",
     "tokens": "tokens of one sequence or feature, without padding",

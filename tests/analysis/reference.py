@@ -21,16 +21,22 @@ from tests.prediction.reference import row
 POSITIONS = 24
 
 
-def pointing_model(vocabulary: pathlib.Path) -> Model:
-    """A model of two layers of two heads in which the position alone decides: to the token before, after, itself, to [CLS]."""
+def _known_model(vocabulary: pathlib.Path) -> tuple[dict[str, Any], ModelConfig]:
+    """(parameters, configuration) of two layers of two heads; a token's state says its position, and attention is even."""
     fields = {"hidden_size": 2 * POSITIONS, "num_heads": 2, "max_position": POSITIONS, "intermediate_size": 4}
     params, config = make_model(vocabulary, **fields)
     params = jax.tree.map(np.zeros_like, params)
     layers, embeddings = params["encoder"]["layers"], params["embeddings"]
     for norm in (embeddings["layer_norm"], layers["attention_layer_norm"], layers["feed_forward_layer_norm"]):
         norm["scale"][:] = 1
-    here = np.eye(POSITIONS, dtype=np.float32)
-    embeddings["position_embeddings"]["embedding"][:, :POSITIONS] = here
+    embeddings["position_embeddings"]["embedding"][:, :POSITIONS] = np.eye(POSITIONS)
+    return params, config
+
+
+def pointing_model(vocabulary: pathlib.Path) -> Model:
+    """A model of two layers of two heads in which the position alone decides: to the token before, after, itself, to [CLS]."""
+    params, config = _known_model(vocabulary)
+    layers, here = params["encoder"]["layers"], np.eye(POSITIONS, dtype=np.float32)
     first = np.zeros_like(here)
     first[:, 0] = 1
     query, key = layers["attention"]["query"]["kernel"], layers["attention"]["key"]["kernel"]  # [N, D, H, K]
@@ -38,6 +44,20 @@ def pointing_model(vocabulary: pathlib.Path) -> Model:
         query[layer, :POSITIONS, head] = 10 * looks_at
         key[layer, :POSITIONS, head] = here
     return as_model(params, config, vocabulary)
+
+
+def verb_model(vocabulary: pathlib.Path, verb: str) -> Model:
+    """Heads that look at the token before (1-1) and at the word `verb`, of one piece, wherever it is (2-2); others are even."""
+    params, config = _known_model(vocabulary)
+    model = as_model(params, config, vocabulary)
+    attention, flag = params["encoder"]["layers"]["attention"], POSITIONS
+    (piece,) = model.tokenizer.encode(verb)
+    params["embeddings"]["word_embeddings"]["embedding"][piece, flag] = 1
+    attention["query"]["kernel"][0, :POSITIONS, 0] = 10 * np.eye(POSITIONS, k=-1)
+    attention["key"]["kernel"][0, :POSITIONS, 0] = np.eye(POSITIONS)
+    attention["query"]["bias"][1, 1, 0] = 50
+    attention["key"]["kernel"][1, flag, 1, 0] = 1
+    return model
 
 
 @functools.cache

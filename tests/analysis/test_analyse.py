@@ -8,6 +8,7 @@ import pytest
 from bert_jax.analyse import main
 from bert_jax.analysis.folder import Folder
 from bert_jax.interop.conversion import load_model
+from tests.analysis.test_treebank import row
 from tests.bad_inputs.places import REPOSITORY
 
 
@@ -82,6 +83,27 @@ def test_neighbours_without_a_text_are_pieces_and_with_one_words_of_which_a_miss
     assert {path.stem for path in out.glob("*.png")} == {"layers", "senses"}
 
 
+@pytest.mark.usefixtures("loaded")
+def test_dependencies_of_a_treebank_are_tables_a_picture_and_lines_for_controls(tmp_path, capsys):
+    good = row(1, "the", 2, "det") + row(2, "river", 0, "root") + row(3, "!", 2, "punct")
+    long = "".join(row(i, "the", 59, "det") for i in range(1, 59)) + row(59, "cab", 0, "root")
+    (tmp_path / "x.conllu").write_text("\n".join([*[good] * 9, row(1, "a", 1), long]))
+    (tmp_path / "y.conllu").write_text("\n".join([good] * 9))
+    flags = [f"--input={tmp_path / 'x.conllu'}", f"--choose={tmp_path / 'y.conllu'}", "--control=permuted-heads", "--least=10"]
+    out = tmp_path / "out"
+    assert main(["dependencies", "--model=m", f"--output={out}", *flags, "--replicates=100"]) == 1
+    said, problems = capsys.readouterr()
+    assert "x.conllu, line 37: the heads of the words 1 -> 1 are a cycle, not a tree; correct them" in problems
+    assert said.startswith("10 sentences; heads and offsets were chosen on 9 others\n")
+    relations = [line.split()[0] for line in said.splitlines()[2:]]
+    assert relations[:4] == ["all", relations[1], "det", relations[3]]
+    assert "permuted-heads" in said
+    assert "1 relation of fewer than 10 dependents: see dependencies.tsv" in said
+    assert "38 dependents left out: their heads are in other windows of sentences that were cut" in said
+    names = {"dependencies.tsv", "dependencies.png", "dependency_heads.tsv", "dependency_offsets.tsv", "dependency_controls.tsv"}
+    assert {path.name for path in out.iterdir()} == names | {"published.tsv"}
+
+
 def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_assumed():
     model = load_model(REPOSITORY / "tests" / "golden" / "tf1" / "bert")
     assert "embeddings" in model.params
@@ -94,4 +116,4 @@ def test_help_names_the_verbs_that_there_are(capsys):
     assert "  attention " in text
     assert "  heads " in text
     assert "  vocabulary " in text
-    assert "dependencies" not in text
+    assert "coreference" not in text

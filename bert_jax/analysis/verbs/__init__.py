@@ -6,5 +6,6 @@ In: the flags of the command line. Out: files in the directory of --output, line
     attention.py   the attention of every head for one text or pair
     heads.py       statistics of every head over any number of texts
     neighbours.py  the nearest pieces of a word, the nearest words and the senses of a word in context
+    dependencies.py  the heads against the relations of a treebank
     vocabulary.py  the tour of a vocabulary and of the parameters
 """

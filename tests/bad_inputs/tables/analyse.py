@@ -7,6 +7,8 @@ from tests.bad_inputs.damage import not_finite
 
 HEADS, ATTENTION = "heads 'the house'", "attention 'the house'"
 
+TREE = "1\tthe\t_\t_\t_\t_\t0\troot\t_\t_\n"
+
 CASES = [
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("a verb that is none", "head", "unknown verb 'head': did you mean 'heads'?; python -m bert_jax.analyse --help"),
@@ -83,6 +85,20 @@ CASES = [
         "neighbours house --input=$text --layer=2",
         "--layer=2 is not there: the model has layers 0 (the embeddings) to 1",
     ),
+    Case(
+        "a treebank that is not there",
+        "dependencies --input=nowhere.conllu",
+        "--input=nowhere.conllu (looked for in $here) cannot be read: No such file or directory; name an existing file",
+    ),
+    Case(
+        "a treebank to choose on that is the treebank itself",
+        "dependencies --input=x.conllu --choose=./x.conllu",
+        "--choose=./x.conllu is --input too; without --choose, half of its sentences are chosen on",
+        files={"x.conllu": TREE},
+    ),
+    Case("no treebank", "dependencies", "the following arguments are required: --input"),
+    Case("an unknown control", "dependencies --input=x.conllu --control=noise", "--control: invalid choice: 'noise'"),
+    Case("an offset of nothing", "dependencies --input=x.conllu --reach=0", "--reach=0 must be at least 1 and at most 128"),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),
     Case(

@@ -1,0 +1,58 @@
+"""Controls: the same measurement where there is nothing to find, or less of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from bert_jax.analysis.treebank import Sentence
+from bert_jax.interop.huggingface import Model, NewParts, with_new_parts, without_parts
+
+CONTROLS = {
+    "random-weights": "a model of the same shape with the weights that pretraining begins with",
+    "shuffled-words": "the words of each sentence in a random order, which the model reads; the heads move with them",
+    "permuted-heads": "the heads of each sentence exchanged at random between its words",
+}
+"""Control -> its description."""
+
+
+def random_weights(model: Model, seed: int = 0) -> Model:
+    """The model with random embeddings and layers, drawn as at the start of pretraining; its heads for tasks are left out."""
+    bare = dataclasses.replace(without_parts(model, model.parts), source=f"{model.source} with random weights")
+    return with_new_parts(bare, NewParts(("embeddings", "encoder"), seed=seed))
+
+
+def shuffled_words(sentence: Sentence, rng: np.random.Generator) -> Sentence:
+    """The sentence with its words, and all that is said of each, in a random order; every word keeps its head."""
+    order = rng.permutation(len(sentence.words))
+    place = np.argsort(order)
+    heads = tuple(int(place[h]) if (h := sentence.heads[i]) >= 0 else -1 for i in order) if sentence.heads else ()
+    columns = ("words", "lemmas", "upos", "xpos", "features", "relations", "misc")
+    moved: dict[str, Any] = {name: tuple(getattr(sentence, name)[i] for i in order) for name in columns}
+    return dataclasses.replace(sentence, heads=heads, **moved)
+
+
+def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
+    """The sentence in which the heads of all words but the root are in a random order, none being its own; no tree any more."""
+    heads = np.array(sentence.heads, np.int64)
+    words = np.flatnonzero(heads >= 0)
+    heads[words] = _none_at_home(words, rng.permutation(heads[words]), rng)
+    return dataclasses.replace(sentence, heads=tuple(heads.tolist()))
+
+
+def _none_at_home(
+    words: Int64[np.ndarray, " words"], heads: Int64[np.ndarray, " words"], rng: np.random.Generator
+) -> Int64[np.ndarray, " words"]:
+    """The heads, of which those that are their own word are exchanged with others.
+
+    There always is another: the head that this word has in the tree is among the heads, and it is not this word.
+    """
+    heads = heads.copy()
+    for i in np.flatnonzero(heads == words):
+        (others,) = np.nonzero((heads != words[i]) & (words != heads[i]))
+        j = rng.choice(others)
+        heads[i], heads[j] = heads[j], heads[i]
+    return heads

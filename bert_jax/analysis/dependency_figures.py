@@ -1,0 +1,153 @@
+"""Tables and pictures of `dependencies`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float64
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bert_jax.analysis.behaviour import head_names
+from bert_jax.analysis.bootstrap import interval
+from bert_jax.analysis.clark import beside_published
+from bert_jax.analysis.dependencies import Best, DependencyScores
+from bert_jax.analysis.dependency_hits import DIRECTIONS
+from bert_jax.analysis.folder import Folder, new_figure
+from bert_jax.interface.words import counted
+
+FILES = (
+    "dependencies.tsv", "dependencies.png", "dependency_heads.tsv", "dependency_offsets.tsv", "dependency_controls.tsv",
+    "published.tsv",
+)  # fmt: skip
+BEST_COLUMNS = (
+    "relation", "head", "layer", "number", "direction", "accuracy", "low", "high", "offset", "baseline", "gain", "gain_low",
+    "gain_high", "accuracy_choosing", "n_choosing", "n",
+)  # fmt: skip
+CONTROL_COLUMNS = (
+    "relation", "control", "head", "direction", "accuracy", "low", "high", "offset", "baseline", "beaten_by", "beaten_low",
+    "beaten_high", "n_control", "n",
+)  # fmt: skip
+PUBLISHED_COLUMNS = (
+    "stanford", "published_accuracy", "published_head", "published_direction", "published_baseline", "published_offset",
+    "published_n", "relation", "nearness", "difference", "accuracy", "low", "high", "head", "direction", "baseline", "offset",
+    "n",
+)  # fmt: skip
+
+
+def write_dependencies(folder: Folder, found: DependencyScores, controls: Mapping[str, DependencyScores], least: int) -> None:
+    """Writes all tables, and the picture of the relations with at least `least` dependents, if there is one."""
+    folder.table("dependencies.tsv", BEST_COLUMNS, map(best_row, found.best))
+    header = ("relation", "head", "layer", "number", "direction", "accuracy_choosing", "n_choosing", "accuracy", "n")
+    folder.table("dependency_heads.tsv", header, head_rows(found))
+    folder.table("dependency_offsets.tsv", ("relation", "offset", "accuracy", "n"), offset_rows(found))
+    folder.table("published.tsv", PUBLISHED_COLUMNS, published_rows(found))
+    if controls:
+        folder.table("dependency_controls.tsv", CONTROL_COLUMNS, control_rows(found, controls))
+    if frequent(found, least):
+        folder.picture("dependencies.png", dependencies_figure(found, least))
+
+
+def frequent(found: DependencyScores, least: int) -> list[Best]:
+    """The relations with at least `least` dependents."""
+    return [best for best in found.best if best.n >= least]
+
+
+def best_row(best: Best) -> tuple[object, ...]:
+    """The row of BEST_COLUMNS."""
+    gain = best.accuracy - best.baseline
+    return (
+        best.relation, best.name, best.layer, best.head, best.direction, best.accuracy, best.low, best.high, f"{best.offset:+}",
+        best.baseline, gain, best.gain_low, best.gain_high, best.chosen_at, best.n_choosing, best.n,
+    )  # fmt: skip
+
+
+def head_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
+    """A row for each relation, direction and head."""
+    array, choosing = found.accuracy, found.choosing.values
+    relations, directions, layers, heads = (array[axis] for axis in array.axes)
+    for (r, d, i, j), value in np.ndenumerate(array.values):
+        if found.n.values[r] or found.n_choosing.values[r]:
+            head = f"{layers[i]}-{heads[j]}", layers[i], heads[j], directions[d]
+            n, n_choosing = found.n.values[r], found.n_choosing.values[r]
+            yield relations[r], *head, choosing[r, d, i, j], n_choosing, value, n
+
+
+def offset_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
+    """A row for each relation and offset."""
+    array = found.baseline
+    for (r, o), value in np.ndenumerate(array.values):
+        if found.n.values[r]:
+            yield array["relation"][r], f"{array['offset'][o]:+}", value, found.n.values[r]
+
+
+def control_rows(found: DependencyScores, controls: Mapping[str, DependencyScores]) -> Iterator[tuple[object, ...]]:
+    """A row for each relation and control, with the difference of the accuracies and its interval."""
+    for best in found.best:
+        for name, control in controls.items():
+            own = next((row for row in control.best if row.relation == best.relation), None)
+            if own is not None:
+                low, high = beaten(found, control, best.relation)
+                head = own.name, own.direction, own.accuracy, own.low, own.high, f"{own.offset:+}", own.baseline
+                yield best.relation, name, *head, best.accuracy - own.accuracy, low, high, own.n, best.n
+
+
+def beaten(found: DependencyScores, control: DependencyScores, relation: str) -> tuple[float, float]:
+    """The interval of the accuracy of a relation's head less that of the control's."""
+    differences = found.replicates.sel(relation=relation).values - control.replicates.sel(relation=relation).values
+    low, high = interval(differences)
+    return float(low), float(high)
+
+
+def published_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
+    """The published table (`clark.py`), with the head that was found for the relation that is nearest to each row's."""
+    for row, near, difference, best in beside_published(found):
+        theirs = row.relation, row.accuracy, row.head, row.direction, row.baseline, f"{row.offset:+}", row.n or ""
+        ours: tuple[object, ...] = ("", near, difference, *[""] * 7, 0)
+        if best is not None:
+            numbers = best.accuracy, best.low, best.high, best.name, best.direction, best.baseline, f"{best.offset:+}", best.n
+            ours = (best.relation, near, difference, *numbers)
+        yield *theirs, *ours
+
+
+def dependencies_figure(found: DependencyScores, least: int) -> Figure:
+    """A heat map of relations and heads, each in the direction that is better on the sentences for choosing; beside it the chosen
+    heads with their intervals, and the chosen offsets."""
+    rows = frequent(found, least)
+    layers, heads = found.accuracy["layer"], found.accuracy["head"]
+    title = f"heads against dependency relations: {counted(found.sentences, 'sentence')}; heads chosen on "
+    title += f"{found.sentences_choosing:,} others"
+    figure = new_figure(5.2 + 0.085 * len(layers) * len(heads), 1.4 + 0.2 * len(rows), title)
+    left, right = figure.subplots(1, 2, width_ratios=[max(2.0, 0.075 * len(layers) * len(heads)), 3.4], sharey=True)
+    image = left.imshow(heat_map(found, rows), aspect="auto", cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
+    left.set_xticks(np.arange(len(layers)) * len(heads), [f"{layer}-1" for layer in layers], fontsize=7)
+    for boundary in range(1, len(layers)):
+        left.axvline(boundary * len(heads) - 0.5, color="#999999", linewidth=0.5)
+    names = head_names(len(layers), len(heads))
+    for y, best in enumerate(rows):
+        left.plot(names.index(best.name), y, "o", color="#b5541c", markersize=3)
+    left.set_yticks(range(len(rows)), [f"{best.relation} ({best.n:,})" for best in rows], fontsize=7)
+    left.set_xlabel("head (the dot is the chosen one)", fontsize=8)
+    figure.colorbar(image, ax=left, location="left", shrink=0.6).ax.tick_params(labelsize=7)
+    _draw_intervals(right, rows)
+    return figure
+
+
+def heat_map(found: DependencyScores, rows: Sequence[Best]) -> Float64[np.ndarray, "_ heads"]:
+    """The accuracy of every head for each relation of `rows`, in the direction that was better for choosing."""
+    at = [list(found.accuracy["relation"]).index(best.relation) for best in rows]
+    better = found.choosing.values[at].argmax(1)[:, None]
+    return np.take_along_axis(found.accuracy.values[at], better, 1).reshape(len(rows), -1)
+
+
+def _draw_intervals(axes: Axes, rows: Sequence[Best]) -> None:
+    for y, best in enumerate(rows):
+        axes.plot((best.low, best.high), (y, y), color="#1f4e9c", linewidth=1.2)
+        axes.plot(best.accuracy, y, "o" if best.direction == DIRECTIONS[0] else "s", color="#1f4e9c", markersize=4)
+        axes.plot(best.baseline, y, "|", color="black", markersize=8)
+        axes.annotate(f"{best.name}  {best.offset:+}", (1.02, y), fontsize=7, va="center", annotation_clip=False)
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("accuracy with its 95 % interval; |: best offset\n(square: head -> dependent)", fontsize=8)
+    axes.tick_params(labelsize=7, left=False)
+    axes.spines[["top", "right"]].set_visible(False)

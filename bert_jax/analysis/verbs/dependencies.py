@@ -1,0 +1,108 @@
+"""The verb `dependencies`: the heads of a model against the relations of a treebank."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+from annotated_types import Interval
+
+from bert_jax.analysis.controls import CONTROLS
+from bert_jax.analysis.dependencies import (
+    OFFSETS,
+    REPLICATES,
+    Best,
+    Dependencies,
+    DependencyScores,
+    choose_heads,
+    controlled_engine,
+    halves,
+    report_heads,
+)
+from bert_jax.analysis.dependency_figures import FILES, beaten, frequent, write_dependencies
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.treebank import Treebank
+from bert_jax.analysis.verbs.verb import Verb, load, print_written, progress_of
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import nonempty
+from bert_jax.interface.ranges import MAX_COUNT, InRange
+from bert_jax.interface.words import counted
+from bert_jax.prediction.engine import Engine
+
+
+def dependencies_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `dependencies`."""
+    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz")
+    choose_help = "a treebank to choose heads and offsets on (every other sentence of --input, from the first on)"
+    parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
+    control_help = "measure a control too; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
+    parser.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=control_help)
+    counts, defaults = Interval(ge=0, le=MAX_COUNT), Dependencies()
+    parser.add_argument("--reach", type=InRange(int, OFFSETS), default=defaults.reach, metavar="WORDS", help="of offsets (10)")
+    least_help = "dependents that a relation needs to be printed and drawn (100)"
+    parser.add_argument("--least", type=InRange(int, counts), default=100, metavar="N", help=least_help)
+    replicates = InRange(int, REPLICATES)
+    parser.add_argument("--replicates", type=replicates, default=defaults.replicates, metavar="N", help="of the bootstrap (1000)")
+    parser.add_argument("--seed", type=InRange(int, counts), default=0, metavar="N", help="of bootstrap and controls (0)")
+
+
+def dependencies(flags: argparse.Namespace) -> int:
+    """Writes how well every head finds the head of a dependent, by relation. Returns the exit status."""
+    treebank = Treebank(flags.input, needs_heads=True)
+    choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else treebank
+    if flags.choose and pathlib.Path(flags.choose).resolve() == pathlib.Path(flags.input).resolve():
+        raise UserError(f"--choose={flags.choose} is --input too; without --choose, half of its sentences are chosen on")
+    folder = Folder(flags.output, FILES, treebank.file)
+    analyser = load(flags, folder)
+    found, controls = None, {}
+    for control in dict.fromkeys(("", *flags.control)):
+        options = Dependencies(flags.reach, flags.replicates, control, flags.seed)
+        scores = _measured(analyser.engine, choosing, treebank, options)
+        if found is None:
+            found = scores
+        else:
+            controls[control] = scores
+    assert found is not None
+    write_dependencies(folder, found, controls, flags.least)
+    print_scores(found, controls, flags.least)
+    if found.across:
+        print(f"{counted(found.across, 'dependent')} left out: their heads are in other windows of sentences that were cut")
+    print_written(folder)
+    return int(treebank.failed + choosing.failed > 0)
+
+
+def _measured(engine: Engine, choosing: Treebank, treebank: Treebank, options: Dependencies) -> DependencyScores:
+    """The scores, with progress through both treebanks; each is split in halves where it is one."""
+    engine, split = controlled_engine(engine, options), choosing is treebank
+    with progress_of(choosing) as show:
+        chosen = choose_heads(engine, halves(choosing, 0) if split else choosing, options, show)
+    with progress_of(treebank) as show:
+        return report_heads(engine, halves(treebank, 1) if split else treebank, chosen, options, show)
+
+
+def print_scores(found: DependencyScores, controls: dict[str, DependencyScores], least: int) -> None:
+    """Prints the relations with at least `least` dependents: the head, its accuracy and interval, the offset and the controls."""
+    print(f"{counted(found.sentences, 'sentence')}; heads and offsets were chosen on {found.sentences_choosing:,} others")
+    print(f"{'relation':14} {'head':>5}  {'direction':17} {'accuracy':>8}  {'95 % interval':14} {'offset':>6} {'baseline':>8} n")
+    rows = frequent(found, least)
+    for best in rows:
+        spread = f"{100 * best.low:.1f} to {100 * best.high:.1f}"
+        mark = "" if best.beats_offset else "  does not beat the offset"
+        print(
+            f"{best.relation:14} {best.name:>5}  {best.direction:17} {100 * best.accuracy:8.1f}  {spread:14} "
+            f"{best.offset:+6} {100 * best.baseline:8.1f} {best.n:,}{mark}"
+        )
+        for name, control in controls.items():
+            own = next((row for row in control.best if row.relation == best.relation), None)
+            if own is not None:
+                print(f"{'':14} {own.name:>5}  {name:17} {100 * own.accuracy:8.1f}  {_beaten(found, control, best)}")
+    if len(rows) < len(found.best):
+        print(f"{counted(len(found.best) - len(rows), 'relation')} of fewer than {least:,} dependents: see dependencies.tsv")
+
+
+def _beaten(found: DependencyScores, control: DependencyScores, best: Best) -> str:
+    low, high = (100 * end for end in beaten(found, control, best.relation))
+    return f"beaten by {low:.1f} to {high:.1f}" if low > 0 else f"not beaten: {low:.1f} to {high:.1f}"
+
+
+DEPENDENCIES = Verb("the head that finds each dependency relation of a treebank", dependencies_flags, dependencies)

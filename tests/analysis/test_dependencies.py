@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.clark import IN_UNIVERSAL_DEPENDENCIES, counterpart, published
+from bert_jax.analysis.controls import permuted_heads, random_weights, shuffled_words
+from bert_jax.analysis.dependencies import Dependencies, controlled_engine, halves
+from bert_jax.analysis.dependency_figures import heat_map, write_dependencies
+from bert_jax.analysis.dependency_hits import DIRECTIONS, MOST_RELATIONS, Relations
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.treebank import Sentence, Treebank
+from bert_jax.analysis.words import word_windows
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import export_model
+from tests.analysis.reference import in_words, verb_model, weights_of
+from tests.analysis.test_treebank import row
+from tests.interop.tiny import WORDS
+from tests.prediction.reference import engine_on
+
+RELATIONS = ("nsubj", "nsubj:pass", "obj", "det", "punct")
+NEAR = 1e-4
+"""Two weights that differ by a smaller share may change places on another CPU."""
+
+
+def sentence(rng: np.random.Generator, length: int) -> list[str]:
+    """The lines of a random tree over words of one to three pieces and punctuation marks."""
+    words = rng.choice([*WORDS, "cab", "xy", ",", "!"], length)
+    order = rng.permutation(length)
+    heads = np.zeros(length, int)
+    for i in range(1, length):  # each word depends on one that comes before it in a random order
+        heads[order[i]] = order[rng.integers(i)] + 1
+    return [row(i, w, h, rng.choice(RELATIONS) if h else "root") for i, (w, h) in enumerate(zip(words, heads, strict=True), 1)]
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory) -> pathlib.Path:
+    """Ten sentences, two of them longer than the position table, with a multiword token and an empty node."""
+    rng = np.random.default_rng(3)
+    lines = [sentence(rng, length) for length in (7, 12, 2, 9, 30, 5, 11, 45, 8, 1)]
+    lines[1].insert(2, row("3-4", "don't", "_", "_"))
+    lines[3].append(row("9.1", "go", "_", "_"))
+    path = tmp_path_factory.mktemp("treebank") / "ten.conllu"
+    path.write_text("\n".join("".join(some) for some in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(analyser, treebank):
+    return analyser.dependencies(treebank, reach=3, replicates=100)
+
+
+def looked_at(analyser, model, sentences) -> tuple[dict[str, list[np.ndarray]], int]:
+    """(for each relation, by its dependents, [2, direction, layer, head]: the weight of the head, and the most of the others; the
+    number of dependents whose heads are in other windows)."""
+    found: dict[str, list[np.ndarray]] = {}
+    across = 0
+    for one in sentences:
+        for window in word_windows(analyser.engine, one.words):
+            attention = in_words(weights_of(model, window), window)[:, :, 1:-1, 1:-1]
+            count = attention.shape[-1]
+            for i in range(count):
+                head = one.heads[window.start + i] - window.start
+                if one.heads[window.start + i] < 0:
+                    continue
+                if not 0 <= head < count:
+                    across += 1
+                    continue
+                others = [j for j in range(count) if j not in (i, head)]
+                to_others = attention[:, :, i, others].max(-1, initial=-1), attention[:, :, others, i].max(-1, initial=-1)
+                own = attention[:, :, i, head], attention[:, :, head, i]
+                found.setdefault(one.relations[window.start + i], []).append(np.array((own, to_others)))
+    return found, across
+
+
+@pytest.mark.parametrize(("half", "array", "counts"), [(0, "choosing", "n_choosing"), (1, "accuracy", "n")])
+def test_the_accuracy_of_every_head_is_that_of_a_loop_over_dependents(found, analyser, model, treebank, half, array, counts):
+    by_relation, _ = looked_at(analyser, model, halves(Treebank(treebank), half))
+    by_relation["nsubj:*"] = [*by_relation["nsubj"], *by_relation["nsubj:pass"]]
+    by_relation["all"] = [one for name in RELATIONS[:-1] for one in by_relation[name]]
+    unsure = 0
+    for relation, some in by_relation.items():
+        assert getattr(found, counts).sel(relation=relation).values == len(some)
+        hits = getattr(found, array).sel(relation=relation).values * len(some)
+        own, others = np.moveaxis(some, 1, 0)
+        surely, perhaps = ((own > others * share).sum(0) for share in (1 + NEAR, 1 - NEAR))
+        assert (surely - 1e-6 <= hits).all()
+        assert (hits <= perhaps + 1e-6).all()
+        unsure += int((perhaps - surely).sum())
+    assert unsure < 10
+    assert list(found.accuracy["relation"]) == ["all", *[r for r in found.accuracy["relation"] if r in RELATIONS], "nsubj:*"]
+
+
+def test_dependents_whose_head_is_in_another_window_are_counted_and_left_out(found, analyser, model, treebank):
+    _, across = looked_at(analyser, model, Treebank(treebank))
+    assert found.across == across > 0
+    assert (found.sentences_choosing, found.sentences) == (5, 5)
+
+
+def test_head_and_offset_are_those_of_one_half_and_their_accuracies_those_of_the_other(found):
+    assert [best.relation for best in found.best[:1]] == ["all"]
+    assert [best.n for best in found.best[1:]] == sorted((best.n for best in found.best[1:]), reverse=True)
+    for best in found.best:
+        where = {"direction": best.direction, "layer": best.layer, "head": best.head}
+        choosing = found.choosing.sel(relation=best.relation)
+        assert choosing.sel(**where).values == choosing.values.max() == best.chosen_at
+        assert found.accuracy.sel(relation=best.relation, **where).values == best.accuracy
+        assert found.baseline.sel(relation=best.relation, offset=best.offset).values == best.baseline
+        assert best.low <= best.high
+        assert best.gain_low <= best.gain_high
+    values = found.replicates.sel(relation="all").values
+    assert 0 < np.nanstd(values) < 0.2
+    assert np.nanmean(values) == pytest.approx(found.best[0].accuracy, abs=0.05)
+
+
+SUBJECT = [row(1, "the", 2, "det"), row(2, "river", 3, "nsubj"), row(3, "is", 0, "root"), row(4, "Paris", 3, "obj")]
+SUBJECTS = [row(1, "the", 3, "det"), row(2, "a", 1, "prt"), row(3, "river", 5, "nsubj"), row(4, "b", 3, "prt")]
+SUBJECTS += [row(5, "is", 0, "root"), row(6, "of", 7, "case"), row(7, "France", 5, "obj"), row(8, "!", 5, "punct")]
+
+
+@pytest.fixture(scope="module")
+def verbs(vocabulary, tmp_path_factory) -> Analyser:
+    path = tmp_path_factory.mktemp("verb") / "model"
+    export_model(path, verb_model(vocabulary, "is"))
+    return Analyser(engine_on(path))
+
+
+def test_heads_that_look_at_the_verb_and_at_the_word_before_are_found_to(verbs, tmp_path):
+    path = tmp_path / "x.conllu"
+    path.write_text("\n".join("".join(some) for some in (SUBJECT, SUBJECT, SUBJECTS, SUBJECTS) * 5))
+    best = {row.relation: row for row in verbs.dependencies(path, replicates=100, reach=4).best}
+    for relation in ("nsubj", "obj", "punct"):  # these depend on the verb
+        assert (best[relation].name, best[relation].direction, best[relation].accuracy) == ("2-2", DIRECTIONS[0], 1), relation
+    assert (best["prt"].name, best["prt"].direction, best["prt"].accuracy, best["prt"].offset) == ("1-1", DIRECTIONS[0], 1, -1)
+    assert (best["case"].name, best["case"].direction) == ("1-1", DIRECTIONS[1])  # the next word looks back at it
+    assert (best["nsubj"].baseline, best["nsubj"].n) == (0.5, 10)
+    # a head that attends evenly attends to no word most
+    scores = verbs.dependencies(path, replicates=100)
+    assert scores.accuracy.sel(layer=1, head=2, relation="all").values.tolist() == [0, 0]
+
+
+def test_controls_take_away_what_the_known_heads_find(verbs, tmp_path):
+    path = tmp_path / "x.conllu"
+    path.write_text("\n".join("".join(SUBJECTS) for _ in range(40)))
+    scores = {name: verbs.dependencies(path, replicates=100, control=name) for name in ("", "shuffled-words", "permuted-heads")}
+
+    def accuracy(control: str, relation: str, layer: int, head: int) -> float:
+        return float(scores[control].accuracy.sel(relation=relation, direction=DIRECTIONS[0], layer=layer, head=head).values)
+
+    assert accuracy("", "nsubj", 2, 2) == accuracy("shuffled-words", "nsubj", 2, 2) == 1  # the verb is found wherever it is
+    assert accuracy("permuted-heads", "nsubj", 2, 2) < 0.8
+    assert accuracy("", "prt", 1, 1) == 1
+    assert accuracy("shuffled-words", "prt", 1, 1) < 0.4
+    folder = Folder(tmp_path / "out")
+    write_dependencies(folder, scores.pop(""), scores, least=10_000)
+    header, *rows = [line.split("\t") for line in (tmp_path / "out" / "dependency_controls.tsv").read_text().splitlines()]
+    of_verb = {row[1]: dict(zip(header, row, strict=True)) for row in rows if row[0] == "nsubj"}
+    assert float(of_verb["shuffled-words"]["beaten_by"]) == 0
+    assert float(of_verb["permuted-heads"]["beaten_low"]) > 0
+
+
+def test_a_model_with_random_weights_has_other_weights_of_the_same_shapes_and_the_same_for_a_seed(verbs, monkeypatch):
+    model = verbs.engine.model
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+    engine = controlled_engine(verbs.engine, Dependencies(control="random-weights", seed=1))
+    assert engine.tokens == verbs.engine.tokens
+    drawn = engine.model.params
+    assert drawn.keys() == {"embeddings", "encoder"}
+    shapes = jax.tree.map(np.shape, {part: model.params[part] for part in drawn})
+    assert jax.tree.map(np.shape, drawn) == shapes
+    values = drawn["encoder"]["layers"]["attention"]["query"]["kernel"]
+    assert values.std() == pytest.approx(model.config.initializer_range, rel=0.2)
+    again = random_weights(model, 1).params["encoder"]["layers"]["attention"]["query"]["kernel"]
+    np.testing.assert_array_equal(again, values)
+
+
+def test_shuffled_words_keep_their_heads_and_permuted_heads_are_those_of_others():
+    one = Sentence("", 0, *[tuple("abcdef")] * 5, (1, -1, 1, 2, 2, 0), tuple("rstuvw"), tuple("abcdef"))
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        moved = shuffled_words(one, rng)
+        heads = [moved.words[head] if head >= 0 else "" for head in moved.heads]
+        pairs = {*zip(moved.words, moved.relations, heads, strict=True)}
+        assert pairs == {("a", "r", "b"), ("b", "s", ""), ("c", "t", "b"), ("d", "u", "c"), ("e", "v", "c"), ("f", "w", "a")}
+        assert moved.misc == moved.lemmas == moved.words
+        heads = permuted_heads(one, rng).heads
+        assert heads[1] == -1
+        assert sorted(heads) == sorted(one.heads)
+        assert all(head != i for i, head in enumerate(heads))
+    assert permuted_heads(dataclasses.replace(one, heads=(-1,)), rng).heads == (-1,)
+
+
+def test_every_number_of_a_table_has_its_n_and_the_picture_its_tables(found, tmp_path, monkeypatch):
+    pictures = {}
+    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: pictures.update({name: figure}))
+    write_dependencies(Folder(tmp_path), found, {"permuted-heads": found}, least=5)
+    assert list(pictures) == ["dependencies.png"]
+    for table in tmp_path.glob("*.tsv"):
+        header, *rows = (line.split("\t") for line in table.read_text().splitlines())
+        assert header[-1] == "n"
+        assert rows
+        assert all(len(row) == len(header) and row[-1].isdigit() for row in rows), table.name
+    drawn = pictures["dependencies.png"].axes[0].images[0].get_array()
+    rows = [best for best in found.best if best.n >= 5]
+    np.testing.assert_array_equal(drawn, heat_map(found, rows))
+    for y, best in enumerate(rows):
+        assert drawn[y, 4 * (best.layer - 1) + best.head - 1] == best.accuracy
+
+
+def test_the_published_rows_stand_beside_the_relation_that_is_nearest():
+    rows = {row.relation: row for row in published()}
+    assert rows.keys() == IN_UNIVERSAL_DEPENDENCIES.keys()
+    dobj, pobj = rows["dobj"], rows["pobj"]
+    assert (dobj.accuracy, dobj.baseline, dobj.offset, dobj.head, dobj.direction) == (0.868, 0.4, -2, "8-10", DIRECTIONS[0])
+    assert (pobj.n, pobj.direction) == (3720, DIRECTIONS[1])
+    assert counterpart("dobj", {"obj", "case"}) == ("obj", "same", "")
+    assert counterpart("pobj", {"case"})[:2] == ("case", "other")
+    assert counterpart("pobj", {"pobj", "case"}) == ("pobj", "same", "")
+    assert counterpart("tmod", {"obl:unmarked"})[:2] == ("obl:unmarked", "near")
+    assert counterpart("prep", {"case"})[0] == counterpart("prt", {"case"})[0] == ""
+
+
+def test_options_and_treebanks_that_cannot_be_measured_are_refused(analyser, tmp_path):
+    with pytest.raises(UserError, match="control='shuffle' is unknown"):
+        Dependencies(control="shuffle")
+    with pytest.raises(UserError, match=r"dependencies.reach=0 must be at least 1"):
+        Dependencies(reach=0)
+    path = tmp_path / "one.conllu"
+    path.write_text("\n".join([row(1, "the")] * 40))  # as many as fill a row of the usual length
+    with pytest.raises(UserError, match="hold no word with a head; give more sentences"):
+        analyser.dependencies(path)
+    path.write_text("\n".join([row(1, "the") + row(2, "cab", 1), row(1, "the")] * 20))
+    with pytest.raises(UserError, match="no relation is both in the sentences that heads are chosen on and in the others"):
+        analyser.dependencies(path)
+    relations = Relations()
+    assert [relations.number(f"r{i}", "") for i in range(MOST_RELATIONS)] == list(range(1, MOST_RELATIONS + 1))
+    with pytest.raises(UserError, match="x, line 3: 'det' is relation 256 of this treebank, and 255 is the most"):
+        relations.number("det", "x, line 3: ")
