@@ -26,6 +26,7 @@ from bert_jax.analysis.verbs.vocabulary import VOCABULARY
 from bert_jax.interface.command import choose_verb, run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.storage.mirror import uploaded
 
 VERBS = {
     "attention": ATTENTION,
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     flags = _parser(name, VERBS[name]).parse_args(arguments[1:])
     enable_compilation_cache()
-    return VERBS[name].run(flags)
+    with uploaded(flags.output, "--output") as flags.output:
+        return VERBS[name].run(flags)
 
 
 def _parser(name: str, verb: Verb) -> FlagParser:

@@ -26,6 +26,8 @@ from bert_jax.interop.huggingface import DTYPES, PARTS
 from bert_jax.interop.stablehlo import FUNCTIONS, PLATFORMS
 from bert_jax.interop.surgery import NEW_POSITIONS, average
 from bert_jax.model.config import ACTIVATIONS
+from bert_jax.storage.mirror import is_input, uploaded
+from bert_jax.storage.paths import checked
 
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
 
@@ -34,6 +36,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command with the arguments `argv` (default: sys.argv)."""
     flags = _parser().parse_args(argv)
     check_flags(flags)
+    flags.remote = checked(flags.to, "--to")
+    with uploaded(flags.to, "--to", is_input, exact=True) as flags.to:
+        lines = convert(flags)
+    for n, (title, line) in enumerate(lines):
+        print(f"{'' if n and title == lines[n - 1][0] else title:<9} {line.replace(flags.to, flags.remote)}")
+
+
+def convert(flags: argparse.Namespace) -> list[tuple[str, str]]:
+    """Reads, changes and writes the model of the flags; returns lines of output, each with the title of its group."""
     sources = [flags.source, *flags.average]
     model = average(read_all(sources, flags)) if flags.average else next(read_all(sources, flags))
     lines = [("read", line) for line in (*model_lines(model, flags.new), *model.notes)]
@@ -44,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     lines += [("new", line) for line in part_lines(model, flags.new)]
     lines += [("untrained", part) for part in sorted(model.untrained)]
     lines += [("written", line) for line in written(model, flags)]
-    for n, (title, line) in enumerate(lines):
-        print(f"{'' if n and title == lines[n - 1][0] else title:<9} {line}")
+    return lines
 
 
 def _parser() -> FlagParser:

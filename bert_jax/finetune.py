@@ -83,7 +83,8 @@ def finetune(job: Job) -> JsonObject | None:
     profile = run.profile.of_run(job.last_step, alone=not job.prefix)
     with fits_in_memory(job.demand), contextlib.ExitStack() as opened:
         # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
-        checkpoints = opened.enter_context(Checkpoints(job.directory / "checkpoints", keep=experiment.checkpoints.keep))
+        saved = run.durable(job.directory / "checkpoints")
+        checkpoints = opened.enter_context(Checkpoints(saved, keep=experiment.checkpoints.keep))
         with job.ledger.during(Activity.RESTORING):
             state = checkpoints.restore_latest(job.state)
             best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))
@@ -93,7 +94,7 @@ def finetune(job: Job) -> JsonObject | None:
         # -------------------------------------------------------------------------------------------------------------- the loop
         run_log = opened.enter_context(FinetuningLog(job, int(state.step)))
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
-            saver = Saver(checkpoints, run_log.metrics, run.watchdog, before=best.ensure_saved, best=best.checkpoints)
+            saver = Saver(checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints, run.mirror)
             state, is_whole = train_task(job, state, best, run_log, saver, profile)
             step = int(state.step)
 
@@ -190,8 +191,9 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
     completed = functools.partial(with_defaults, FinetuningExperiment, beside=FINGERPRINTS)
     independent = experiment.side_by_side
     with begin("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
-        if (run.workdir / RESULTS).exists() and (run.workdir / MODEL).is_dir():  # model/ is written last
-            log.info("this run is done: see %s and %s", run.workdir / RESULTS, run.workdir / MODEL)
+        found, model = (run.durable(run.workdir / name) for name in (RESULTS, MODEL))
+        if found.exists() and model.is_dir():  # model/ is written last
+            log.info("this run is done: see %s and %s", found, model)
             return 0
         start = labelled_start(experiment, task.head)
         if experiment.task.length > start.config.max_position:

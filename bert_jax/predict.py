@@ -39,6 +39,7 @@ from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.prediction.streams import Record, read_records
 from bert_jax.prediction.vectors import VectorWriter
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.storage.mirror import uploaded_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +124,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     verb = VERBS[name]
     flags = _parser(name, verb).parse_args(arguments[1:])
+    with uploaded_file(flags.output, "--output") as flags.output:
+        return ask(name, verb, flags)
+
+
+def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:
+    """Answers the question of a verb with its flags; returns the exit status."""
     options = {field.name for field in dataclasses.fields(verb.question)}  # type: ignore[arg-type]
     question = verb.question(**{option: value for option, value in vars(flags).items() if option in options})
     check_output(name, flags)

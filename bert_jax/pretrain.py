@@ -20,6 +20,7 @@ from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
+from bert_jax.corpus.staging import staged
 from bert_jax.corpus.store import open_splits
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.corpus.verification import Verification, verify
@@ -77,8 +78,8 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     program = pretraining_program(experiment, mesh)
     state = first_state(program, checkpoints, corpora.train.vocabulary, run.ledger)
     step = first = int(state.step)
-    if step == last_step and (run.workdir / RESULTS).exists():
-        log.info("all %s are done: see %s", counted(last_step, "step"), run.workdir / RESULTS)
+    if step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
+        log.info("all %s are done: see %s", counted(last_step, "step"), place)
         return 0
 
     # ---------------------------------------------------------------------------------------------------------------- the phases
@@ -87,7 +88,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         verified = functools.partial(corpora.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
         verified = run.ledger.during(Activity.STAGING)(verified)
-        saver = Saver(checkpoints, run_log.metrics, run.watchdog, before=verified)
+        saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror)
         for index in range(len(experiment.phases)):
             if step < starts[index + 1] and not stopped:
                 with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
@@ -114,7 +115,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
         found = results(program, state, run_log.scores, corpora, time.monotonic() - started)
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
         export_trained(run.workdir, trained_model(program, params, corpora), {"step": last_step}, found)
-        places = (run.workdir / name for name in (RESULTS, PICTURE, MODEL))
+        places = (run.durable(run.workdir / name) for name in (RESULTS, PICTURE, MODEL))
         log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)
     if unsaved:
         raise unsaved
@@ -173,7 +174,7 @@ def first_state(
 def main() -> int:
     """The verb."""
     flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
-    directory = dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory
+    directory = staged(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
     if flags.verify:
         verify(directory)
     train, heldout = open_splits(directory)
@@ -184,7 +185,7 @@ def main() -> int:
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout)}
     with (
         begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
-        Checkpoints(run.workdir / "checkpoints", keep=experiment.checkpoints.keep) as checkpoints,
+        Checkpoints(run.durable(run.workdir / "checkpoints"), keep=experiment.checkpoints.keep) as checkpoints,
         Verification(directory) as verification,
     ):
         for note in notes:

@@ -19,6 +19,7 @@ PACKAGE = REPOSITORY / "bert_jax"
 # In the order in which data flows: a folder imports only from folders before it.
 FOLDERS = (
     "interface",
+    "storage",
     "corpus",
     "examples",
     "sharding",
@@ -43,7 +44,7 @@ FOLDERS = (
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
 DOTFILES = {".ci", ".github", ".gitignore", ".mypy.ini", ".pre-commit-config.yaml", ".pytest.ini", ".ruff.toml"}
 ONLY_IN = {"jax": None, "flax": None, "optax": None, "grain": {"batches"}, "orbax": {"checkpoints"}}
-WITHOUT_JAX = {"corpus", "examples"}
+WITHOUT_JAX = {"storage", "corpus", "examples"}
 LINES = 400
 FUNCTION_LINES, ARGUMENTS = 80, 6
 

@@ -6,7 +6,6 @@ import itertools
 import logging
 import pathlib
 import re
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -20,6 +19,8 @@ from jaxtyping import PyTree
 from bert_jax.checkpoints.digests import by_name, differing, digests
 from bert_jax.errors import UserError
 from bert_jax.sharding.out_of_memory import shortage_of
+from bert_jax.storage.objects import explained, move_tree, remove_tree
+from bert_jax.storage.paths import Place, is_remote
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +39,10 @@ _save_lock = threading.Lock()
 
 
 class Checkpoints:
-    """The states saved under `WORKDIR/checkpoints/STEP`.
+    """The states saved under `WORKDIR/checkpoints/STEP`, on a disk or in a bucket.
 
-    A state is written under a temporary name and renamed when complete, so a kill at any moment leaves complete states only.
+    A state is written under a temporary name and renamed when complete (in a bucket: an object beside it then says that it is
+    complete), so a kill at any moment leaves complete states only.
     Writing happens in the background: `save` returns once the arrays are copied to the host. A failed save (a full disk) is
     logged at the next save and training continues, since the earlier states are intact; only `finish`, at the end of a run,
     raises an error for it.
@@ -59,8 +61,8 @@ class Checkpoints:
     """The instance whose save several processes have begun last. Orbax's barriers are shared by all managers of a process, and
     one that is under way refuses the next, so their saves must not overlap."""
 
-    def __init__(self, directory: pathlib.Path, *, keep: int):
-        self._directory = directory.absolute()
+    def __init__(self, directory: Place, *, keep: int):
+        self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
         self._options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True
         )
@@ -74,7 +76,8 @@ class Checkpoints:
         """The number of failed saves since the last successful one."""
 
     def _open(self) -> ocp.CheckpointManager:
-        return ocp.CheckpointManager(self._directory, options=self._options)
+        with explained(self._directory):
+            return ocp.CheckpointManager(self._directory, options=self._options)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -156,18 +159,18 @@ class Checkpoints:
     def _quarantine(self, steps: Sequence[int]) -> None:
         """Moves the states of `steps` to `unreadable/`, so that new states can have their step numbers."""
 
-        def move(path: pathlib.Path) -> None:
+        def move(path: Place) -> None:
             (self._directory / QUARANTINE).mkdir(exist_ok=True)
-            path.rename(_free_name(self._directory / QUARANTINE / path.name))
+            move_tree(path, _free_name(self._directory / QUARANTINE / path.name))
 
         self._change_directories(steps, move)
 
     def _remove(self, steps: Sequence[int]) -> None:
         """Removes the states of `steps`, the earliest first: after a kill, a later state that is left shows that earlier ones
         may be incomplete (see `restore_latest`)."""
-        self._change_directories(sorted(steps), shutil.rmtree)
+        self._change_directories(sorted(steps), remove_tree)
 
-    def _change_directories(self, steps: Sequence[int], how: Callable[[pathlib.Path], None]) -> None:
+    def _change_directories(self, steps: Sequence[int], how: Callable[[Place], object]) -> None:
         """Applies `how` to the directory of each of `steps` on one process, with the Orbax manager closed meanwhile."""
         if not steps:
             return
@@ -214,9 +217,9 @@ class Checkpoints:
         self._failed = (step, error)
         self.failures += 1
         self.failed_in_a_row += 1
-        if jax.process_index() == 0:  # its partial files would keep the disk full
+        if jax.process_index() == 0 and not is_remote(self._directory):  # its partial files would keep the disk full
             for path in self._directory.glob(f"{step}{UNFINISHED}*"):
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
         log.warning(
             "the checkpoint of step %s could not be saved (%s); training continues and the next save is tried",
             f"{step:,}",
@@ -278,7 +281,7 @@ def _format_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more arrays"
 
 
-def _free_name(path: pathlib.Path) -> pathlib.Path:
+def _free_name(path: Place) -> Place:
     names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in itertools.count(1))
     return next(name for name in names if not name.exists())
 

@@ -26,5 +26,6 @@ In: text, JSON lines, tfds data sets. Out: a corpus directory, memory-mapped by 
     report.py                the corpus report
     integrity.py             checks sizes, counts and order of the files against the manifest, at every start
     verification.py          checks the contents of the files against their checksums, in the background
+    staging.py               the local copy of a corpus in a bucket
     store.py                 Corpus: the finished corpus, memory-mapped
 """

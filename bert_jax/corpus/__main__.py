@@ -15,18 +15,22 @@ from bert_jax.corpus import vocabulary_training as training
 from bert_jax.corpus.build import BuildConfig, build_corpus, write_or_check_tokenizer
 from bert_jax.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.corpus.hub import find_vocabulary
+from bert_jax.corpus.integrity import MANIFEST
 from bert_jax.corpus.layouts import LAYOUTS
 from bert_jax.corpus.report import format_report
 from bert_jax.corpus.shard import TextConfig
+from bert_jax.corpus.staging import staged
 from bert_jax.corpus.store import TOKENIZER, open_splits
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.verification import verify
 from bert_jax.corpus.workers import available_cores
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import run_verb
-from bert_jax.interface.flags import FlagParser
+from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
+from bert_jax.storage.mirror import uploaded
+from bert_jax.storage.paths import checked, is_remote
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
 
@@ -156,7 +160,7 @@ def _add_cleaning_flags(parser: FlagParser) -> None:
 
 def _add_output_flags(parser: FlagParser) -> None:
     output = parser.add_argument_group("output")
-    output.add_argument("--output", type=_path, metavar="DIR", help="the corpus directory")
+    output.add_argument("--output", type=nonempty, metavar="DIR", help="the corpus directory, also gs://BUCKET/PATH")
     output.add_argument(
         "--heldout-fraction",
         type=InRange(float, _FRACTION),
@@ -186,16 +190,10 @@ def _add_output_flags(parser: FlagParser) -> None:
     )
     output.add_argument(
         "--verify",
-        type=_path,
+        type=nonempty,
         metavar="DIR",
         help="build nothing: read the finished corpus in DIR, and compare every byte with the checksums of its manifest",
     )
-
-
-def _path(text: str) -> pathlib.Path:
-    if not text:
-        raise argparse.ArgumentTypeError("= names no directory; write --flag=DIR")
-    return pathlib.Path(text)
 
 
 def _host(text: str) -> tuple[int, int]:
@@ -230,14 +228,23 @@ def main() -> None:
         shards=flags.shards,
         enough_heldout=flags.heldout_fraction is None,
     )
-    if ":/" in str(flags.output):  # pathlib would make a directory of that name here
+    output = checked(flags.output, "--output")
+    if is_remote(output) and flags.shard != (0, 1):
         raise UserError(
-            f"--output={flags.output}: a corpus is memory-mapped and needs a directory on a disk; copy it to a bucket later"
+            f"--shard={flags.shard[0]}/{flags.shard[1]} with --output={output}: hosts build in a directory that all of them "
+            f"mount; name one, and upload the whole corpus later: `gcloud storage rsync --recursive DIR {output}`"
         )
+    with uploaded(output, "--output", lambda name: True, exact=True, last=(MANIFEST,)) as local:
+        flags.output = pathlib.Path(local)
+        _build(flags, config, shown=output)
+
+
+def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
+    """Builds the corpus in the directory --output, which messages call `shown`, and prints its report."""
     with files.disk_errors(flags.output):
         tokenizer = _tokenizer(flags, config)
     if flags.vocab_only:
-        print(f"vocabulary of {counted(tokenizer.size, 'piece')} in {flags.output / TOKENIZER}")
+        print(f"vocabulary of {counted(tokenizer.size, 'piece')} in {shown}/{TOKENIZER}")
         return
     command = shlex.join(["python", "-m", "bert_jax.corpus", *sys.argv[1:]])
     report = build_corpus(config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=command)
@@ -248,8 +255,9 @@ def main() -> None:
 def _verify(flags: argparse.Namespace) -> None:
     if flags.source or flags.output:
         raise UserError(f"--verify={flags.verify} builds nothing: give it alone, without --source and --output")
-    open_splits(flags.verify)
-    count, size = verify(flags.verify)
+    directory = staged(flags.verify, "--verify")
+    open_splits(directory)
+    count, size = verify(directory)
     print(
         f"{flags.verify} is intact: {counted(count, 'file')}, {size / 1e6:,.1f} MB, and the vocabulary "
         f"it was tokenised with"

@@ -16,6 +16,8 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.storage import objects
+from bert_jax.storage.paths import Place, is_remote
 
 JsonObject: TypeAlias = dict[str, Any]
 """A JSON object as read from a file: its values are unchecked."""
@@ -76,13 +78,16 @@ def checksum(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_json(path: pathlib.Path, content: Json) -> None:
+def write_json(path: Place, content: Json) -> None:
     """Replaces `path` atomically with `content` as JSON."""
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def write_text(path: pathlib.Path, content: str) -> None:
+def write_text(path: Place, content: str) -> None:
     """Replaces `path` atomically: a reader sees the complete old file or the complete new one."""
+    if is_remote(path):
+        objects.write(path, content.encode())
+        return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("w", encoding="utf-8") as file:
@@ -120,10 +125,10 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def read_json(path: pathlib.Path, remedy: str = "remove it and run the same command again") -> Any:
+def read_json(path: Place, remedy: str = "remove it and run the same command again") -> Any:
     """The value in a JSON file. Raises UserError, with the file and `remedy`, if it cannot be read."""
     try:
-        return parse_json(path.read_bytes())
+        return parse_json(objects.read_bytes(path))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON ({error}); {remedy}") from error
 
@@ -151,14 +156,6 @@ def disk_errors(directory: pathlib.Path) -> Iterator[None]:
                 f"{error.filename or directory} cannot be written: {error.strerror}; choose another --output"
             ) from error
         raise
-
-
-def cache_directory() -> pathlib.Path:
-    """The directory of files that can be recreated: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
-    stated = os.environ.get("BERT_JAX_CACHE")
-    if stated:
-        return pathlib.Path(stated)
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax"
 
 
 def remove_tree(path: pathlib.Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import pathlib
 import re
 from collections.abc import Callable, Iterator
 
 from bert_jax.corpus.tokenizer_files import VOCAB_FILE, vocabulary_files
 from bert_jax.errors import UserError, missing_path
+from bert_jax.storage.fetching import fetched
+from bert_jax.storage.objects import listed
+from bert_jax.storage.paths import checked, is_remote
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ("*.json", "vocab.txt", "*.model")
@@ -22,6 +26,8 @@ def find_vocabulary(name: str) -> pathlib.Path:
     """The file or directory of the vocabulary `name`: a path, or the vocabulary of a workdir's model, of a corpus or of a model
     on the hub. Raises UserError if there is none.
     """
+    if is_remote(checked(name, "--vocab")):
+        return _vocabulary_in_bucket(checked(name, "--vocab"))
     path = pathlib.Path(name)
     if not name:
         raise UserError(f"the name of the vocabulary is empty; give a {VOCAB_FILE}, a model, a workdir or a corpus")
@@ -34,6 +40,15 @@ def find_vocabulary(name: str) -> pathlib.Path:
             raise UserError(f"{path} is a workdir without an exported model yet; name the corpus that it trains on")
         return inside
     return path
+
+
+def _vocabulary_in_bucket(name: str) -> pathlib.Path:
+    """The local copy of the vocabulary `name` in a bucket, a file or in one of the directories of `find_vocabulary`."""
+    for place in (f"{name}/model", f"{name}/tokenizer"):
+        if listed(place, deep=False):
+            name = place
+    wanted = [other for other in listed(name, deep=False) if any(fnmatch.fnmatch(other, pattern) for pattern in HUB_FILES)]
+    return fetched(name, "--vocab", deep=False, wanted=wanted.__contains__)
 
 
 def is_hub_name(name: str) -> bool:

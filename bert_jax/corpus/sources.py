@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from bert_jax.corpus import tfds_text
 from bert_jax.corpus.layouts import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
+from bert_jax.storage.fetching import fetched_files
+from bert_jax.storage.paths import checked, is_remote
 
 KINDS = ("embedded", "text", "jsonl", "tfds")
 _GZIP_RATIO = 3.0  # of English text; only for the weight of a .gz file relative to others
@@ -107,6 +109,12 @@ def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
             text_set = tfds_text.open_text_set(name, options.tfds_directory)
             if len(text_set):
                 items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes))
+            continue
+        if is_remote(checked(source.name, f"--source={source.kind}:")):
+            found = fetched_files(source.name, f"--source={source.kind}:")
+            if not found:
+                raise UserError(f"--source={source}: no object of the bucket matches; quote the pattern; ** matches folders")
+            items += [_file_item(source.kind, str(path), options) for path in found]
             continue
         pattern = str(pathlib.Path(source.name).expanduser())
         matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bert_jax.corpus import files, tfds_catalogue
+from bert_jax.corpus import tfds_catalogue
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
+from bert_jax.storage.paths import cache_directory
 
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds
@@ -128,7 +129,7 @@ def _embedded_builder(directory: str | None) -> tfds.core.DatasetBuilder:
     _tfds()
     from bert_jax.corpus.embedded.embedded_dataset_builder import prepared
 
-    return prepared(pathlib.Path(directory) if directory else files.cache_directory() / "tfds")
+    return prepared(pathlib.Path(directory) if directory else cache_directory() / "tfds")
 
 
 def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:

@@ -33,6 +33,7 @@ from bert_jax.corpus.workers import available_cores
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
+from bert_jax.storage.paths import cache_directory
 
 _BLOCK = 4 << 20  # bytes hashed at a time; hashlib releases the GIL meanwhile
 _CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s, a fast disk reads several times that
@@ -187,7 +188,7 @@ def _stamp(file: pathlib.Path) -> list[int]:
 def _record_file(directory: pathlib.Path) -> pathlib.Path:
     """The file in which this machine records the verified files of a corpus."""
     key = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:20]
-    return files.cache_directory() / "verified" / f"{key}.json"
+    return cache_directory() / "verified" / f"{key}.json"
 
 
 def _read_record(path: pathlib.Path) -> dict[str, _Seen]:

@@ -13,8 +13,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from bert_jax.corpus.files import cache_directory, parse_json
+from bert_jax.corpus.files import parse_json
 from bert_jax.costs.compiling import Compiler
+from bert_jax.storage.paths import cache_directory
 
 SIDE = 8_192
 """Rows of the square bfloat16 matrices of the product: 1.1e12 operations, arrays of 134 MB; real chips reach over 90 % of

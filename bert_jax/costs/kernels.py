@@ -20,9 +20,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from bert_jax.corpus.files import Json, JsonObject, cache_directory, parse_json
+from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.costs.hlo import Instruction, Module
 from bert_jax.costs.topologies import Topology
+from bert_jax.storage.paths import cache_directory
 
 _BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+\s+(LB|LH|LE|PB|PF|CT)?:\s?(>*) \{")
 _BRANCH = re.compile(r"sbr\.rel \(!%(p\w+)\) target")

@@ -35,7 +35,7 @@ class BestWeights:
 
     def __init__(self, job: Job, until: int | None = None):
         self._job = job
-        self.checkpoints = Checkpoints(job.directory / BEST, keep=1)
+        self.checkpoints = Checkpoints(job.run.durable(job.directory / BEST), keep=1)
         self._best: Mapping[str, Any] | None = self.checkpoints.restore_latest(best_layout(job.state, job.mesh), until=until)
 
     def __enter__(self) -> BestWeights:

@@ -11,7 +11,6 @@ import logging
 import math
 import pathlib
 import queue
-import shutil
 import statistics
 import threading
 from collections.abc import Callable, Sequence
@@ -33,6 +32,8 @@ from bert_jax.runtime.exporting import write_results
 from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.storage.objects import read_bytes, remove_tree
+from bert_jax.storage.paths import Place
 
 log = logging.getLogger(__name__)
 
@@ -79,13 +80,13 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         return max(finished, key=lambda one: (one.score, -directories.index(one.directory)))
 
     def train_one(number: int, devices: Sequence[jax.Device]) -> bool:
-        results = _stored(directories[number]) or _trained(train, runs[number], directories[number], devices, single)
+        results = _stored(run.durable(directories[number])) or _trained(train, runs[number], directories[number], devices, single)
         if results is None:
             return False
         with judging:
             finished.append(RunResult(runs[number], directories[number], results))
             if run.is_first and not single:
-                _keep_only(best(), finished)
+                _keep_only(best(), finished, run)
         return True
 
     groups = device_groups(experiment)
@@ -108,7 +109,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     if elsewhere:
         pairs = zip(runs, directories, strict=True)
         finished += [RunResult(one, place, elsewhere[place.name]) for one, place in pairs if place.name in elsewhere]
-        _keep_only(best(), finished)
+        _keep_only(best(), finished, run)
     chosen = best()
     if "failed" in chosen.results:
         raise UserError(f"no run of {len(runs):,} came to its end; the first one: {chosen.results['failed']}")
@@ -124,7 +125,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     finish(chosen)
     if unsaved:
         raise UserError(unsaved)
-    log.info("results: %s\nmodel: %s", run.workdir / RESULTS, run.workdir / "model")
+    log.info("results: %s\nmodel: %s", *(run.durable(run.workdir / name) for name in (RESULTS, "model")))
     return 0
 
 
@@ -194,20 +195,20 @@ def _trained(
         return {"failed": reason, "seed": one.seed, **settings}
 
 
-def _stored(directory: pathlib.Path) -> JsonObject | None:
+def _stored(directory: Place) -> JsonObject | None:
     """The results of a run that an earlier start has finished; None without any."""
     try:
-        results = parse_json((directory / RESULTS).read_bytes())
+        results = parse_json(read_bytes(directory / RESULTS))
     except (OSError, ValueError):
         return None
     return results if isinstance(results, dict) and "scores" in results else None
 
 
-def _keep_only(best: RunResult, finished: Sequence[RunResult]) -> None:
+def _keep_only(best: RunResult, finished: Sequence[RunResult], run: Run) -> None:
     """Removes the weights of all finished runs but the best, since a grid of 27 BERT-Base models would fill a disk."""
     for other in finished:
         for folder in ("checkpoints", *((BEST,) if other is not best else ())):
-            shutil.rmtree(other.directory / folder, ignore_errors=True)
+            remove_tree(run.durable(other.directory / folder))
 
 
 def summarise(results: Sequence[JsonObject]) -> JsonObject:

@@ -31,6 +31,7 @@ from bert_jax.interop.huggingface import (
     without_parts,
 )
 from bert_jax.interop.huggingface_config import FIXED
+from bert_jax.interop.locate import local_model
 from bert_jax.interop.stablehlo import FUNCTIONS, export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
     NEW_POSITIONS,
@@ -45,6 +46,7 @@ from bert_jax.interop.surgery import (
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.config import ACTIVATIONS
+from bert_jax.storage.paths import checked, is_remote
 
 FORMATS = ("huggingface", "tf1", "stablehlo")
 
@@ -56,11 +58,13 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
     A checkpoint that says "gelu" and nothing more is read with the exact form, as a line of `Model.notes` says.
     """
+    path = local_model(path)
     return _read_tf1(os.fspath(path)) if _is_tf1(pathlib.Path(path)) else import_model(path)
 
 
 def read(path: str, flags: argparse.Namespace) -> Model:
     """The model at `path`, without the parts of --drop and with the new parts of --new."""
+    path = os.fspath(local_model(path))
     new = NewParts(flags.new, _new_head(flags), flags.seed)
     lowercase = None if flags.replace_vocab else flags.lowercase
     if not _is_tf1(pathlib.Path(path)):
@@ -206,6 +210,8 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
     UserError where one of them is the directory to write."""
     target = pathlib.Path(flags.to).resolve()
     for path in sources:
+        if is_remote(path) and checked(path, "--from") == flags.remote:
+            raise UserError(f"--to={path} is the directory that {path} is read from; name another directory")
         model = read(path, flags)
         if target == pathlib.Path(model.source).resolve():
             raise UserError(f"--to={flags.to} is the directory that {path} is read from; name another directory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import pathlib
 
@@ -9,8 +10,26 @@ from bert_jax.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name
 from bert_jax.errors import UserError, missing_path
 from bert_jax.interop.directory import aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
+from bert_jax.storage.fetching import fetched
+from bert_jax.storage.objects import listed
+from bert_jax.storage.paths import checked, is_remote
 
 CONFIG = "config.json"
+
+
+def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """`path` itself, or the local copy of the model or checkpoint if it lies in a bucket. Of a workdir the model is copied, of a
+    model directory the files that are read. Raises UserError like `storage.fetching.fetched`."""
+    if not is_remote(text := checked(os.fspath(path), "MODEL")):
+        return path
+    for place in (f"{text}/model", text):
+        names = listed(place, deep=False)
+        if CONFIG in names and (weights := [name for name in names if fnmatch.fnmatch(name, f"{WEIGHTS[:5]}*.safetensors*")]):
+            files = {*weights, *(name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in HUB_FILES))}
+            return fetched(place, "MODEL", deep=False, wanted=files.__contains__)
+    if not listed(text, deep=False).keys() - {CONFIG} or not listed(f"{text}/checkpoints"):
+        return fetched(text, "MODEL", deep=False)
+    raise UserError(f"{text} is a workdir without an exported model yet; continue its run with the command that started it")
 
 
 def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -18,6 +37,7 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
 
     Raises UserError describing a `path` that is none of these.
     """
+    path = local_model(path)
     name, path = os.fspath(path), pathlib.Path(path)
     for candidate in (path, path / "model"):
         for directory in (candidate, aside(candidate)):  # the second only if an export was killed while swapping directories

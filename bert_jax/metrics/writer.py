@@ -20,6 +20,8 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from bert_jax.corpus.files import Json, JsonObject, parse_json, write_text
 from bert_jax.interface.words import counted
+from bert_jax.storage.objects import read_bytes
+from bert_jax.storage.paths import Place
 
 log = logging.getLogger(__name__)
 
@@ -118,14 +120,16 @@ class MetricsWriter:
         self._events = None
 
 
-def read_metrics(path: pathlib.Path) -> list[JsonObject]:
+def read_metrics(path: Place) -> list[JsonObject]:
     """The records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
-    if not path.exists():
+    try:
+        text = read_bytes(path).decode("utf-8", "replace")
+    except FileNotFoundError:
         return []
-    return [record for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if (record := _parse(line))]
+    return [record for line in text.splitlines() if (record := _parse(line))]
 
 
-def write_json(path: pathlib.Path, value: Json) -> None:
+def write_json(path: Place, value: Json) -> None:
     """Writes `value` as JSON atomically: a reader sees the complete old file or the complete new one."""
     text = json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
     write_text(path, text)

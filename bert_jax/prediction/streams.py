@@ -24,6 +24,7 @@ from typing import IO, Any, NoReturn, TextIO
 from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
+from bert_jax.storage.fetching import fetched
 from bert_jax.tasks.readers.tables import is_utf8
 
 MOST_BYTES = 64 << 20
@@ -96,7 +97,8 @@ def read_records(
         arguments = list(_argument_records(texts, fields))
         return Records(iter(arguments), count=lambda: len(arguments))
     if input_path and input_path != "-":
-        file, path = _open(input_path), pathlib.Path(input_path)
+        path = fetched(input_path, "--input")
+        file = _open(input_path if path == pathlib.Path(input_path) else str(path))
         jsonl = jsonl or path.name.removesuffix(".gz").endswith(".jsonl")
         read = _file_records(file, input_path, fields, jsonl, blank_lines)
         return Records(read, count=lambda: _count_lines(path), file=_regular(file))

@@ -22,6 +22,8 @@ from bert_jax.metrics.writer import METRICS
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining.warm_start import MAY_DIFFER
 from bert_jax.runtime.workdir import CONFIG, stored_config
+from bert_jax.storage.objects import explained
+from bert_jax.storage.paths import Place
 
 WARMUP = 0.1
 """The warmup, as a fraction of a phase, that replaces a warmup longer than the phase."""
@@ -32,7 +34,7 @@ def infer_settings(
     given: Collection[str],
     *,
     vocabulary_size: int | None = None,
-    workdir: pathlib.Path | None = None,
+    workdir: Place | None = None,
     download: bool = True,
 ) -> tuple[JsonObject, list[str]]:
     """Returns (the `values` of a pretraining experiment with the inferred keys, notes for the log about changed keys).
@@ -69,13 +71,16 @@ def infer_settings(
     return settled, notes
 
 
-def _shape(values: JsonObject, workdir: pathlib.Path | None, download: bool) -> tuple[JsonObject, str]:
+def _shape(values: JsonObject, workdir: Place | None, download: bool) -> tuple[JsonObject, str]:
     """(the architecture fields of the model `init_from`, its name for messages); ({}, "") without one."""
     name = values.get("init_from")
     if not name or not isinstance(name, str):
         return {}, ""
-    if workdir is not None and (workdir / CONFIG).exists() and (workdir / METRICS).exists():
-        stored = stored_config(workdir)  # a continued run does not read `init_from`, which may be gone
+    stored: JsonObject = {}
+    if workdir is not None:
+        with explained(workdir):
+            if (workdir / CONFIG).exists() and (workdir / METRICS).exists():
+                stored = stored_config(workdir)  # a continued run does not read `init_from`, which may be gone
         if stored.get("init_from") == name and isinstance(stored.get("model"), dict):
             return {field: value for field, value in stored["model"].items() if field not in MAY_DIFFER}, name
     if not download and not pathlib.Path(name).exists():

@@ -9,7 +9,7 @@ import zlib
 
 import jax
 
-from bert_jax.corpus.files import cache_directory
+from bert_jax.storage.paths import cache_directory
 
 
 def enable_compilation_cache() -> None:

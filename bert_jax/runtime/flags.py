@@ -16,6 +16,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import InRange
 from bert_jax.metrics.profile import steps_to_profile
+from bert_jax.storage.objects import place
+from bert_jax.storage.paths import Place, checked
 
 PROCESSES = Interval(ge=1, le=2**16)
 
@@ -30,7 +32,7 @@ class Flags:
     """The values of the experiment file as plain dicts, with the overrides applied."""
     given: frozenset[str]
     """The dotted keys that the command line sets."""
-    workdir: pathlib.Path
+    workdir: Place
     coordinator: str | None = None
     processes: int | None = None
     process: int | None = None
@@ -59,12 +61,10 @@ def parse_flags(
     for flag, example in (("config", "experiments/pretrain/quickstart.py"), ("workdir", "runs/mine")):
         if not getattr(values, flag):
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
-    if "://" in values.workdir:
-        raise UserError(f"--workdir={values.workdir} is a URL; mount the bucket (gcsfuse) and give the path of the mount")
     return Flags(
         read_experiment(values.config, overrides, schema),
         frozenset(key for key, text in overrides if text != UNSET),
-        pathlib.Path(values.workdir),
+        place(checked(values.workdir, "--workdir")),
         values.coordinator,
         values.processes,
         values.process,
@@ -81,7 +81,7 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
     parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
     parser.hint_for_unknown = lambda argument: suggested_flag(argument, schema)
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
-    parser.add_argument("--workdir", metavar="DIR", help="directory of this run; the same one again continues it")
+    parser.add_argument("--workdir", metavar="DIR", help="directory of this run, or gs://BUCKET/PATH; given again: continues it")
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")
     parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
     several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")

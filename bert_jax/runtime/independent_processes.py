@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import pathlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,8 @@ from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.metrics.writer import write_json
 from bert_jax.runtime.workdir import locked
+from bert_jax.storage.objects import read_bytes
+from bert_jax.storage.paths import Place
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class ProcessShare:
 
     def __init__(
         self,
-        directory: pathlib.Path,
+        directory: Place,
         part: tuple[int, int] = (0, 1),
         *,
         start: str = "",
@@ -187,9 +188,9 @@ class ProcessShare:
                 self._heard[other] = record, time.monotonic()
 
 
-def _read(path: pathlib.Path) -> JsonObject | None:
+def _read(path: Place) -> JsonObject | None:
     """The record that a process has written; None where there is no complete one."""
     try:
-        return parse_json(path.read_bytes())
+        return parse_json(read_bytes(path))
     except (OSError, ValueError):
         return None

@@ -31,8 +31,11 @@ from bert_jax.runtime.flags import Flags
 from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
-from bert_jax.runtime.workdir import open_workdir
+from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
 from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
+from bert_jax.storage.mirror import Mirror
+from bert_jax.storage.objects import require_bucket
+from bert_jax.storage.paths import Place, is_remote
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Run:
     """The parts of a started run that the training loop uses."""
 
     workdir: pathlib.Path
+    """A local directory; `durable` says where its content stays."""
     is_first: bool
     """Whether this process writes the files of the run: process 0, or every one of independent processes."""
     preemption: Preemption
@@ -51,6 +55,13 @@ class Run:
     ledger: Ledger = dataclasses.field(default_factory=Ledger)
     """The time of this start, by activity, and of those before it."""
     profile: Profile = dataclasses.field(default_factory=Profile)
+    mirror: Mirror | None = None
+    """The upload of the workdir, where it is one in a bucket."""
+
+    def durable(self, path: pathlib.Path) -> Place:
+        """Where a file or directory of the workdir stays: `path` itself, or its place in the bucket. Checkpoints are written
+        there at once."""
+        return self.mirror.durable(path) if self.mirror else path
 
 
 @contextlib.contextmanager
@@ -74,9 +85,18 @@ def begin(
     found = processes.find_hosts(flags.coordinator, flags.processes, flags.process)
     index, count = (found.index, found.count) if found else (0, 1)
     with contextlib.ExitStack() as stack:
+        mirror = Mirror(str(flags.workdir), f"-{index}" if index else "") if is_remote(flags.workdir) else None
+        workdir = mirror.directory if mirror else pathlib.Path(flags.workdir)
 
         def open_first() -> None:
-            stack.enter_context(open_workdir(flags.workdir, verb, config, may_change, completed))
+            if mirror:
+                require_bucket(flags.workdir)
+                stack.enter_context(locked(flags.workdir, LOCK))
+                stack.enter_context(mirror)
+                fetch_workdir(mirror)
+            stack.enter_context(open_workdir(workdir, verb, config, may_change, completed))
+            if mirror:
+                mirror.push()  # from now on the checkpoints in the bucket belong to this configuration
 
         start = ""
         if found and independent:
@@ -87,15 +107,22 @@ def begin(
             start_logging(index)
             processes.on_first_process(open_first)
             processes.require_shared_directory(flags.workdir)
+        if mirror:
+            if index:
+                stack.enter_context(mirror)
+            if index and independent:
+                mirror.fetch()
+            mirror.begin()
         preemption = stack.enter_context(Preemption())
-        watchdog = stack.enter_context(Watchdog(flags.workdir, floor=flags.hang_seconds))
+        watchdog = stack.enter_context(Watchdog(workdir, floor=flags.hang_seconds))
         part = (index, count) if independent else (0, 1)
         share = ProcessShare(flags.workdir, part, start=start, stop=preemption.request, patience=flags.hang_seconds)
         stack.enter_context(share)
-        profile = stack.enter_context(Profile(flags.profile, flags.workdir / PROFILE))
+        profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
             with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own
-                yield Run(flags.workdir, jax.process_index() == 0, preemption, watchdog, flags.compiled, share, ledger, profile)
+                is_first = jax.process_index() == 0
+                yield Run(workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror)
         except (jax.errors.JaxRuntimeError, CorruptedCorpus) as error:
             if jax.process_count() > 1:
                 _leave_the_others(error)

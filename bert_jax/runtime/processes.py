@@ -30,6 +30,7 @@ from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.runtime.workdir import flatten
+from bert_jax.storage.paths import Place
 
 # Google's firewall for a slice opens the ports 8470, 8471, 8474 and 8476; JAX's default, 8482 since 0.8.1, is closed on v6e
 # (jax-ml/jax#35905).
@@ -291,12 +292,12 @@ MARKER_FILE = ".shared"
 """The file by which the processes check that they share a directory."""
 
 
-def write_marker(directory: pathlib.Path, token: str) -> None:
+def write_marker(directory: Place, token: str) -> None:
     """Writes `token` to the marker file in the directory, for `finds_marker` in the other processes."""
     (directory / MARKER_FILE).write_text(token)
 
 
-def finds_marker(directory: pathlib.Path, token: str, patience: float = 60.0) -> bool:
+def finds_marker(directory: Place, token: str, patience: float = 60.0) -> bool:
     """Whether the marker file with `token` appears in the `directory` of this process within `patience` seconds; network file
     systems show a new file after some seconds."""
     path, deadline = directory / MARKER_FILE, time.monotonic() + patience
@@ -305,15 +306,15 @@ def finds_marker(directory: pathlib.Path, token: str, patience: float = 60.0) ->
     return seen
 
 
-def not_shared(directory: pathlib.Path, blind: str) -> UserError:
+def not_shared(directory: Place, blind: str) -> UserError:
     """The error where the processes `blind` (comma-separated numbers) do not see the directory of process 0."""
     return UserError(
         f"--workdir={directory} of process 0 is not the directory that process {blind} sees under that name; "
-        "name one on storage that all workers mount (NFS, or a bucket through gcsfuse)"
+        "name one in a bucket (gs://BUCKET/PATH), or on storage that all workers mount, such as NFS"
     )
 
 
-def require_shared_directory(directory: pathlib.Path) -> None:
+def require_shared_directory(directory: Place) -> None:
     """Raises UserError in every process unless all see the `directory` of process 0: each writes its part of a checkpoint
     there."""
     if jax.process_count() == 1:

@@ -7,7 +7,6 @@ restart does not mend it, and 42 where the restarts are used up.
 from __future__ import annotations
 
 import contextlib
-import pathlib
 import signal
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from bert_jax.interface.command import run_verb
 from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART, STOPPED
 from bert_jax.interface.words import counted, duration
 from bert_jax.metrics.writer import METRICS, read_metrics
+from bert_jax.storage.objects import explained, place
+from bert_jax.storage.paths import Place
 
 FIRST_PAUSE = 10.0
 """Seconds before the first restart; each further pause is twice as long."""
@@ -61,21 +62,21 @@ def keep_running(verb: str, arguments: Sequence[str], restarts: int, first_pause
     return HUNG
 
 
-def workdir_of(arguments: Sequence[str]) -> pathlib.Path | None:
+def workdir_of(arguments: Sequence[str]) -> Place | None:
     """The directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a verb; None without the flag."""
     found = None
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         flag, equals, value = argument.partition("=")
         if flag == "--workdir":
-            found = pathlib.Path(value if equals else following)
+            found = place(value if equals else following)
     return found
 
 
-def steps_done(workdir: pathlib.Path) -> int:
+def steps_done(workdir: Place) -> int:
     """The last step in the `metrics.jsonl` of the workdir; for a sweep, the sum of the last steps of its runs. 0 without any."""
     total = 0
-    for path in [workdir / METRICS, *sorted(workdir.glob(f"*/*/{METRICS}"))]:
-        with contextlib.suppress(OSError):  # a network file system that is away for a moment
+    with contextlib.suppress(OSError), explained(workdir):  # storage that is away for a moment
+        for path in [workdir / METRICS, *sorted(workdir.glob(f"*/*/{METRICS}"))]:
             records = read_metrics(path)
             total += int(records[-1]["step"]) if records else 0
     return total

@@ -8,6 +8,7 @@ from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.errors import UserError
 from bert_jax.metrics.writer import MetricsWriter
 from bert_jax.runtime.interruptions import Watchdog
+from bert_jax.storage.mirror import Mirror
 from bert_jax.training.steps import TrainState
 
 
@@ -26,16 +27,20 @@ class Saver:
         watchdog: Watchdog,
         before: Callable[[], object],
         best: Checkpoints | None = None,
+        mirror: Mirror | None = None,
     ):
         """`before` is called before every save. `best` are the checkpoints of the best weights, whose failed saves are recorded
-        too."""
+        too. `mirror` is told of every save, so that the metrics reach the bucket of a workdir as early as the state does."""
         self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
+        self._mirror = mirror
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
     def save(self, step: int, state: TrainState) -> None:
         """Starts saving `state`, the state after `step`. Call it after the metrics of `step` are written: a run that is killed
         between the two then repeats the step and loses no metrics."""
         self._before()
+        if self._mirror:
+            self._mirror.soon()
         self._checkpoints.save(step, state)
         self._record(step)
         self._watchdog.alive("saving")

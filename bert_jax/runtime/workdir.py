@@ -12,12 +12,16 @@ import os
 import pathlib
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NoReturn
 
 from bert_jax import __version__
 from bert_jax.corpus.files import Json, JsonObject, read_json
 from bert_jax.errors import UserError
 from bert_jax.metrics.ledger_file import LEDGER
 from bert_jax.metrics.writer import EVENTS, METRICS, write_json
+from bert_jax.storage.lock import locked_in_bucket
+from bert_jax.storage.mirror import Mirror
+from bert_jax.storage.paths import Place, is_remote
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -64,7 +68,7 @@ def open_workdir(
             raise
 
 
-def stored_config(directory: pathlib.Path) -> JsonObject:
+def stored_config(directory: Place) -> JsonObject:
     """The configuration in a workdir's config.json, as nested plain values, with the key `written_by`. Raises UserError where the
     file is not of a run."""
     path = directory / CONFIG
@@ -92,6 +96,15 @@ def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
         yield prefix, list(tree) if isinstance(tree, tuple) else tree
     for key, value in branches:
         yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
+
+
+def fetch_workdir(mirror: Mirror) -> None:
+    """Makes the local directory of a run equal to its workdir in a bucket, but for the checkpoints. Raises UserError where that
+    holds anything but a run."""
+    there = [name for name in mirror.listed() if not name.startswith(LOCK)]
+    if there and CONFIG not in there:
+        _refuse_foreign(mirror.remote, sorted({name.partition("/")[0] for name in there}))
+    mirror.fetch()
 
 
 def _make(directory: pathlib.Path) -> list[pathlib.Path]:
@@ -137,8 +150,12 @@ def _require_empty(directory: pathlib.Path) -> None:
     left_behind = (LOCK, ".writable-", f".{CONFIG}.")  # files of a start that was killed before it wrote config.json
     foreign = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith(left_behind))
     if foreign:
-        shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
-        raise UserError(f"--workdir={directory} holds files that are not of a run ({shown}); name a new or empty directory")
+        _refuse_foreign(directory, foreign)
+
+
+def _refuse_foreign(directory: pathlib.Path | str, foreign: Sequence[str]) -> NoReturn:
+    shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+    raise UserError(f"--workdir={directory} holds files that are not of a run ({shown}); name a new or empty directory")
 
 
 def _require_same(directory: pathlib.Path, verb: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]) -> None:
@@ -162,8 +179,12 @@ def _require_same(directory: pathlib.Path, verb: str, stored: JsonObject, asked:
 
 
 @contextlib.contextmanager
-def locked(directory: pathlib.Path, name: str) -> Iterator[None]:
+def locked(directory: Place, name: str) -> Iterator[None]:
     """Holds the lock file `name` in a workdir. Raises UserError naming the process that holds it already."""
+    if is_remote(directory):
+        with locked_in_bucket(directory, name):
+            yield
+        return
     # A POSIX record lock: the kernel releases it when the process ends in any way, and forked workers do not inherit it, so the
     # lock file of a killed run does not block the next one. Its text is used in the error message only.
     path = directory / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import pathlib
@@ -13,6 +14,8 @@ from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS
 from bert_jax.interface.python_files import load_module
+from bert_jax.storage.fetching import fetched
+from bert_jax.storage.paths import is_url
 from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.task import Task, TaskConfig
 
@@ -38,6 +41,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     missing or invalid files.
     """
     module = _module_of(config)
+    config = _with_local_files(config)
     official = not config.name.startswith("own/")  # the files of an own/ task have a key each
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
         is_file = pathlib.Path(config.data_dir).exists()
@@ -50,6 +54,18 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
             "bert_jax/tasks/task.py"
         )
     return task
+
+
+def _with_local_files(config: TaskConfig) -> TaskConfig:
+    """`config` with local copies of the data that lie in a bucket."""
+
+    def local(path: str | None, key: str) -> str | None:
+        return str(fetched(path, f"config.task.{key}")) if path and is_url(path) else path
+
+    own = config.own
+    files = {"train": local(own.train, "own.train"), "dev": local(own.dev, "own.dev"), "test": local(own.test, "own.test")}
+    own = dataclasses.replace(own, **files)  # type: ignore[arg-type]
+    return dataclasses.replace(config, data_dir=local(config.data_dir, "data_dir") or "", own=own)
 
 
 def head_class(config: TaskConfig) -> type[TaskHead]:

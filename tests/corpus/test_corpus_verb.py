@@ -114,7 +114,7 @@ def test_every_number_has_a_range(tmp_path, flag, value):
 
 @pytest.mark.parametrize("flag", ["output", "verify"])
 def test_an_empty_directory_name_is_refused(flag):
-    with pytest.raises(UserError, match=f"--{flag}= names no directory"):
+    with pytest.raises(UserError, match=f"--{flag}= is empty; give a name"):
         _parser().parse_args([f"--{flag}="])
 
 
@@ -142,9 +142,9 @@ def test_a_place_without_a_vocabulary_says_what_it_is_instead(tmp_path):
         load_tokenizer(find_vocabulary(str(tmp_path / "empty")))
 
 
-def test_a_bucket_is_no_place_for_a_corpus(text_file, tiny_vocabulary, verb):
-    with pytest.raises(UserError, match="needs a directory on a disk"):
-        verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus")
+def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabulary, verb):
+    with pytest.raises(UserError, match="--shard=0/2 with --output=gs://bucket/corpus: hosts build in a directory that all"):
+        verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
 
 
 def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, verb, monkeypatch):

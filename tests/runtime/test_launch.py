@@ -171,8 +171,8 @@ def test_a_missing_flag_is_asked_for_with_an_example(experiment: pathlib.Path):
         parse_flags("pretrain", "", [f"--config={experiment}"])
     with pytest.raises(UserError, match="--workdir is missing, for example"):
         parse_flags("pretrain", "", [f"--config={experiment}", "--workdir="])
-    with pytest.raises(UserError, match=r"--workdir=gs://bucket/run is a URL; mount the bucket \(gcsfuse\)"):
-        parse_flags("pretrain", "", [f"--config={experiment}", "--workdir=gs://bucket/run"])
+    with pytest.raises(UserError, match=r"--workdir=gs:/bucket/run: .*; did you mean gs://bucket/run\?"):
+        parse_flags("pretrain", "", [f"--config={experiment}", "--workdir=gs:/bucket/run"])
     with pytest.raises(UserError, match="--config is missing"):
         parse_flags("pretrain", "", ["--workdir=x"])
 

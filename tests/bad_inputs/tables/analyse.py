@@ -16,6 +16,7 @@ CASES = [
     Case("no model", HEADS, "the following arguments are required: --model", without=("--model",)),
     Case("no output", HEADS, "the following arguments are required: --output", without=("--output",)),
     Case("an unknown flag", f"{HEADS} --piece", "unknown argument --piece: did you mean '--pieces'?"),
+    Case("an output in a mistyped bucket", f"{HEADS} --output=gs:/b/x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
     Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 128"),
     Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),
     Case("a format that is none", f"{ATTENTION} --format=svg", "--format=svg is unknown: known: html, png"),

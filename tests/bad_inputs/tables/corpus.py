@@ -36,9 +36,19 @@ CASES = [
     ),
     Case("an embedded source with a name", "--source=embedded:x", "--source=embedded:x: embedded takes no name"),
     Case(
-        "an output in a bucket",
-        "--output=gs://bucket/corpus",
-        "--output=gs:/bucket/corpus: a corpus is memory-mapped and needs a directory on a disk; copy it to a bucket later",
+        "a part of a corpus in a bucket",
+        "--output=gs://bucket/corpus --shard=0/8",
+        "--shard=0/8 with --output=gs://bucket/corpus: hosts build in a directory that all of them mount; name one, and upload",
+    ),
+    Case(
+        "an output in a mistyped bucket",
+        "--output=gs:/bucket/corpus",
+        "--output=gs:/bucket/corpus: a path in a bucket begins with gs://; did you mean gs://bucket/corpus?",
+    ),
+    Case(
+        "a source in a mistyped bucket",
+        "--source=text:gs:/bucket/*.txt",
+        "--source=text:gs:/bucket/*.txt: a path in a bucket begins with gs://; did you mean gs://bucket/*.txt?",
     ),
     Case(
         "a layout that is none",

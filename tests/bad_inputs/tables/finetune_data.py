@@ -20,6 +20,11 @@ def train(text: str | bytes) -> dict[str, str | bytes]:
 CASES = [
     # --------------------------------------------------------------------------------------------------------- one's own data
     Case(
+        "a file in a mistyped bucket",
+        "--config.task.own.train=gs:/bucket/train.csv",
+        "config.task.own.train=gs:/bucket/train.csv: a path in a bucket begins with gs://; did you mean gs://bucket/train.csv?",
+    ),
+    Case(
         "no such column",
         TRAIN,
         "train.csv, line 1: no column 'label'; did you mean 'lable'?",

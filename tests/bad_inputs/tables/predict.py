@@ -24,6 +24,9 @@ CASES = [
         "--json embed x",
         "--json comes after the verb: python -m bert_jax.predict ... verbs are fill-mask, next-sentence, score, embed, classify,",
     ),
+    Case("an input in a mistyped bucket", "embed --input=gs:/bucket/x", "--input=gs:/bucket/x: ... did you mean gs://bucket/x?"),
+    Case("an output in a mistyped bucket", "embed --output=gs:/b/x x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
+    Case("a model in a mistyped bucket", "embed --model=gs:/bucket/m x", "MODEL=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("a profile that is no range", "embed --profile=all x", "--profile=all must be FIRST:LAST, two whole numbers"),
     Case(
         "a profile of batches after the last",

@@ -74,8 +74,23 @@ CASES = [
     ),
     Case(
         "a workdir that is a URL",
-        "--workdir=gs://bucket/run",
-        "--workdir=gs://bucket/run is a URL; mount the bucket (gcsfuse) and give the path of the mount",
+        "--workdir=s3://bucket/run",
+        "--workdir=s3://bucket/run is a URL; give a local path, or gs://BUCKET/PATH for Google Cloud Storage",
+    ),
+    Case(
+        "a workdir in a mistyped bucket",
+        "--workdir=gs:/bucket/run",
+        "--workdir=gs:/bucket/run: a path in a bucket begins with gs://; did you mean gs://bucket/run?",
+    ),
+    Case(
+        "a corpus in a mistyped bucket",
+        "--config.corpus.directory=gs:bucket/corpus",
+        "config.corpus.directory=gs:bucket/corpus: a path in a bucket begins with gs://; did you mean gs://bucket/corpus?",
+    ),
+    Case(
+        "a whole bucket as the workdir",
+        "--workdir=gs://bucket/",
+        "--workdir=gs://bucket/ is a whole bucket; name a directory or file in it, such as gs://bucket/NAME",
     ),
     Case(
         "an empty experiment",

@@ -1,0 +1,167 @@
+"""Local copies of inputs that lie in a bucket: models, corpora, data of tasks, texts. They are kept for the next start.
+
+An object is fetched again only if its generation has changed. Every machine has copies of its own, in the cache directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import pathlib
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from bert_jax.errors import UserError
+from bert_jax.interface.progress import Progress
+from bert_jax.storage.objects import Item, StorageError, download, listed, object_at
+from bert_jax.storage.paths import cache_directory, checked, is_remote, name_and_value, split
+from bert_jax.storage.record import Copy, Record, copy_of, is_unchanged
+
+COPIES = "buckets"
+_AT_ONCE = 8
+_PROGRESS_DELAY = 1.0  # seconds
+_ROOM = 64 << 20  # bytes that stay free
+
+
+def copy_place(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Where the copy of a path in a bucket is."""
+    bucket, key = split(path)
+    return cache_directory() / COPIES / bucket / key
+
+
+def forget(directory: pathlib.Path) -> None:
+    """Makes the next `fetch` fetch every object of a directory again."""
+    with contextlib.suppress(OSError):
+        Record(directory).write({})
+
+
+def fetched(
+    path: str | os.PathLike[str], name: str, *, deep: bool = True, wanted: Callable[[str], bool] = bool
+) -> pathlib.Path:
+    """The local path of a file or directory: `path` itself, or its copy if it lies in a bucket. `name` is the flag or key whose
+    value it is. Directories are copied with their subdirectories if `deep`, and of them the files whose names are `wanted`.
+
+    The path may also be the common beginning of several names, as of a checkpoint of TensorFlow. Raises UserError for a path in
+    a bucket that is mistyped, is not there, cannot be read, or does not fit on the local disk.
+    """
+    text = checked(os.fspath(path), name)
+    if not is_remote(text):
+        return pathlib.Path(path)
+    copy = copy_place(text)
+    if objects := listed(text, deep=deep):
+        fetch(text, copy, {other: item for other, item in objects.items() if wanted(other)}, keep=not deep)
+        return copy
+    above, last = text.rpartition("/")[::2]
+    beside = listed(above, deep=False) if split(above)[1] else {}
+    if item := object_at(text):
+        beside = {last: item}
+    elif not any(other.startswith(f"{last}.") for other in beside):
+        given = name_and_value(name, text)
+        raise UserError(f"{given}: nothing of that name is in the bucket; `gcloud storage ls {above}` lists what is there")
+    fetch(above, copy.parent, beside, keep=True)
+    return copy
+
+
+def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
+    """The local copies of the files in a bucket that match `pattern` (`*`, `?`, and `**` for directories too), sorted by name."""
+    text = checked(pattern, name)
+    parts = text.split("/")
+    fixed = next(i for i, part in enumerate([*parts, "*"]) if any(sign in part for sign in "*?["))
+    if fixed == len(parts):
+        return [path] if (path := fetched(text, name)).is_file() else []
+    above = "/".join(parts[:fixed])
+    depth = None if "**" in parts else len(parts) - fixed
+    wanted = "/".join(parts[fixed:]).replace("**/", "*")
+    objects = {
+        other: item
+        for other, item in listed(above).items()
+        if item.size and fnmatch.fnmatchcase(other, wanted) and depth in (None, len(other.split("/")))
+    }
+    copies = copy_place(above)
+    fetch(above, copies, objects, keep=True)
+    return [copies / other for other in sorted(objects)]
+
+
+def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, keep: bool = False) -> bool:
+    """Makes the files of `directory` copies of `objects`, which are relative to `remote`; returns whether any was fetched.
+
+    Copies of objects that are gone are removed, unless `keep`. Raises UserError where the disk has not enough space.
+    """
+    record = Record(directory)
+    with _disk_errors(directory), record.held(wait=True):
+        known = record.read()
+        due = {name for name, item in objects.items() if not _is_current(directory / name, known.get(name), item)}
+        require_space(remote, directory, sum(objects[name].size for name in due))
+        for name in set() if keep else known.keys() - objects.keys():
+            (directory / name).unlink(missing_ok=True)
+            del known[name]
+        try:
+            known |= _download(remote, directory, {name: objects[name] for name in due}, known)
+        finally:
+            record.write(known)
+    return bool(due)
+
+
+def _is_current(file: pathlib.Path, copy: Copy | None, item: Item) -> bool:
+    return copy is not None and copy.generation == item.generation and is_unchanged(file, copy)
+
+
+def _download(
+    remote: str, directory: pathlib.Path, objects: Mapping[str, Item], known: dict[str, Copy]
+) -> dict[str, Copy]:
+    """Downloads objects, several at once, with a line of progress; adds each to `known` as soon as it is there."""
+    total, done, counting = sum(item.size for item in objects.values()), 0, threading.Lock()
+    progress = Progress(f"fetching {remote}:", total=round(total / 1e6), unit="MB", delay=_PROGRESS_DELAY)
+
+    def arrived(size: int) -> None:
+        nonlocal done
+        with counting:
+            done += size
+            progress.update(round(done / 1e6))
+
+    def one(name: str) -> None:
+        file = directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f".{file.name}.fetched")
+        try:
+            download(f"{remote}/{name}", part, objects[name], arrived)
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
+        with counting:
+            known[name] = copy_of(file, objects[name].generation)
+
+    try:
+        with ThreadPoolExecutor(_AT_ONCE, "fetching") as pool:
+            list(pool.map(one, objects))
+    finally:
+        progress.close()
+    return known
+
+
+def require_space(what: str, directory: pathlib.Path, size: int) -> None:
+    """Raises UserError unless `size` bytes fit where `directory` is, or will be."""
+    there = next(place for place in (directory, *directory.parents) if place.exists())
+    free = shutil.disk_usage(there).free
+    if size and size + _ROOM > free:
+        raise UserError(
+            f"{what} needs {size / 1e9:,.2f} GB in {there}, where {free / 1e9:,.2f} GB are free; free space, or set "
+            "BERT_JAX_CACHE to a directory on a larger disk"
+        )
+
+
+@contextlib.contextmanager
+def _disk_errors(directory: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or directory} cannot be written ({error.strerror}); free space, or set BERT_JAX_CACHE to another "
+            "directory"
+        ) from error
+

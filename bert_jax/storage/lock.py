@@ -1,0 +1,140 @@
+"""The lock of a directory in a bucket: an object that is created only where none is (generation precondition 0).
+
+Its holder writes it again every few seconds. A start that finds the lock watches it: if its generation does not change for
+`STALE` seconds, the holder is dead, and the lock is taken over, again with a precondition, so that only one start gets it. No
+clock is compared with another machine's. The lock of a dead process of the same machine is taken over at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import pathlib
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.storage.objects import StorageError, read, remove, write
+from bert_jax.storage.paths import Place
+
+BEAT, STALE = 10.0, 60.0
+"""Seconds between two writes of a held lock, and after which one that is not written belongs to a dead process."""
+_LOOK = 1.0  # seconds between two looks at the lock of another process
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def locked_in_bucket(directory: Place, name: str, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
+    """Holds the lock `name` in a directory of a bucket. Raises UserError naming the process that holds it already.
+
+    Where another start takes the lock over, since this process was stopped for long, `leave` ends this process with an exit
+    status.
+    """
+    lock = _Lock(f"{directory}/{name}", str(directory), leave)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class _Lock:
+    """A held lock; a thread writes it again regularly."""
+
+    def __init__(self, path: str, directory: str, leave: Callable[[int], object]):
+        self._path, self._directory, self._leave = path, directory, leave
+        now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+        holder = f"process {os.getpid()} on {socket.gethostname()}, since {now}"
+        self._text = f"{holder}\n{_machine()}\n{os.getpid()}\n{os.urandom(8).hex()}\n"
+        self._generation = self._acquire()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lock", daemon=True)
+        self._thread.start()
+
+    def _acquire(self) -> str:
+        """Waits until the lock is ours; returns its generation. Raises UserError where its holder lives."""
+        replaced, seen, since = "0", "", 0.0  # generations: the one to write over, the one that is watched, and since when
+        while True:
+            with contextlib.suppress(FileExistsError):
+                return write(self._path, self._text.encode(), replaced)
+            replaced = "0"
+            there = read(self._path)
+            if there is None:
+                continue
+            text = there.data.decode(errors="replace")
+            if text == self._text:  # written by a request whose answer was lost
+                return there.generation
+            holder = text.partition("\n")[0] or "another process"
+            if not seen:
+                seen, since = there.generation, time.monotonic() - min(max(there.age, 0.0), STALE)
+                left = STALE - (time.monotonic() - since)
+                if left > 0 and not _is_dead(text):
+                    log.warning("%s is locked by %s; watching for %.0f s whether it lives", self._directory, holder, left)
+            elif there.generation != seen:
+                raise UserError(
+                    f"--workdir={self._directory} is in use by {holder}; wait for it, stop it, or name another --workdir"
+                )
+            if _is_dead(text) or time.monotonic() - since >= STALE:
+                log.warning("the lock of %s was of a process that is dead: %s", self._directory, holder)
+                replaced = there.generation
+            else:
+                time.sleep(_LOOK)
+
+    def _renew(self) -> None:
+        while not self._closed.wait(BEAT):
+            try:
+                self._generation = write(self._path, self._text.encode(), self._generation)
+            except FileExistsError:
+                self._look_again()
+            except StorageError:  # no connection; if that lasts, another start may take the lock, which the next write shows
+                pass
+
+    def _look_again(self) -> None:
+        """After a write that came too late: the lock is ours after all, or lost."""
+        with contextlib.suppress(StorageError):
+            there = read(self._path)
+            if there and there.data.decode(errors="replace") == self._text:  # the answer of an earlier write was lost
+                self._generation = there.generation
+            elif not self._closed.is_set():
+                holder = there.data.decode(errors="replace").partition("\n")[0] if there else "nobody"
+                sys.stderr.write(
+                    f"error: the lock of {self._directory} is held by {holder}: this process was stopped, or had no connection, "
+                    f"for more than {STALE:.0f} s; it ends, so that two runs do not write there\n"
+                )
+                sys.stderr.flush()
+                self._leave(USER_ERROR_STATUS)
+
+    def release(self) -> None:
+        """Removes the lock. Where that fails, the next start finds it to be of a dead process."""
+        self._closed.set()
+        self._thread.join()
+        with contextlib.suppress(StorageError, FileExistsError):
+            remove(self._path, self._generation)
+
+
+def _machine() -> str:
+    """What tells this machine, and its processes' numbers, from others; "" where the system does not say."""
+    try:
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no file, so Path.readlink's result is of no use
+    except OSError:
+        return ""
+
+
+def _is_dead(text: str) -> bool:
+    """Whether the process that wrote this text into a lock ran on this machine and has ended."""
+    _, machine, number, *_ = [*text.split("\n"), "", ""]
+    if not machine or machine != _machine() or not number.isdecimal():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return False

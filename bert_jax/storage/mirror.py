@@ -1,0 +1,224 @@
+"""A local directory that stands for one in a bucket: files are written to it, and uploaded in the background and at the end.
+
+What a run writes all the time (lines of metrics, event files, pictures) is small, and a bucket cannot append to an object; so the
+files are made on a local disk as ever, and those that changed are uploaded every `EVERY` seconds. Checkpoints do not pass through
+here: Orbax writes them to the bucket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterator
+from types import TracebackType
+
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.storage.fetching import fetch
+from bert_jax.storage.objects import Item, StorageError, listed, place, remove, require_bucket, upload
+from bert_jax.storage.paths import Place, cache_directory, checked, is_remote
+from bert_jax.storage.record import Record, copy_of, is_unchanged
+
+EVERY = 30.0
+"""Seconds between two uploads of what has changed; what a lost machine may lose."""
+MIRRORS = "mirrors"
+
+log = logging.getLogger(__name__)
+
+
+def is_input(name: str) -> bool:
+    """Whether the file `name` of a directory is needed to go on with it: all but checkpoints, weights, and hidden files."""
+    parts = name.split("/")
+    left_out = any(part in ("checkpoints", "best") or part.startswith(".") for part in parts)
+    return not left_out and not name.endswith(".safetensors")
+
+
+class Mirror(contextlib.AbstractContextManager["Mirror"]):
+    """`directory`, a local one, stands for `remote` in a bucket until the end of the `with` block, which uploads what is left.
+
+    `part` tells apart several processes of one machine. Hidden files are not uploaded.
+
+    >>> with Mirror("gs://bucket/runs/mine") as mirror:
+    ...     mirror.fetch()
+    ...     mirror.begin()                  # uploads in the background
+    ...     (mirror.directory / "metrics.jsonl").write_text("...")
+    """
+
+    def __init__(self, remote: str, part: str = "", *, last: Collection[str] = ()):
+        """`last` are the names of files that are uploaded after the others: those that say that a directory is complete."""
+        self.remote, self._last = remote, last
+        bucket = hashlib.sha256(os.fsencode(remote.rpartition("/")[0])).hexdigest()[:12]
+        self.directory = cache_directory() / MIRRORS / (bucket + part) / remote.rpartition("/")[2]
+        self._record = Record(self.directory)
+        self._known = self._record.read()
+        self._pushing, self._due, self._closed = threading.Lock(), threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._upload_regularly, name="mirror", daemon=True)
+        self._failing, self._goes_on = "", False
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> Mirror:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{self.directory} cannot be written ({error.strerror}); set BERT_JAX_CACHE to a directory that can"
+            ) from error
+        self._held.enter_context(self._record.held(wait=False, name="in-use"))
+        return self
+
+    def listed(self) -> dict[str, Item]:
+        """The objects in the bucket, by their names relative to `remote`."""
+        return listed(self.remote)
+
+    def fetch(self, wanted: Callable[[str], bool] = is_input) -> None:
+        """Makes the directory equal to the one in the bucket, in its files that are `wanted`.
+
+        Where nothing in the bucket has changed since this machine uploaded it, the local files stay: a process that was killed
+        may have written more since.
+        """
+        objects, uploaded = listed(self.remote), bool(self._known)
+        self._known = {name: copy for name, copy in self._known.items() if name in objects}  # others are uploaded again
+        there = {name: item for name, item in objects.items() if wanted(name)}
+        if not all(self._is_ours(name, item) for name, item in there.items()):
+            for name in self._files():
+                if name not in there:
+                    (self.directory / name).unlink(missing_ok=True)
+            fetch(self.remote, self.directory, there)
+            self._known = self._record.read()
+        elif uploaded and not objects:  # removed from the bucket, to start anew
+            for name in self._files():
+                (self.directory / name).unlink(missing_ok=True)
+        self._known = {name: copy for name, copy in self._known.items() if (self.directory / name).is_file()}
+
+    def _is_ours(self, name: str, item: Item) -> bool:
+        """Whether an object is as this machine has uploaded or fetched it, and the local file is still there."""
+        known = self._known.get(name)
+        return known is not None and known.generation == item.generation and (self.directory / name).is_file()
+
+    def begin(self) -> None:
+        """Begins to upload changes in the background."""
+        self._goes_on = True
+        self._thread.start()
+
+    def soon(self) -> None:
+        """Uploads changes at once, in the background."""
+        self._due.set()
+
+    def push(self) -> None:
+        """Uploads the files that have changed, and removes those that are gone. Raises StorageError."""
+        with self._pushing:
+            files = self._files()
+            changed = [name for name in files if not is_unchanged(self.directory / name, self._known.get(name))]
+            gone = self._known.keys() - set(files)
+            if not changed and not gone:
+                return
+            try:
+                for name in sorted(changed, key=lambda name: (name in self._last, name)):
+                    with contextlib.suppress(FileNotFoundError):  # replaced or removed in the meantime
+                        before = copy_of(self.directory / name, "")
+                        generation = upload(self.directory / name, f"{self.remote}/{name}")
+                        self._known[name] = type(before)(generation, before.size, before.modified)
+                for name in gone:
+                    remove(f"{self.remote}/{name}")
+                    del self._known[name]
+            finally:
+                with contextlib.suppress(OSError):  # a full disk; the next start fetches more than it needs to
+                    self._record.write(self._known)
+
+    def remove_others(self) -> None:
+        """Removes the objects in the bucket that have no local file."""
+        for name in listed(self.remote).keys() - set(self._files()):
+            remove(f"{self.remote}/{name}")
+
+    def durable(self, path: pathlib.Path) -> Place:
+        """The place in the bucket of a file or directory in `directory`."""
+        return place(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
+
+    def _files(self) -> list[str]:
+        names = [path.relative_to(self.directory).as_posix() for path in self.directory.rglob("*") if path.is_file()]
+        return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
+
+    def _upload_regularly(self) -> None:
+        while not self._closed.is_set():
+            self._due.wait(EVERY)
+            self._due.clear()
+            if self._closed.is_set():
+                return
+            try:
+                self.push()
+                if self._failing:
+                    log.info("files of this run are uploaded to %s again", self.remote)
+                self._failing = ""
+            except (StorageError, OSError) as error:
+                if not self._failing:
+                    log.warning("files could not be uploaded (%s); the run goes on, and the next upload is tried", error)
+                self._failing = str(error)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Uploads what is left; after an error only what `begin` would have uploaded too. Raises UserError, which names the
+        local files, where that fails; after another error it is a warning."""
+        self._closed.set()
+        self._due.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            if kind is None or self._goes_on:
+                self.push()
+        except StorageError as unreachable:
+            left = [name for name in self._files() if not is_unchanged(self.directory / name, self._known.get(name))]
+            message = (
+                f"{counted(len(left), 'file')} could not be uploaded to {self.remote} ({unreachable}); they lie in "
+                f"{self.directory}: `gcloud storage rsync --recursive {self.directory} {self.remote}` uploads them, and so does "
+                "the same command again on this machine"
+            )
+            if kind is None:
+                raise UserError(message) from unreachable
+            log.warning("%s", message)
+        finally:
+            self._held.close()
+
+
+@contextlib.contextmanager
+def uploaded(
+    output: str, name: str, wanted: Callable[[str], bool] | None = None, *, exact: bool = False, last: Collection[str] = ()
+) -> Iterator[str]:
+    """Yields `output`, the directory that the flag `name` names, or for one in a bucket a local directory, which is uploaded at
+    the end of the block if there was no error.
+
+    The local directory holds the files of the bucket that are `wanted`. `exact`: other objects are removed from the bucket.
+    `last` are uploaded after the others.
+    """
+    remote = checked(output, name)
+    if not is_remote(remote):
+        yield output
+        return
+    require_bucket(remote)
+    with Mirror(remote, f"-{name.strip('-')}", last=last) as mirror:
+        mirror.fetch(wanted or (lambda file: False))
+        yield str(mirror.directory)
+    if exact:
+        mirror.remove_others()
+    print(f"uploaded to {remote}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
+    """Yields `output`, the file that the flag `name` names, or for one in a bucket a local file, which is uploaded at the end of
+    the block, with what was written beside it, if there was no error."""
+    remote = checked(output or "", name)
+    if not is_remote(remote):
+        yield output
+        return
+    require_bucket(remote)
+    above, last = remote.rsplit("/", 1)
+    with tempfile.TemporaryDirectory(prefix="bert_jax-") as made:
+        yield f"{made}/{last}"
+        for file in sorted(path for path in pathlib.Path(made).rglob("*") if path.is_file()):
+            upload(file, f"{above}/{file.relative_to(made).as_posix()}")
+    print(f"uploaded to {remote}", file=sys.stderr)

@@ -1,0 +1,274 @@
+"""Objects in buckets of Google Cloud Storage: lists, reads and writes them. Nothing here is imported by a run on local disks.
+
+gcsfs does the work, and is the file system of `etils.epath`, through which Orbax reads and writes checkpoints; TensorStore writes
+their arrays. With STORAGE_EMULATOR_HOST (and TENSORSTORE_GCS_HTTP_URL) they talk to an emulator instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import errno
+import functools
+import logging
+import os
+import pathlib
+import shutil
+import urllib.parse
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.storage.paths import SCHEME, Place, is_remote, split
+
+CONNECT_SECONDS, SILENCE_SECONDS = 20, 120
+"""The time to connect, and the longest silence of the storage, after which a request is given up and tried again."""
+_IN_ONE_REQUEST = 8 << 20  # bytes; larger files are uploaded in parts
+
+
+class StorageError(UserError, OSError):
+    """The storage cannot be reached, or refuses."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """An object as a list of a bucket shows it: its size in bytes, and its generation, which changes with its content."""
+
+    size: int
+    generation: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """The content of an object, its generation, and its age in seconds by the clock of the storage."""
+
+    data: bytes
+    generation: str
+    age: float
+
+
+@functools.cache
+def file_system() -> Any:
+    """The gcsfs file system, set up for all users of it in this process: without cached listings, since other processes write
+    too, and without messages about credentials."""
+    # An experiment of gcsfs asks a second service about every bucket, with permissions of its own.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    import aiohttp
+    import fsspec
+    import fsspec.config
+
+    settings: dict[str, Any] = {
+        "use_listings_cache": False,
+        "requests_timeout": aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS),
+    }
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        settings["token"] = "anon"
+        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # TensorStore looks for no others then
+    for protocol in ("gs", "gcs"):
+        fsspec.config.conf[protocol] = settings
+    for name in ("gcsfs", "google.auth", "asyncio", "fsspec"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of them is in our errors
+    warnings.filterwarnings("ignore", module=r"google\..*|gcsfs.*")
+    with explained(SCHEME):
+        return fsspec.filesystem("gcs", finalize_on_close=True)  # as epath asks for it: one for both
+
+
+def require_bucket(path: str | os.PathLike[str]) -> None:
+    """Raises UserError unless the bucket of a path is there and may be looked at, which Orbax does before it reads or writes."""
+    with explained(path):
+        file_system().call("GET", "b/{}", split(path)[0])
+
+
+def place(path: str | os.PathLike[str]) -> Place:
+    """The path, local or in a bucket, as an object with the methods of pathlib."""
+    if not is_remote(path):
+        return pathlib.Path(path)
+    from etils import epath
+
+    file_system()
+    return epath.Path(os.fspath(path))
+
+
+def listed(path: str | os.PathLike[str], *, deep: bool = True) -> dict[str, Item]:
+    """The objects in a directory of a bucket, by their names relative to it; with those in its subdirectories if `deep`."""
+    bucket, key = split(path)
+    return {name.removeprefix(f"{key}/"): item for name, item in _listed(bucket, f"{key}/", deep).items()}
+
+
+def object_at(path: str | os.PathLike[str]) -> Item | None:
+    """The object of exactly that name; None without one."""
+    bucket, key = split(path)
+    return _listed(bucket, key, deep=False).get(key)
+
+
+def _listed(bucket: str, prefix: str, deep: bool) -> dict[str, Item]:
+    found, page = {}, ""
+    more: Mapping[str, str] = {} if deep else {"delimiter": "/"}
+    while True:
+        with explained(f"{SCHEME}{bucket}/{prefix}"):
+            answer = file_system().call("GET", "b/{}/o", bucket, prefix=prefix, pageToken=page or None, json_out=True, **more)
+        for item in answer.get("items", ()):
+            if not item["name"].endswith("/"):  # some programs mark directories with such objects
+                found[item["name"]] = Item(int(item.get("size", 0)), str(item["generation"]))
+        page = answer.get("nextPageToken", "")
+        if not page:
+            return found
+
+
+def read(path: str | os.PathLike[str]) -> Content | None:
+    """The content of an object; None without one."""
+    bucket, key = split(path)
+    with explained(path):
+        try:
+            headers, data = file_system().call("GET", "b/{}/o/{}", bucket, key, alt="media")
+        except FileNotFoundError:
+            return None
+    age = 0.0
+    if {"Date", "Last-Modified"} <= headers.keys():
+        age = (parsedate_to_datetime(headers["Date"]) - parsedate_to_datetime(headers["Last-Modified"])).total_seconds()
+    return Content(data, headers.get("x-goog-generation", ""), age)
+
+
+def read_bytes(path: Place) -> bytes:
+    """The content of a file on a disk or in a bucket. Raises OSError where it cannot be read, FileNotFoundError without one."""
+    if not is_remote(path):
+        return pathlib.Path(path).read_bytes()
+    content = read(path)
+    if content is None:
+        raise FileNotFoundError(errno.ENOENT, "No such object", str(path))
+    return content.data
+
+
+def write(path: str | os.PathLike[str], data: bytes, generation: str | None = None) -> str:
+    """Writes an object; returns its new generation. With `generation`, only over that one, "0" being no object: otherwise raises
+    FileExistsError."""
+    bucket, key = split(path)
+    url = file_system().base.replace("/storage/v1/", f"/upload/storage/v1/b/{urllib.parse.quote(bucket)}/o")
+    with explained(path):
+        headers = {"Content-Type": "application/octet-stream"}
+        about = {"uploadType": "media", "name": key, "ifGenerationMatch": generation}
+        answer = file_system().call("POST", url, headers=headers, data=data, json_out=True, **about)
+    return str(answer["generation"])
+
+
+def remove(path: str | os.PathLike[str], generation: str | None = None) -> None:
+    """Removes an object if it is there; with `generation`, only that one, otherwise raises FileExistsError."""
+    bucket, key = split(path)
+    with explained(path), contextlib.suppress(FileNotFoundError):
+        file_system().call("DELETE", "b/{}/o/{}", bucket, key, ifGenerationMatch=generation)
+
+
+def remove_tree(path: Place) -> None:
+    """Removes a directory with all that is in it, on a disk or in a bucket, if it is there."""
+    if not is_remote(path):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    for name in listed(path):
+        remove(path / name)
+
+
+def move_tree(path: Place, target: Place) -> None:
+    """Moves a directory to a name that is free, on a disk or in a bucket."""
+    if not is_remote(path):
+        path.rename(target)
+        return
+    for name in listed(path):
+        with explained(path):
+            file_system().cp_file(f"{path}/{name}", f"{target}/{name}")
+        remove(path / name)
+
+
+def upload(file: pathlib.Path, path: str | os.PathLike[str]) -> str:
+    """Uploads a file; returns the generation of the object."""
+    if file.stat().st_size <= _IN_ONE_REQUEST:
+        return write(path, file.read_bytes())
+    with explained(path):
+        file_system().put_file(str(file), os.fspath(path))
+    item = object_at(path)
+    return item.generation if item else ""
+
+
+def download(path: str | os.PathLike[str], file: pathlib.Path, item: Item, arrived: Callable[[int], object]) -> None:
+    """Downloads an object to a file; `arrived` is called with numbers of bytes. Raises StorageError where it has changed since
+    `item` was listed."""
+    bucket, key = split(path)
+    with explained(path):
+        if item.size <= _IN_ONE_REQUEST:
+            _, data = file_system().call("GET", "b/{}/o/{}", bucket, key, alt="media")
+            file.write_bytes(data)
+            arrived(item.size)
+        else:
+            file_system().get_file(os.fspath(path), str(file), callback=_arrivals(arrived))
+    if file.stat().st_size != item.size:
+        raise StorageError(f"{path} has changed while it was fetched; give the same command again")
+
+
+def _arrivals(arrived: Callable[[int], object]) -> Any:
+    from fsspec.callbacks import Callback
+
+    class Arrivals(Callback):
+        def absolute_update(self, value: int) -> None:
+            arrived(value - self.value)
+            super().absolute_update(value)
+
+        def relative_update(self, inc: int = 1) -> None:
+            arrived(inc)
+            super().relative_update(inc)
+
+    return Arrivals()
+
+
+@contextlib.contextmanager
+def explained(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns errors of the storage inside the `with` block into a StorageError about `path`; FileExistsError, a precondition that
+    does not hold, stays."""
+    try:
+        yield
+    except (UserError, FileExistsError):
+        raise
+    except Exception as error:
+        sentence = _explanation(error, os.fspath(path)) if is_remote(path) else None
+        if sentence is None:
+            raise
+        raise StorageError(sentence) from error
+
+
+def _explanation(error: Exception, path: str) -> str | None:
+    """The sentence about an error of the storage, with the remedy; None for an error of another kind."""
+    import aiohttp
+    import google.auth.exceptions
+    import requests
+    from gcsfs.retry import HttpError
+
+    bucket = split(path)[0]
+    code, text = getattr(error, "code", None), str(error)
+    anonymous = "Anonymous caller" in text or code in (401, "401")
+    log_in = "log in with `gcloud auth application-default login`, or give the VM a service account that may use the bucket"
+    if isinstance(error, google.auth.exceptions.GoogleAuthError) or anonymous:
+        return f"{path}: there are no valid credentials for Google Cloud; {log_in}"
+    if text.startswith("Forbidden") or code in (403, "403"):
+        return (
+            f"{path}: permission denied (403); the account needs the roles Storage Object Admin and Storage Legacy Bucket Reader "
+            f"on gs://{bucket}: `gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=ACCOUNT --role=ROLE`"
+        )
+    if isinstance(error, FileNotFoundError) and error.errno is None:
+        return f"there is no bucket gs://{bucket}; check its name, or create it: `gcloud storage buckets create gs://{bucket}`"
+    lost = (aiohttp.ClientError, requests.RequestException, asyncio.TimeoutError, TimeoutError, ConnectionError)
+    if isinstance(error, lost):
+        return f"{path}: the connection to the storage was lost ({_first_line(error)}); give the same command again"
+    if isinstance(error, HttpError):
+        return f"{path}: the storage answered {code or 'with an error'} ({_first_line(error)}); give the same command again later"
+    if isinstance(error, ValueError) and text.startswith("Bad Request"):
+        return f"{path}: the storage refused the request ({_last_line(error)}); check the name"
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().rpartition("\n")[2][:200]

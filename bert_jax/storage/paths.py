@@ -1,0 +1,85 @@
+"""Which text is a path in a bucket (`gs://BUCKET/PATH`), which a local path, and which a mistake; the cache directory."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from typing import TYPE_CHECKING, TypeAlias
+
+from bert_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from etils import epath
+
+Place: TypeAlias = "pathlib.Path | epath.Path"
+"""A local path, or one in a bucket with the same methods."""
+
+SCHEME = "gs://"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_MISTYPED = re.compile(r"gs:/*|/+gs:/*|gs/*//+", re.IGNORECASE)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether a path lies in a bucket."""
+    return os.fspath(path).startswith(SCHEME)
+
+
+def is_url(path: str) -> bool:
+    """Whether a path lies in a bucket, or is one that `checked` refuses."""
+    return bool(_URL.match(path) or _MISTYPED.match(path))
+
+
+def checked(path: str, name: str) -> str:
+    """`path`, the value of the flag or key `name` (or of what `name` ends with, such as `--source=text:`), without a slash at the
+    end if it lies in a bucket.
+
+    Raises UserError for a mistyped `gs://`, for a name that no bucket can have, for a whole bucket and for other URLs.
+    """
+    given = name_and_value(name, path)
+    if not is_remote(path):
+        if mistyped := _MISTYPED.match(path):
+            meant = SCHEME + path[mistyped.end() :]
+            raise UserError(f"{given}: a path in a bucket begins with {SCHEME}; did you mean {meant}?")
+        if _URL.match(path):
+            raise UserError(f"{given} is a URL; give a local path, or {SCHEME}BUCKET/PATH for Google Cloud Storage")
+        return path
+    bucket, _, key = path.removeprefix(SCHEME).partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise UserError(
+            f"{given}: {bucket!r} is no name of a bucket (lower-case letters, digits, dashes, dots; at least 3); "
+            f"write {SCHEME}BUCKET/PATH"
+        )
+    parts = key.strip("/").split("/")
+    if not parts[0]:
+        raise UserError(f"{given} is a whole bucket; name a directory or file in it, such as {SCHEME}{bucket}/NAME")
+    if any(part in ("", ".", "..") for part in parts):
+        raise UserError(f"{given}: names in a bucket have no empty part, `.` or `..`; write {SCHEME}BUCKET/PATH")
+    return f"{SCHEME}{bucket}/{'/'.join(parts)}"
+
+
+def name_and_value(name: str, path: str) -> str:
+    """The flag or key `name` with its value, as in a command."""
+    return f"{name}{path}" if name.endswith(":") else f"{name}={path}"
+
+
+def local(path: str, name: str) -> str:
+    """`path`, the value of the flag or key `name`. Raises UserError for a path that is not local, where only such are taken."""
+    if is_remote(path):
+        raise UserError(f"{name}={path}: only a local path is taken here; copy it with `gcloud storage cp --recursive {path} .`")
+    return checked(path, name)
+
+
+def split(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """The bucket and the name of the object or directory of a path in a bucket."""
+    bucket, _, key = os.fspath(path).removeprefix(SCHEME).partition("/")
+    return bucket, key.strip("/")
+
+
+def cache_directory() -> pathlib.Path:
+    """The directory of files that can be recreated: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
+    stated = os.environ.get("BERT_JAX_CACHE")
+    if stated:
+        return pathlib.Path(stated)
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax"

@@ -1,0 +1,81 @@
+"""The generations of the objects of which local files are copies, in a file beside the copies' directory.
+
+A local file is unchanged if it has the size and modification time of the record, an object if it has the generation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import pathlib
+from collections.abc import Iterator
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """A local file as it was when it was equal to the object of this generation."""
+
+    generation: str
+    size: int
+    modified: int
+    """In nanoseconds."""
+
+
+def copy_of(file: pathlib.Path, generation: str) -> Copy:
+    """The record of a file that equals the object of this generation."""
+    facts = file.stat()
+    return Copy(generation, facts.st_size, facts.st_mtime_ns)
+
+
+def is_unchanged(file: pathlib.Path, copy: Copy | None) -> bool:
+    """Whether a file is there and is as it was recorded."""
+    try:
+        return copy is not None and copy_of(file, copy.generation) == copy
+    except OSError:
+        return False
+
+
+class Record:
+    """The copies in a directory, by their names relative to it. `held` makes sure that one process at a time changes them."""
+
+    def __init__(self, directory: pathlib.Path):
+        self._path = directory.parent / f".{directory.name}.copies"
+
+    def read(self) -> dict[str, Copy]:
+        """The recorded copies; none without a file. Lines that are not of a record are passed over."""
+        try:
+            lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            return {}
+        copies = {}
+        for line in lines:
+            generation, *rest = line.split("\t", 3)
+            if len(rest) == 3 and rest[0].isdecimal() and rest[1].isdecimal():
+                copies[rest[2]] = Copy(generation, int(rest[0]), int(rest[1]))
+        return copies
+
+    def write(self, copies: dict[str, Copy]) -> None:
+        """Replaces the record."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"{copy.generation}\t{copy.size}\t{copy.modified}\t{name}\n" for name, copy in sorted(copies.items())]
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        try:
+            part.write_text("".join(lines), encoding="utf-8")
+            part.replace(self._path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def held(self, *, wait: bool, name: str = "lock") -> Iterator[None]:
+        """Holds a lock of the record in the block: waits for another process, or raises UserError without `wait`."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_name(f"{self._path.name}.{name}").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise UserError(f"another process of this machine uses {self._path}; wait for its end, or stop it") from None
+            yield

@@ -1,0 +1,169 @@
+"""A stand-in for Google Cloud Storage on loopback: gcp-storage-emulator, with what it lacks and with faults on demand.
+
+    python -m tests.storage.emulator PORT BUCKET
+
+The emulator ignores generation preconditions (ifGenerationMatch) and leaves out the header x-goog-generation, both of which the
+JSON API has and TensorStore and the lock of a workdir rely on; it answers one request at a time; and it reads the parts of an
+upload as those of an e-mail, which changes binary ones. `fail` makes the next requests fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import email.utils
+import functools
+import http.server
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+
+import gcp_storage_emulator.handlers.buckets
+import gcp_storage_emulator.server as emulated
+from gcp_storage_emulator.exceptions import NotFound
+from gcp_storage_emulator.storage import Storage
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+_read_data = emulated._read_data
+
+
+def _read_parts(handler: http.server.BaseHTTPRequestHandler, query: Mapping[str, list[str]]) -> object:
+    """The data of a request; those of a multipart upload as they are, byte by byte."""
+    kind = handler.headers.get("Content-Type") or ""
+    if not kind.startswith("multipart/related"):
+        data = _read_data(handler, query)
+        return b"" if data is None and query.get("uploadType") == ["media"] else data  # an empty object
+    boundary = b"--" + kind.split("boundary=")[1].strip("'\"").encode()
+    _, first, second, _ = emulated._read_raw_data(handler).split(boundary)
+    head, _, content = second.lstrip(b"\n").partition(b"\n\n")
+    meta = json.loads(first.partition(b"\n\n")[2])
+    return {"meta": meta, "content": content[:-1], "content-type": head.decode().partition(": ")[2]}
+
+
+emulated._read_data = _read_parts
+
+
+class Handler(emulated.RequestHandler):
+    """A request to the emulator: preconditions are checked first, and faults come before everything."""
+
+    lock = threading.Lock()
+    faults: list[dict[str, object]] = []  # noqa: RUF012 - of the server, which is one process
+
+    def _do(self) -> None:
+        parsed = urllib.parse.urlparse(self.path)
+        query = dict(urllib.parse.parse_qsl(parsed.query))
+        if parsed.path == "/faults":
+            Handler.faults = json.loads(query["faults"])
+            self._answer(200)
+            return
+        for fault in Handler.faults:
+            named = f"{self.command} {urllib.parse.unquote(self.path)}"
+            if fault["count"] and re.search(str(fault["match"]), named):
+                fault["count"] = int(str(fault["count"])) - 1
+                self._fail(int(str(fault["status"])))
+                return
+        with Handler.lock:
+            if self._holds(parsed.path, query):
+                emulated.Router(self).handle(self.command)
+            else:
+                self._fail(412)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _do
+
+    def _fail(self, status: int) -> None:
+        if status == 0:  # the connection is lost
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        emulated._read_raw_data(self)
+        self._answer(status, {"error": {"code": status, "message": "on purpose"}})
+
+    def _answer(self, status: int, content: object = None) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _holds(self, path: str, query: Mapping[str, str]) -> bool:
+        """Whether the precondition of the request, if any, holds."""
+        wanted = query.get("ifGenerationMatch")
+        return wanted is None or str((self._object(path, query) or {"generation": "0"})["generation"]) == wanted
+
+    def _object(self, path: str, query: Mapping[str, str]) -> dict[str, object] | None:
+        """What is known of the object that the request names; None without one."""
+        found = re.fullmatch(r"(?:/upload|/download)?/storage/v1/b/([^/]+)/o(?:/(.+))?", path)
+        with contextlib.suppress(NotFound):
+            if found:
+                return self.storage.get_file_obj(found[1], urllib.parse.unquote(found[2] or query.get("name", "")))
+        return None
+
+    def end_headers(self) -> None:
+        """Adds the generation of the object that is read, and when it was written."""
+        parsed = urllib.parse.urlparse(self.path)
+        if self.command == "GET" and "alt=media" in parsed.query and (about := self._object(parsed.path, {})):
+            self.send_header("x-goog-generation", str(about["generation"]))
+            written = datetime.datetime.fromisoformat(str(about["updated"]))
+            self.send_header("Last-Modified", email.utils.format_datetime(written, usegmt=True))
+        super().end_headers()
+
+
+def main() -> None:
+    """Serves until it is killed, or its parent ends."""
+    port, bucket = int(sys.argv[1]), sys.argv[2]
+    storage = Storage(use_memory_fs=True)
+    gcp_storage_emulator.handlers.buckets.create_bucket(bucket, storage)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Handler, storage))
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    server.serve_forever()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(0)
+
+
+class Emulator:
+    """A running emulator with one bucket, at `url`; `environment` makes programs use it."""
+
+    def __init__(self, port: int, bucket: str):
+        self.url, self.bucket = f"http://127.0.0.1:{port}", bucket
+        self.environment = {"STORAGE_EMULATOR_HOST": self.url, "TENSORSTORE_GCS_HTTP_URL": self.url}
+
+    def fail(self, status: int, count: int = 1 << 30, match: str = "") -> None:
+        """The next `count` requests that match (METHOD PATH) are answered with `status`; 0 loses the connection. `count` 0 ends
+        all faults."""
+        faults = json.dumps([{"status": status, "count": count, "match": match}])
+        urllib.request.urlopen(f"{self.url}/faults?{urllib.parse.urlencode({'faults': faults})}").close()
+
+
+@contextlib.contextmanager
+def running(port: int, bucket: str = "bkt") -> Iterator[Emulator]:
+    """An emulator in a process of its own, until the end of the block."""
+    command = [sys.executable, "-m", "tests.storage.emulator", str(port), bucket]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    try:
+        emulator = Emulator(port, bucket)
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(emulator.url).close()
+                break
+            time.sleep(0.05)
+        yield emulator
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()

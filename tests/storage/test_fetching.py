@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.storage import fetching, objects
+from bert_jax.storage.fetching import copy_place, fetched, fetched_files
+from tests.storage.emulator import Emulator
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the objects that are downloaded, in a list that grows."""
+    names: list[str] = []
+    download = objects.download
+
+    def noted(path: str, *arguments: object) -> None:
+        names.append(path.rpartition("/")[2])
+        download(path, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fetching, "download", noted)
+    return names
+
+
+def test_a_directory_is_fetched_once_and_then_only_what_has_changed(bucket: str, requests: list[str]):
+    for name in ("a", "b", "sub/c"):
+        objects.write(f"{bucket}/model/{name}", name.encode())
+    copy = fetched(f"{bucket}/model", "--model")
+    assert (copy / "sub" / "c").read_bytes() == b"sub/c"
+    assert sorted(requests) == ["a", "b", "c"]
+    requests.clear()
+    assert fetched(f"{bucket}/model", "--model") == copy
+    assert requests == []
+    objects.write(f"{bucket}/model/a", b"A")  # as long as before
+    objects.remove(f"{bucket}/model/b")
+    fetched(f"{bucket}/model", "--model")
+    assert requests == ["a"]
+    assert (copy / "a").read_bytes() == b"A"
+    assert not (copy / "b").exists()
+
+
+def test_a_copy_that_was_changed_or_removed_here_is_fetched_again(bucket: str, requests: list[str]):
+    for name in "abc":
+        objects.write(f"{bucket}/x/{name}", name.encode())
+    copy = fetched(f"{bucket}/x", "--input")
+    (copy / "a").write_bytes(b"other")
+    (copy / "b").unlink()
+    os.utime(copy / "c")
+    requests.clear()
+    fetched(f"{bucket}/x", "--input")
+    assert sorted(requests) == ["a", "b", "c"]
+    assert (copy / "a").read_bytes() == b"a"
+
+
+def test_what_was_fetched_before_an_error_is_not_fetched_again(bucket: str, requests: list[str], emulator: Emulator):
+    for name in "abcdef":
+        objects.write(f"{bucket}/x/{name}", name.encode())
+    emulator.fail(403, match=r"GET .*x/d\?")
+    with pytest.raises(UserError, match="permission denied"):
+        fetched(f"{bucket}/x", "--input")
+    emulator.fail(200, count=0)
+    requests.clear()
+    fetched(f"{bucket}/x", "--input")
+    assert requests == ["d"]
+
+
+def test_a_single_object_and_the_beginning_of_several_names_are_fetched(bucket: str, requests: list[str]):
+    for name in ("bert.ckpt.index", "bert.ckpt.data-0", "vocab.txt", "deep/other"):
+        objects.write(f"{bucket}/tf/{name}", name.encode())
+    assert fetched(f"{bucket}/tf/vocab.txt", "--vocab").read_bytes() == b"vocab.txt"
+    assert requests == ["vocab.txt"]
+    prefix = fetched(f"{bucket}/tf/bert.ckpt", "--from")
+    assert prefix.with_name("bert.ckpt.index").read_bytes() == b"bert.ckpt.index"
+    assert sorted(requests) == ["bert.ckpt.data-0", "bert.ckpt.index", "vocab.txt"]
+
+
+def test_a_local_path_is_its_own_copy():
+    assert fetched("some/file", "--input") == pathlib.Path("some/file")
+
+
+def test_globs_match_as_on_a_disk(bucket: str, tmp_path: pathlib.Path):
+    names = ("a.txt", "b.txt", "c.jsonl", "sub/d.txt", "sub/deep/e.txt")
+    for name in names:
+        objects.write(f"{bucket}/t/{name}", b"text")
+        path = tmp_path / "t" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("text")
+    objects.write(f"{bucket}/t/empty.txt", b"")
+    for pattern in ("t/*.txt", "t/?.txt", "t/sub/*.txt", "t/*/*.txt", "t/**/*.txt", "t/a.txt", "t/[bc].*", "t/*.csv"):
+        wanted = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob(pattern))
+        copies = fetched_files(f"{bucket}/{pattern}", "--source")
+        found = [path.relative_to(copy_place(bucket)).as_posix() for path in copies]
+        assert found == wanted, pattern
+
+
+def test_what_does_not_fit_on_the_disk_is_refused_before_anything_is_fetched(
+    bucket: str, requests: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    objects.write(f"{bucket}/x/a", b"1" * 1000)
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 900}))
+    says = rf"{bucket}/x needs 0\.00 GB in .*, where 0\.00 GB are free; free space, or set BERT_JAX_CACHE"
+    with pytest.raises(UserError, match=says):
+        fetched(f"{bucket}/x", "--input")
+    assert requests == []
+
+
+def test_what_is_not_there_is_named_with_the_flag(bucket: str):
+    says = f"--model={bucket}/none: nothing of that name is in the bucket; `gcloud storage ls {bucket}` lists what is there"
+    with pytest.raises(UserError, match=re.escape(says)):
+        fetched(f"{bucket}/none", "--model")

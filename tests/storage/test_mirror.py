@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+import shutil
+import time
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.storage import mirror, objects
+from bert_jax.storage.mirror import Mirror, is_input, uploaded, uploaded_file
+from tests.storage.emulator import Emulator
+
+
+def content(bucket: str) -> dict[str, bytes]:
+    return {name: found.data for name in objects.listed(bucket) if (found := objects.read(f"{bucket}/{name}"))}
+
+
+def another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / f"machine-{time.monotonic_ns()}"))
+
+
+def test_files_that_change_are_uploaded_and_those_that_vanish_removed(bucket: str):
+    with Mirror(bucket) as made:
+        made.fetch()
+        (made.directory / "runs").mkdir()
+        (made.directory / "runs" / "lines").write_bytes(b"1")
+        (made.directory / "old").write_bytes(b"old")
+        (made.directory / ".hidden").write_bytes(b"")
+        made.push()
+        assert content(bucket) == {"runs/lines": b"1", "old": b"old"}
+        (made.directory / "runs" / "lines").write_bytes(b"12")
+        (made.directory / "old").unlink()
+    assert content(bucket) == {"runs/lines": b"12"}
+
+
+def test_changes_are_uploaded_in_the_background_and_at_once_when_asked(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mirror, "EVERY", 0.2)
+    with Mirror(bucket) as made:
+        made.begin()
+        (made.directory / "lines").write_bytes(b"1")
+        until(lambda: content(bucket) == {"lines": b"1"})
+        monkeypatch.setattr(mirror, "EVERY", 1e3)
+        time.sleep(0.3)
+        (made.directory / "lines").write_bytes(b"12")
+        made.soon()
+        until(lambda: content(bucket) == {"lines": b"12"})
+
+
+def until(holds: object) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_another_machine_goes_on_from_the_bucket_and_this_one_from_there_again(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    objects.write(f"{bucket}/checkpoints/4/state", b"not for here")
+    with Mirror(bucket) as made:
+        (made.directory / "lines").write_bytes(b"1")
+    first = made.directory
+    with monkeypatch.context() as other:
+        another_machine(other, tmp_path)
+        with Mirror(bucket) as made:
+            made.fetch()
+            assert made.directory != first
+            assert [path.name for path in made.directory.iterdir()] == ["lines"]
+            (made.directory / "lines").write_bytes(b"123")
+            (made.directory / "more").write_bytes(b"m")
+    (first / "lines").write_bytes(b"1x")  # not uploaded before this machine was lost
+    with Mirror(bucket) as made:
+        made.fetch()
+        assert (made.directory / "lines").read_bytes() == b"123"
+    assert content(bucket) == {"lines": b"123", "more": b"m", "checkpoints/4/state": b"not for here"}
+
+
+def test_what_a_killed_process_had_not_uploaded_stays_on_its_machine(bucket: str):
+    with Mirror(bucket) as made:
+        (made.directory / "lines").write_bytes(b"1")
+    (made.directory / "lines").write_bytes(b"12")  # by a process that was then killed
+    (made.directory / "new").write_bytes(b"n")
+    with Mirror(bucket) as made:
+        made.fetch()
+        assert (made.directory / "lines").read_bytes() == b"12"
+    assert content(bucket) == {"lines": b"12", "new": b"n"}
+
+
+def test_a_directory_that_was_removed_from_the_bucket_begins_anew(bucket: str):
+    with Mirror(bucket) as made:
+        (made.directory / "lines").write_bytes(b"1")
+    objects.remove_tree(objects.place(bucket))
+    with Mirror(bucket) as made:
+        made.fetch()
+        assert list(made.directory.iterdir()) == []
+    assert content(bucket) == {}
+
+
+def test_a_file_that_was_removed_here_is_fetched_again(bucket: str):
+    with Mirror(bucket) as made:
+        (made.directory / "lines").write_bytes(b"1")
+    shutil.rmtree(made.directory)
+    with Mirror(bucket) as made:
+        made.fetch()
+        assert (made.directory / "lines").read_bytes() == b"1"
+    assert content(bucket) == {"lines": b"1"}
+
+
+def test_an_upload_that_fails_is_told_once_and_tried_again(
+    bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(mirror, "EVERY", 0.1)
+    caplog.set_level("INFO")
+    with Mirror(bucket) as made:
+        emulator.fail(403, match="POST")
+        (made.directory / "lines").write_bytes(b"1")
+        made.begin()
+        until(lambda: "could not be uploaded" in caplog.text)
+        time.sleep(0.4)
+        assert caplog.text.count("files could not be uploaded") == 1
+        emulator.fail(200, count=0)
+        until(lambda: f"uploaded to {bucket} again" in caplog.text)
+    assert content(bucket) == {"lines": b"1"}
+
+
+def test_at_the_end_an_upload_that_fails_is_an_error_that_names_the_local_files(bucket: str, emulator: Emulator):
+    says = rf"1 file could not be uploaded to {bucket} \(.*permission denied.*they lie in {{}}: `gcloud storage rsync"
+    made = Mirror(bucket)
+    made.__enter__()
+    emulator.fail(403)
+    (made.directory / "lines").write_bytes(b"1")
+    with pytest.raises(UserError) as error:
+        made.__exit__(None, None, None)
+    assert re.match(says.format(re.escape(str(made.directory))), str(error.value))
+    assert (made.directory / "lines").read_bytes() == b"1"
+
+
+def test_two_processes_of_a_machine_cannot_stand_for_the_same_directory(bucket: str):
+    with Mirror(bucket), pytest.raises(UserError, match="another process of this machine uses"), Mirror(bucket):
+        pass
+    with Mirror(bucket), Mirror(bucket, "-1") as second:
+        assert second.directory.name == bucket.rpartition("/")[2]
+
+
+@pytest.mark.parametrize("name", ["model/model.safetensors", "checkpoints/4/x", "runs/a/best/2/x", ".lock", "a/.hidden/x"])
+def test_checkpoints_weights_and_hidden_files_are_no_input(name: str):
+    assert not is_input(name)
+
+
+def test_lines_and_configurations_are_input():
+    assert is_input("runs/a/metrics.jsonl")
+    assert is_input("config.json")
+
+
+def test_an_output_is_uploaded_whole_or_not_at_all(bucket: str):
+    objects.write(f"{bucket}/README", b"of its owner")
+    objects.write(f"{bucket}/model.safetensors", b"old")
+    with contextlib.suppress(ZeroDivisionError), uploaded(bucket, "--to", is_input) as local:
+        pathlib.Path(local, "config.json").write_bytes(b"{}")
+        raise ZeroDivisionError
+    assert content(bucket).keys() == {"README", "model.safetensors"}
+    with uploaded(bucket, "--to", is_input, exact=True, last=("config.json",)) as local:
+        assert pathlib.Path(local, "README").read_bytes() == b"of its owner"
+        pathlib.Path(local, "weights").write_bytes(b"new")
+    assert content(bucket) == {"README": b"of its owner", "config.json": b"{}", "weights": b"new"}
+
+
+def test_a_file_is_uploaded_with_what_was_written_beside_it(bucket: str):
+    with uploaded_file(f"{bucket}/out.jsonl", "--output") as local:
+        assert local is not None
+        pathlib.Path(local).write_bytes(b"{}\n")
+        (pathlib.Path(local).parent / "profile").mkdir()
+        (pathlib.Path(local).parent / "profile" / "x").write_bytes(b"p")
+    assert content(bucket) == {"out.jsonl": b"{}\n", "profile/x": b"p"}
+
+
+@pytest.mark.parametrize("output", [None, "out.jsonl"])
+def test_a_local_file_is_written_where_it_belongs(output: str | None):
+    with uploaded_file(output, "--output") as local:
+        assert local == output
