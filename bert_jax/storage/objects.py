@@ -50,14 +50,22 @@ class Content:
     age: float
 
 
-@functools.cache
 def file_system() -> Any:
-    """The gcsfs file system, set up for all users of it in this process: without cached listings, since other processes write
-    too, and without messages about credentials."""
+    """The gcsfs file system; epath's, too."""
+    import fsspec
+
+    set_up()
+    with explained(SCHEME):
+        return fsspec.filesystem("gcs", finalize_on_close=True)  # as epath asks for it: fsspec makes one for both
+
+
+@functools.cache
+def set_up() -> None:
+    """Sets gcsfs up for all users of it in this process, which connects to nothing yet: without cached listings, since other
+    processes write too, and without messages about credentials."""
     # An experiment of gcsfs asks a second service about every bucket, with permissions of its own.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import aiohttp
-    import fsspec
     import fsspec.config
 
     settings: dict[str, Any] = {
@@ -72,8 +80,6 @@ def file_system() -> Any:
     for name in ("gcsfs", "google.auth", "asyncio", "fsspec"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of them is in our errors
     warnings.filterwarnings("ignore", module=r"google\..*|gcsfs.*")
-    with explained(SCHEME):
-        return fsspec.filesystem("gcs", finalize_on_close=True)  # as epath asks for it: one for both
 
 
 def require_bucket(path: str | os.PathLike[str]) -> None:
@@ -88,7 +94,7 @@ def place(path: str | os.PathLike[str]) -> Place:
         return pathlib.Path(path)
     from etils import epath
 
-    file_system()
+    set_up()
     return epath.Path(os.fspath(path))
 
 

@@ -15,9 +15,9 @@ def emulator() -> Iterator[Emulator]:
     with pytest.MonkeyPatch.context() as patch, running(free_port()) as emulator:
         for name, value in emulator.environment.items():
             patch.setenv(name, value)
-        objects.file_system.cache_clear()
+        objects.set_up.cache_clear()
         yield emulator
-        objects.file_system.cache_clear()
+        objects.set_up.cache_clear()
 
 
 @pytest.fixture
