@@ -4,6 +4,7 @@
     python -m bert_jax.analyse heads      --model=MODEL --output=DIR --input=texts.txt
     python -m bert_jax.analyse neighbours --model=MODEL --output=DIR --input=texts.txt bank "the [bank] of the river"
     python -m bert_jax.analyse dependencies --model=MODEL --output=DIR --input=treebank.conllu
+    python -m bert_jax.analyse coreference --model=MODEL --output=DIR --input=documents.conllu
     python -m bert_jax.analyse vocabulary --model=MODEL --output=DIR
 
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Sequence
 
 from bert_jax.analysis.verbs.attention import ATTENTION
+from bert_jax.analysis.verbs.coreference import COREFERENCE
 from bert_jax.analysis.verbs.dependencies import DEPENDENCIES
 from bert_jax.analysis.verbs.heads import HEADS
 from bert_jax.analysis.verbs.neighbours import NEIGHBOURS
@@ -33,6 +35,7 @@ VERBS = {
     "heads": HEADS,
     "neighbours": NEIGHBOURS,
     "dependencies": DEPENDENCIES,
+    "coreference": COREFERENCE,
     "vocabulary": VOCABULARY,
 }
 

@@ -25,6 +25,7 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     neighbours.py     words in context: the nearest words of a text, the occurrences of a word, the cosine of any two words
     senses.py         the occurrences of a word as points in the plane and as clusters
     neighbour_figures.py  the tables and pictures of `neighbours`
+    coreference/      the heads that find antecedents
     analyser.py       Analyser: the same from Python
     verbs/            the verbs of the command line
 """

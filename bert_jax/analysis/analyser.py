@@ -8,6 +8,9 @@ from typing import Any
 
 from bert_jax.analysis.attention import Attention, read_attention
 from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.coreference.antecedents import Coreference
+from bert_jax.analysis.coreference.choice import CoreferenceScores, score_coreference
+from bert_jax.analysis.coreference.files import open_texts
 from bert_jax.analysis.dependencies import (
     Dependencies,
     DependencyScores,
@@ -87,6 +90,18 @@ class Analyser:
         choosing = halves(reported, 0) if choose is None else Treebank(choose, needs_heads=True)
         chosen = choose_heads(engine, choosing, chosen_options)
         return report_heads(engine, halves(reported, 1) if choose is None else reported, chosen, chosen_options)
+
+    def coreference(
+        self, path: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any
+    ) -> CoreferenceScores:
+        """The heads that find the antecedents of mentions in a file of CoNLL-U with `Entity=`, of CoNLL-2012 or of GAP; `options`
+        are the fields of `Coreference`.
+
+        Heads are chosen on the file `choose`; without it on every other document, from the first on. Raises UserError for files
+        in which no mention has an antecedent.
+        """
+        choosing = None if choose is None else open_texts(choose)
+        return score_coreference(self.engine, open_texts(path), choosing, Coreference(**options))
 
     def vocabulary(self, corpus: str | os.PathLike[str] | None = None, names: Collection[str] | None = None) -> Vocabulary:
         """The pieces of the vocabulary and the parameters of the model: see `read_vocabulary`."""

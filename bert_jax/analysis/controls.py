@@ -10,6 +10,7 @@ from jaxtyping import Int64
 
 from bert_jax.analysis.treebank import Sentence
 from bert_jax.interop.huggingface import Model, NewParts, with_new_parts, without_parts
+from bert_jax.prediction.engine import Engine
 
 CONTROLS = {
     "random-weights": "a model of the same shape with the weights that pretraining begins with",
@@ -23,6 +24,13 @@ def random_weights(model: Model, seed: int = 0) -> Model:
     """The model with random embeddings and layers, drawn as at the start of pretraining; its heads for tasks are left out."""
     bare = dataclasses.replace(without_parts(model, model.parts), source=f"{model.source} with random weights")
     return with_new_parts(bare, NewParts(("embeddings", "encoder"), seed=seed))
+
+
+def engine_with_random_weights(engine: Engine, seed: int = 0) -> Engine:
+    """An engine for `random_weights` of the engine's model, with batches of the same size."""
+    control = Engine(random_weights(engine.model, seed))
+    control.tokens = engine.tokens
+    return control
 
 
 def shuffled_words(sentence: Sentence, rng: np.random.Generator) -> Sentence:

@@ -12,7 +12,7 @@ from annotated_types import Interval
 from jaxtyping import Float64, Int64
 
 from bert_jax.analysis.bootstrap import ResampledSums, interval
-from bert_jax.analysis.controls import CONTROLS, permuted_heads, random_weights, shuffled_words
+from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights, permuted_heads, shuffled_words
 from bert_jax.analysis.dependency_hits import DIRECTIONS, MOST_RELATIONS, PICKS, Dependents, HitCounts, Relations, count_hits
 from bert_jax.analysis.named import Axes, NamedArray
 from bert_jax.analysis.treebank import Sentence
@@ -127,11 +127,7 @@ class Chosen:
 
 def controlled_engine(engine: Engine, options: Dependencies) -> Engine:
     """The engine to measure with: that of a model with random weights for that control, else the same."""
-    if options.control != "random-weights":
-        return engine
-    control = Engine(random_weights(engine.model, options.seed))
-    control.tokens = engine.tokens
-    return control
+    return engine_with_random_weights(engine, options.seed) if options.control == "random-weights" else engine
 
 
 def choose_heads(

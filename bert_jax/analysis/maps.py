@@ -72,6 +72,18 @@ def between_words(weights: Float[Array, "B H L L"], slots: Slots) -> Float[Array
     return jnp.einsum("BLQ,BHLZ->BHQZ", shares, to_words, precision=exact)
 
 
+def from_chosen_words(
+    weights: Float[Array, "B H Q L"], slots: Slots, rows: Int[Array, " X"], columns: Int[Array, " X"]
+) -> Float[Array, "X H Z"]:
+    """`between_words` for the words at some columns of some rows, [query, head, to], without the others."""
+    exact = jax.lax.Precision.HIGHEST
+    shares = slots.members[rows, :, columns]
+    of_row = jax.nn.one_hot(rows, weights.shape[0])
+    shares = of_row[:, :, None] * (shares / jnp.maximum(shares.sum(1, keepdims=True), 1.0))[:, None]
+    attention = jnp.einsum("XBQ,BHQL->XHL", shares, weights, precision=exact)
+    return jnp.einsum("XBHL,BLZ->XHZ", of_row[:, :, None, None] * attention[:, None], slots.members, precision=exact)
+
+
 def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, in_words: bool) -> list[Float[Array, "B H Z Z"]]:
     """The attention of each layer between words, or where `in_words` is False between pieces, float32; 0 for padding."""
     weights = attention_weights(params, config, batch)

@@ -33,6 +33,10 @@ class Sentence:
     """For each word the number of its head, from 0; -1 for the root. Empty where the file gives no heads."""
     relations: tuple[str, ...]
     misc: tuple[str, ...]
+    places: tuple[str, ...] = ()
+    """For each word the beginning of messages about it."""
+    comments: tuple[str, ...] = ()
+    """The lines before the sentence that begin with "#"."""
 
 
 class Treebank:
@@ -67,10 +71,12 @@ class Treebank:
         found = document = 0
         documents = False
         rows: list[Record] = []
+        comments: list[str] = []
         for record in _with_a_blank_end(self._open()):
             self.line = record.number
             columns = record.values.get("columns", ())
             if not record.blank and columns and columns[0].startswith("#"):
+                comments.append(" ".join(columns))
                 if _NEWDOC.match(columns[0]):
                     document, documents = document + documents, True
             elif not record.blank:
@@ -82,8 +88,8 @@ class Treebank:
                     self._leave_out(f"{error}; the sentence is left out")
                 else:
                     found += 1
-                    yield sentence
-                document, rows = document + (not documents), []
+                    yield dataclasses.replace(sentence, comments=tuple(comments))
+                document, rows, comments = document + (not documents), [], []
         if not found:
             raise UserError(f"{self.path} holds no sentence that can be read; give a CoNLL-U file")
 
@@ -127,7 +133,9 @@ def read_sentence(rows: Sequence[Record], document: int, needs_heads: bool) -> S
         _check_tree(place, heads)
     elif needs_heads:
         raise UserError(f"{place}the sentence has no heads (column 7 is _); give a treebank, or parse the file first")
-    return Sentence(place, document, columns[1], columns[2], columns[3], columns[4], columns[5], heads, columns[7], columns[9])
+    places = tuple(record.place for record, _ in words)
+    forms, lemmas, upos, xpos, features = columns[1:6]
+    return Sentence(place, document, forms, lemmas, upos, xpos, features, heads, columns[7], columns[9], places)
 
 
 def _columns(record: Record) -> list[str]:

@@ -40,8 +40,8 @@ AXES = {
     "heads": "heads of all layers, those of the first layer first",
     "relations": "relations of a treebank by their number, from 0; 0 stands for words that are not counted",
     "dependents": "words of a batch whose relation is counted",
-    "groups": "groups of relations of a treebank: a relation, all subtypes of one, or all relations",
-    "units": "units of a bootstrap, which are drawn as a whole: sentences",
+    "groups": "groups of relations of a treebank (a relation, all subtypes of one, all), or of mentions (all, a kind)",
+    "units": "units of a bootstrap, which are drawn as a whole: sentences, documents",
     "replicates": "replicates of a bootstrap",
     # data
     "candidates": "sequences of one feature of a choice",

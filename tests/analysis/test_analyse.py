@@ -8,6 +8,7 @@ import pytest
 from bert_jax.analyse import main
 from bert_jax.analysis.folder import Folder
 from bert_jax.interop.conversion import load_model
+from tests.analysis.coreference.written import PARIS, conllu, write
 from tests.analysis.test_treebank import row
 from tests.bad_inputs.places import REPOSITORY
 
@@ -110,10 +111,32 @@ def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_a
     assert any("activation" in note for note in model.notes)
 
 
+@pytest.mark.usefixtures("loaded")
+def test_coreference_of_documents_is_tables_pictures_and_lines_for_rules_and_controls(tmp_path, capsys):
+    damaged = conllu("a/NOUN/0/(1-x-1", name="f")
+    path = write(tmp_path, PARIS + PARIS.replace("id = d", "id = e") + damaged)
+    out = tmp_path / "out"
+    flags = [f"--output={out}", f"--input={path}", "--control=shuffled-words", "--window=24"]
+    assert main(["coreference", "--model=m", *flags]) == 1
+    said, problems = capsys.readouterr()
+    assert "the mention (1 is never closed; it is left out" in problems
+    assert said.startswith("1 document; heads were chosen on 2 others\n")
+    lines = {line[:19].strip(): line.split() for line in said.splitlines()}
+    rows = [line.split("\t") for line in (out / "coreference.tsv").read_text().splitlines()[1:]]
+    ((head, accuracy, n),) = [(row[1], float(row[3]), row[10]) for row in rows if row[0] == "all" and row[2] == "head"]
+    assert lines["all"][1:3] == [head, f"{100 * accuracy:.1f}"]
+    assert n == "3"
+    assert "2 mentions left out: the antecedents are in no window that holds the mention" in said
+    assert "shuffled-words" in lines
+    names = {"coreference.tsv", "coreference.png", "coreference_heads.tsv", "coreference_heads.png"}
+    assert {path.name for path in out.iterdir()} == names
+
+
 def test_help_names_the_verbs_that_there_are(capsys):
     assert main([]) == 0
     text = capsys.readouterr().out
     assert "  attention " in text
     assert "  heads " in text
     assert "  vocabulary " in text
-    assert "coreference" not in text
+    assert "  coreference " in text
+    assert "compare" not in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 
 from annotated_types import Interval
 
@@ -22,8 +21,7 @@ from bert_jax.analysis.dependencies import (
 from bert_jax.analysis.dependency_figures import FILES, beaten, frequent, write_dependencies
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.verbs.verb import Verb, load, print_written, progress_of
-from bert_jax.errors import UserError
+from bert_jax.analysis.verbs.verb import Verb, check_choose, load, print_written, progress_of
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
@@ -50,8 +48,7 @@ def dependencies(flags: argparse.Namespace) -> int:
     """Writes how well every head finds the head of a dependent, by relation. Returns the exit status."""
     treebank = Treebank(flags.input, needs_heads=True)
     choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else treebank
-    if flags.choose and pathlib.Path(flags.choose).resolve() == pathlib.Path(flags.input).resolve():
-        raise UserError(f"--choose={flags.choose} is --input too; without --choose, half of its sentences are chosen on")
+    check_choose(flags, "sentences")
     folder = Folder(flags.output, FILES, treebank.file)
     analyser = load(flags, folder)
     found, controls = None, {}

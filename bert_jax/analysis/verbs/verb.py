@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.coreference.mentions import TextFile
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.treebank import Treebank
 from bert_jax.analysis.words import Window, read_windows
@@ -79,11 +80,17 @@ class Reading:
         return f"; texts longer than {longest} were cut: {counted(windows, 'window')}"
 
 
+def check_choose(flags: argparse.Namespace, units: str) -> None:
+    """Raises UserError where --choose, the file that heads are chosen on, is --input, whose `units` are then split in halves."""
+    if flags.choose and pathlib.Path(flags.choose).resolve() == pathlib.Path(flags.input).resolve():
+        raise UserError(f"--choose={flags.choose} is --input too; without --choose, half of its {units} are chosen on")
+
+
 @contextlib.contextmanager
-def progress_of(treebank: Treebank) -> Iterator[Callable[[str], None]]:
-    """A function that shows the progress through the lines of a treebank, with a note."""
-    progress, total = Progress("read", None, "lines", delay=2.0), treebank.count()
-    yield lambda note: progress.update(treebank.line, note, total)
+def progress_of(file: Treebank | TextFile) -> Iterator[Callable[[str], None]]:
+    """A function that shows the progress through the lines of a file, with a note."""
+    progress, total = Progress("read", None, "lines", delay=2.0), file.count()
+    yield lambda note: progress.update(file.line, note, total)
     progress.close()
 
 

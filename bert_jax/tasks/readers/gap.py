@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Table, not_empty, parse_integer, read_table
 
@@ -15,42 +17,56 @@ GENDERS = {
 }
 
 
-def read_gap(path: str | os.PathLike[str]) -> list[PronounExample]:
+def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | None = None) -> list[PronounExample]:
     """The examples of a GAP file (TSV). Offsets count characters. Labels are None if the coref columns are missing.
 
-    Raises UserError for an invalid file, and for an offset at which the text differs from the mention.
+    Raises UserError for an invalid file, and for an offset at which the text differs from the mention; but with `leave_out` rows
+    that cannot be read are left out, and it is told each problem.
     """
-    table = read_table(pathlib.Path(path))
+
+    def skipped(place: Place, count: int) -> None:
+        if leave_out is not None:
+            leave_out(str(place.error(f"{counted(count, 'column')}, not those of the first line; {CORRECT_ROW}")))
+
+    table = read_table(pathlib.Path(path), skipped=None if leave_out is None else skipped)
     table.require("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")
     has_label = "A-coref" in table.columns or "B-coref" in table.columns
     if has_label:
         table.require("A-coref", "B-coref")
-    return not_empty(table.path, list(_pronouns(table, has_label)))
+    return not_empty(table.path, list(_pronouns(table, has_label, leave_out)))
 
 
-def _pronouns(table: Table, has_label: bool) -> Iterator[PronounExample]:
+def _pronouns(table: Table, has_label: bool, leave_out: Callable[[str], object] | None) -> Iterator[PronounExample]:
     for place, row in table:
-        starts = {}
-        for name in ("Pronoun", "A", "B"):
-            start = starts[name] = parse_integer(place, f"{name}-offset", row[f"{name}-offset"])
-            found = row["Text"][start : start + len(row[name])]
-            if not row[name] or found != row[name]:
-                raise place.error(
-                    f"{name} is {row[name]!r}, but {found!r} is at {name}-offset={start}; "
-                    "offsets count the characters of Text from 0"
-                )
-        yield PronounExample(
-            id=row["ID"],
-            text=row["Text"],
-            pronoun=row["Pronoun"],
-            pronoun_start=starts["Pronoun"],
-            a=row["A"],
-            a_start=starts["A"],
-            b=row["B"],
-            b_start=starts["B"],
-            label=_pronoun_label(place, row) if has_label else None,
-            gender=GENDERS.get(row["Pronoun"].lower()),
-        )
+        try:
+            yield _pronoun(place, row, has_label)
+        except UserError as error:
+            if leave_out is None:
+                raise
+            leave_out(str(error))
+
+
+def _pronoun(place: Place, row: dict[str, str], has_label: bool) -> PronounExample:
+    starts = {}
+    for name in ("Pronoun", "A", "B"):
+        start = starts[name] = parse_integer(place, f"{name}-offset", row[f"{name}-offset"])
+        found = row["Text"][start : start + len(row[name])]
+        if not row[name] or found != row[name]:
+            raise place.error(
+                f"{name} is {row[name]!r}, but {found!r} is at {name}-offset={start}; offsets count the characters of Text from 0"
+            )
+    return PronounExample(
+        id=row["ID"],
+        text=row["Text"],
+        pronoun=row["Pronoun"],
+        pronoun_start=starts["Pronoun"],
+        a=row["A"],
+        a_start=starts["A"],
+        b=row["B"],
+        b_start=starts["B"],
+        label=_pronoun_label(place, row) if has_label else None,
+        gender=GENDERS.get(row["Pronoun"].lower()),
+    )
 
 
 def _pronoun_label(place: Place, row: dict[str, str]) -> str:

@@ -100,6 +100,23 @@ CASES = [
     Case("no treebank", "dependencies", "the following arguments are required: --input"),
     Case("an unknown control", "dependencies --input=x.conllu --control=noise", "--control: invalid choice: 'noise'"),
     Case("an offset of nothing", "dependencies --input=x.conllu --reach=0", "--reach=0 must be at least 1 and at most 128"),
+    Case(
+        "documents without coreference",
+        "coreference --input=x.conllu",
+        "x.conllu holds no mention with an antecedent; give CoNLL-U with Entity= in MISC, CoNLL-2012 or GAP with labels",
+        files={"x.conllu": TREE},
+    ),
+    Case(
+        "documents to choose on of another format",
+        "coreference --input=x.conllu --choose=$gap/gap-development.tsv",
+        "gap-development.tsv and x.conllu are of different formats; choose heads on texts of the same kind",
+        files={"x.conllu": TREE},
+    ),
+    Case(
+        "a window of nothing",
+        "coreference --input=x.conllu --window=2",
+        "--window=2 must be at least 8 and at most 1,048,576",
+    ),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),
     Case(

@@ -1,0 +1,50 @@
+"""The brackets that open and close mentions between the words of a document."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from bert_jax.tasks.readers.tables import Say
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A bracket that was opened."""
+
+    key: str
+    place: str
+    sentence: int
+    first: int
+    fields: Mapping[str, str]
+    """The further fields of the bracket, by name."""
+
+
+class Brackets:
+    """Matches the brackets of mentions in the words of one document; brackets may be nested and may overlap."""
+
+    def __init__(self, report: Say):
+        self._report = report
+        self._open: list[Opened] = []
+
+    def open(self, opened: Opened) -> None:
+        """Opens a mention."""
+        self._open.append(opened)
+
+    def close(self, key: str, place: str, sentence: int) -> Opened | None:
+        """The mention that was opened last under this key. None, and a report, where there is none in the same sentence."""
+        opened = next((opened for opened in reversed(self._open) if opened.key == key), None)
+        if opened is None:
+            self._report(f"{place}{key}) closes a mention that is not open; it is left out")
+            return None
+        self._open.remove(opened)
+        if opened.sentence != sentence:
+            self._report(f"{opened.place}the mention ({key} ends in another sentence ({place.rstrip(': ')}); it is left out")
+            return None
+        return opened
+
+    def end(self) -> None:
+        """The end of the document: reports the mentions that are open."""
+        for opened in self._open:
+            self._report(f"{opened.place}the mention ({opened.key} is never closed; it is left out")
+        self._open = []

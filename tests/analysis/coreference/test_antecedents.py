@@ -1,0 +1,149 @@
+"""What heads attend to among mentions, against loops over the weights and counts by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.coreference.antecedents import Coreference, measure_antecedents
+from bert_jax.analysis.coreference.files import open_texts
+from bert_jax.analysis.coreference.sections import sections, spans
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import export_model
+from tests.analysis.coreference.written import PARIS, conllu, looking_model, write
+from tests.analysis.reference import in_words, weights_of
+from tests.prediction.reference import engine_on
+
+
+def summed(found) -> dict[str, tuple[dict[str, int], int, int]]:
+    """Group -> (chooser -> mentions it is right for, n, outside), over all documents."""
+    return {
+        group: (
+            dict(zip(found.right["chooser"], found.right.sel(group=group).values.sum(0).tolist(), strict=True)),
+            int(found.n.sel(group=group).values.sum()),
+            int(found.outside.sel(group=group).values.sum()),
+        )
+        for group in found.n["group"]
+    }
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> str:
+    """Two documents, longer than the 40 positions."""
+    return write(tmp_path_factory.mktemp("texts"), PARIS + PARIS.replace("id = d", "id = e").replace("saw", "s"))
+
+
+@pytest.fixture(scope="module")
+def found(analyser, path):
+    return measure_antecedents(analyser.engine, open_texts(path), Coreference())
+
+
+def by_hand(analyser, model, path, tokens: int = 1000) -> tuple[np.ndarray, int, int]:
+    """(mentions that each head is right for [heads], n, outside) by loops over the weights of one window at a time."""
+    right, n, outside = np.zeros(8, int), 0, 0
+    for document in open_texts(path):
+        for section in sections(analyser.engine, document, tokens):
+            maps = in_words(weights_of(model, section.window), section.window).reshape(8, *[len(section.window.words)] * 2)
+            outside += len(section.outside)
+            for question in section.questions:
+                before = [mention for mention in document.mentions if section.first <= mention.head < question.head]
+                (own,) = {m.entity for m in document.mentions if m.head == question.head}
+                n += 1
+                for head in range(8):
+                    row = maps[head, question.head - section.first + 1]
+                    best = max(before, key=lambda mention: row[mention.head - section.first + 1])
+                    right[head] += best.entity == own
+    return right, n, outside
+
+
+def test_the_counts_of_every_head_are_those_of_a_loop_over_the_weights(found, analyser, model, path):
+    right, n, outside = by_hand(analyser, model, path)
+    counts, asked, left_out = summed(found)["all"]
+    assert [*counts.values()][:8] == right.tolist()
+    assert (asked, left_out) == (n, outside) == (8, 0)
+    assert len({*right.tolist()}) > 1
+
+
+def test_rules_are_right_as_often_as_counted_by_hand(found):
+    groups = summed(found)
+    rules = {group: [*counts.values()][8:] for group, (counts, _, _) in groups.items()}
+    # of each of two documents. It: nearest "river", which agrees. The river: "river" by its head. France: its name. its:
+    # nearest "France"; the sieve takes it too, since it agrees
+    assert rules["all"] == [0, 4, 4]
+    assert rules["common"] == rules["proper"] == [0, 2, 2]
+    assert rules["pronoun"] == rules["it"] == [0, 0, 0]
+    assert {group: n for group, (_, n, _) in groups.items()} == {
+        "all": 8, "pronoun": 4, "proper": 2, "common": 2, "other": 0, "he, she, it, they": 4, "it": 4,
+    }  # fmt: skip
+
+
+def test_candidates_of_entities_mentioned_once_can_be_left_out(analyser, tmp_path):
+    path = write(tmp_path, conllu("Paris/PROPN/0/(1-place-1) France/PROPN/1/(2-place-1) it/PRON/1/(1-place-1)"))
+    found = [measure_antecedents(analyser.engine, open_texts(path), Coreference(singletons=alone)) for alone in (True, False)]
+    assert [summed(counts)["all"][0]["nearest mention"] for counts in found] == [0, 1]
+
+
+def test_antecedents_outside_of_the_window_are_counted_apart(analyser, model, path):
+    found = measure_antecedents(analyser.engine, open_texts(path), Coreference(tokens=14))
+    right, n, outside = by_hand(analyser, model, path, 14)
+    counts, asked, left_out = summed(found)["all"]
+    assert [*counts.values()][:8] == right.tolist()
+    assert (asked, left_out) == (n, outside)
+    assert n + outside == 8
+    assert outside > 0
+
+
+def test_shuffled_words_keep_candidates_and_answers_and_give_the_heads_other_attention(analyser, model, path):
+    rng = np.random.default_rng(3)
+    found = measure_antecedents(analyser.engine, open_texts(path), Coreference(control="shuffled-words", seed=3))
+    right = np.zeros(8, int)
+    for document in open_texts(path):
+        for section in sections(analyser.engine, document, 1000):
+            words, order = section.window.words, section.shuffled(rng)
+            placed = type(section.window)((words[0], *(words[i + 1] for i in order), words[-1]))
+            maps = in_words(weights_of(model, placed), placed).reshape(8, len(words), len(words))
+            place = {word + section.first: i + 1 for i, word in enumerate(order)}
+            for question in section.questions:
+                before = [candidate for candidate in section.candidates if candidate < question.head]
+                for head in range(8):
+                    best = max(before, key=lambda word: maps[head, place[question.head], place[word]])
+                    right[head] += best in question.right
+    assert [*summed(found)["all"][0].values()][:8] == right.tolist()
+
+
+def test_a_head_that_looks_at_the_antecedent_is_found(vocabulary, tmp_path):
+    export_model(tmp_path / "model", looking_model(vocabulary, {"x": "a", "y": "b", "z": "a"}))
+    words = "a/PROPN/0/(1-x-1) b/PROPN/1/(2-x-1) c/PROPN/1/(3-x-1) x/PRON/1/(1-x-1) y/PRON/1/(2-x-1) z/PRON/1/(1-x-1)"
+    path = write(tmp_path, conllu(words) + conllu(words, name="e"))
+    scores = Analyser(engine_on(tmp_path / "model")).coreference(path)
+    best = {best.group: best for best in scores.best}["pronoun"]
+    assert (best.head.chooser, best.head.accuracy, best.head.on_choice, best.n) == ("1-2", 1.0, 1.0, 3)
+    assert [rate.accuracy for rate in best.rules] == [0.0, 0.0, 0.0]
+    assert best.rules[0].gain == best.rules[0].gain_low == 1.0
+
+
+@pytest.mark.parametrize("room", [6, 9, 30])
+def test_windows_hold_what_fits_own_every_word_once_and_begin_between_sentences(room):
+    rng = np.random.default_rng(room)
+    for _ in range(20):
+        sizes = rng.integers(1, room + 1 if room < 9 else 4, rng.integers(1, 40)).tolist()
+        sentences = sorted({0, *rng.integers(0, len(sizes), 8).tolist()})
+        found = list(spans(sizes, sentences, room))
+        assert [*itertools.chain(*(range(own, last) for _, own, last in found))] == [*range(len(sizes))]
+        for first, own, last in found:
+            assert 0 <= first <= own < last
+            assert sum(sizes[first:last]) <= room
+            assert last == len(sizes) or last in sentences or not any(own < start <= last for start in sentences)
+
+
+def test_what_cannot_be_measured_is_an_error(analyser, tmp_path):
+    alone = write(tmp_path, conllu("Paris/PROPN/0/(1-place-1)"))
+    with pytest.raises(UserError, match="holds no mention with an antecedent"):
+        analyser.coreference(alone)
+    with pytest.raises(UserError, match="there is one document"):
+        analyser.coreference(write(tmp_path, PARIS))
+    with pytest.raises(UserError, match=r"coreference.control='words' is unknown"):
+        Coreference(control="words")

@@ -1,0 +1,112 @@
+"""The choice of heads, on counts made up here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bert_jax.analysis.coreference.antecedents import Antecedents, Coreference
+from bert_jax.analysis.coreference.choice import THREE_WAY, CoreferenceScores, best_heads, halves
+from bert_jax.analysis.coreference.figures import best_figure, write_coreference
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.named import NamedArray
+
+OPTIONS = Coreference(replicates=400, seed=1)
+
+
+def made_up(seed: int, documents: int = 12, most: int = 6) -> Antecedents:
+    """Counts of four heads and one rule in two groups."""
+    rng = np.random.default_rng(seed)
+    n = rng.integers(0, most + 1, (documents, 2))
+    right = rng.integers(0, n[:, :, None] + 1, (documents, 2, 5))
+    names = {"document": [f"d{i}" for i in range(documents)], "group": ("all", "pronoun")}
+    return Antecedents(
+        right=NamedArray(right, {**names, "chooser": ("1-1", "1-2", "2-1", "2-2", "rule")}),
+        n=NamedArray(n, names),
+        outside=NamedArray(np.zeros_like(n), names),
+        attention=None,
+        heads=4,
+        windows=documents,
+    )
+
+
+def test_the_head_is_best_where_it_is_chosen_and_its_rate_is_that_of_other_documents():
+    choice, reported = halves(made_up(0, documents=20))
+    assert choice.n["document"] == [f"d{i}" for i in range(0, 20, 2)]
+    for g, best in enumerate(best_heads(choice, reported, OPTIONS)):
+        rates = choice.right.values[:, g, :4].sum(0) / choice.n.values[:, g].sum()
+        head = int(rates.argmax())
+        own = reported.right.values[:, g].sum(0) / reported.n.values[:, g].sum()
+        assert best.head.chooser == ("1-1", "1-2", "2-1", "2-2")[head]
+        assert (best.head.accuracy, best.head.on_choice) == pytest.approx((own[head], rates[head]))
+        assert (best.rules[0].accuracy, best.rules[0].gain) == pytest.approx((own[4], own[head] - own[4]))
+        assert (best.n, best.n_choice) == (reported.n.values[:, g].sum(), choice.n.values[:, g].sum())
+        assert best.documents == (reported.n.values[:, g] > 0).sum()
+        assert best.head.low < best.head.accuracy < best.head.high
+
+
+def test_the_interval_is_near_that_of_samples_with_replacement():
+    found = made_up(3, documents=60)
+    (best, _) = best_heads(found, found, dataclasses.replace(OPTIONS, replicates=2000))
+    column = list(found.right["chooser"]).index(best.head.chooser)
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(0, 60, (2000, 60))
+    rates = found.right.values[drawn, 0, column].sum(1) / found.n.values[drawn, 0].sum(1)
+    np.testing.assert_allclose([best.head.low, best.head.high], np.quantile(rates, (0.025, 0.975)), atol=0.03)
+
+
+def one_question(seed: int, documents: int) -> Antecedents:
+    """Texts with one question, a third of them with neither name as the answer; attention is less where it is wrong."""
+    rng = np.random.default_rng(seed)
+    neither = rng.random(documents) < 0.3
+    right = (rng.random((documents, 5)) < 0.7) & ~neither[:, None]
+    names = {"document": list(range(documents)), "group": ("all", "neither")}
+    attention = rng.random((documents, 4)) * np.where(right[:, :4], 1.0, 0.5)
+    return Antecedents(
+        right=NamedArray(np.stack([right, np.zeros_like(right)], 1).astype(int), {**names, "chooser": (*"1234", "rule")}),
+        n=NamedArray(np.stack([~neither, neither], 1).astype(int), names),
+        outside=NamedArray(np.zeros((documents, 2), int), names),
+        attention=NamedArray(attention, {"document": list(range(documents)), "head": tuple("1234")}),
+        heads=4,
+        windows=documents,
+    )
+
+
+def test_neither_is_said_below_the_threshold_that_is_best_where_it_is_chosen():
+    choice, reported = one_question(0, 40), one_question(1, 30)
+    best = {best.group: best for best in best_heads(choice, reported, OPTIONS)}
+    assert set(best) == {"all", THREE_WAY}
+
+    def rate(part: Antecedents, head: int, threshold: float) -> float:
+        said = part.attention.values[:, head] < threshold
+        neither = part.n.values[:, 1] > 0
+        return float(np.mean([n if s else r for s, n, r in zip(said, neither, part.right.values[:, 0, head], strict=True)]))
+
+    tried = {(head, t): rate(choice, head, t) for head in range(4) for t in [*choice.attention.values[:, head], 2.0]}
+    three = best[THREE_WAY]
+    head = int(three.head.chooser) - 1
+    assert three.head.on_choice == pytest.approx(max(tried.values())) == pytest.approx(rate(choice, head, three.threshold))
+    assert three.head.accuracy == pytest.approx(rate(reported, head, three.threshold))
+    assert three.rules[0].accuracy == pytest.approx(reported.right.values[:, 0, 4].mean())
+    assert (three.n, three.n_choice) == (30, 40)
+
+
+def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(tmp_path, monkeypatch):
+    choice, reported = halves(made_up(0))
+    found = CoreferenceScores(tuple(best_heads(choice, reported, OPTIONS)), choice, reported)
+    folder = Folder(tmp_path / "out")
+    monkeypatch.setattr(folder, "picture", lambda name, figure: folder.write(name, bytes(len(figure.axes))))
+    write_coreference(folder, found, {"random-weights": found})
+    assert {path.stem for path in folder.path.glob("*.png")} == {path.stem for path in folder.path.glob("*.tsv")}
+    for table in folder.path.glob("*.tsv"):
+        header, *rows = (line.split("\t") for line in table.read_text().splitlines())
+        n = header.index("n")
+        assert rows
+        assert all(int(row[n]) > 0 for row in rows)
+    kinds = [line.split("\t")[2] for line in (folder.path / "coreference.tsv").read_text().splitlines()[1:]]
+    assert kinds == ["head", "rule", "random-weights"] * 2
+    assert (folder.path / "coreference_heads.png").stat().st_size == 4  # two grids with their scales
+    (axes,) = best_figure(found, {}).axes
+    assert len(axes.patches) == 4

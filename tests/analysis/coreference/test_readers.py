@@ -1,0 +1,224 @@
+"""Files of CoNLL-U, CoNLL-2012 and GAP, whole and damaged."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.analysis.coreference.conll2012 import Conll2012File
+from bert_jax.analysis.coreference.corefud import CorefudFile
+from bert_jax.analysis.coreference.documents import Document
+from bert_jax.analysis.coreference.files import open_texts
+from bert_jax.analysis.coreference.grammar import kind_of, traits_of
+from bert_jax.analysis.coreference.phrases import find, last_noun, phrase_head, read_parse
+from bert_jax.analysis.coreference.pronouns import GapFile
+from bert_jax.errors import UserError
+from tests.analysis.coreference.written import PARIS, conll2012, conllu, write
+
+
+def read(tmp_path, text: str) -> tuple[list[Document], list[str]]:
+    problems: list[str] = []
+    path = write(tmp_path, text)
+    file = open_texts(path, problems.append)
+    documents = list(file)
+    assert list(file) == documents  # read anew, nothing reported twice
+    assert file.failed == len(problems)
+    return documents, [problem.removeprefix(f"{path}, ") for problem in problems]
+
+
+def mentions(document: Document) -> list[tuple[str, str, str, str]]:
+    words = document.words
+    return [(m.entity, " ".join(words[i] for i in m.words), words[m.head], m.kind) for m in document.mentions]
+
+
+def test_mentions_of_conllu_have_their_words_their_head_in_the_tree_and_its_kind(tmp_path):
+    (document,), problems = read(tmp_path, PARIS)
+    assert problems == []
+    assert (document.name, document.sentences) == ("d", (0, 5, 9))
+    assert mentions(document) == [
+        ("1", "Paris", "Paris", "proper"),
+        ("2", "the river", "river", "common"),
+        ("1", "It", "It", "pronoun"),
+        ("3", "France", "France", "proper"),
+        ("2", "The river of France", "river", "common"),
+        ("3", "France", "France", "proper"),
+        ("1", "its", "its", "pronoun"),
+        ("4", "its capital", "capital", "common"),
+    ]
+
+
+def test_without_a_tree_the_head_is_the_last_word_of_the_minimal_span_or_of_the_mention(tmp_path):
+    text = conllu("the/DET/_/(1-place-2 river/NOUN/_ here/ADV/_/1) a/DET/_/(2 b/NOUN/_/2)", heads=False)
+    (document,), _ = read(tmp_path, text)
+    assert [mention[2] for mention in mentions(document)] == ["river", "b"]
+
+
+def test_mentions_may_be_nested_overlap_and_be_discontinuous(tmp_path):
+    text = conllu("a/NOUN/0/(1-x-1(2[1/2]-x-1 b/NOUN/1/(3-x-1 c/NOUN/2/1)2[1/2]) d/NOUN/3/3) e/NOUN/1/(2[2/2]-x-1)")
+    (document,), problems = read(tmp_path, text)
+    assert problems == []
+    assert [mention[:3] for mention in mentions(document)] == [("2", "a b c e", "a"), ("1", "a b c", "a"), ("3", "b c d", "b")]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("a/NOUN/0/(7-x-1 b/NOUN/1", "line 3: the mention (7 is never closed; it is left out"),
+        ("a/NOUN/0 b/NOUN/1/7)", "line 4: 7) closes a mention that is not open; it is left out"),
+        ("a/NOUN/0/(7 b/NOUN/1/)", "line 4: Entity=) is not brackets of mentions; correct it"),
+        ("a/NOUN/0/(7[1/2]-x-1) b/NOUN/1", "line 3: the mention (7[1/2] has 1 of its 2 parts; it is left out"),
+        ("a/NOUN/0/(7[2/2]-x-1) b/NOUN/1", "line 3: (7[2/2] has no part 1 in its sentence; it is left out"),
+    ],
+)
+def test_a_mention_that_cannot_be_read_is_reported_with_its_line_and_the_others_are_read(tmp_path, words, problem):
+    (document,), problems = read(tmp_path, conllu(words, "c/NOUN/0/(1-x-1)"))
+    assert problem in problems
+    assert mentions(document) == [("1", "c", "c", "common")]
+
+
+def test_a_mention_that_crosses_sentences_is_left_out_and_reported(tmp_path):
+    (document,), problems = read(tmp_path, conllu("a/NOUN/0/(7-x-1", "b/NOUN/0/7) c/NOUN/1/(1-x-1)"))
+    (problem,) = problems
+    assert problem.startswith("line 3: the mention (7 ends in another sentence (")
+    assert problem.endswith("x.conllu, line 5); it is left out")
+    assert mentions(document) == [("1", "c", "c", "common")]
+
+
+def test_documents_end_where_the_next_begins_and_a_file_without_marks_is_one(tmp_path):
+    first, second = conllu("a/NOUN/0/(1-x-1)", "b/NOUN/0/(1-x-1)"), conllu("c/NOUN/0/(1-x-1)", name="e")
+    documents, _ = read(tmp_path, first + second)
+    assert [(document.name, document.words) for document in documents] == [("d", ("a", "b")), ("e", ("c",))]
+    (document,), _ = read(tmp_path, (first + second).replace("# newdoc", "# document"))
+    assert document.words == ("a", "b", "c")
+
+
+def test_split_antecedents_are_counted_and_are_no_antecedents(tmp_path):
+    path = write(tmp_path, PARIS.replace("Entity=(3-place-1)\n", "Entity=(3-place-1)|SplitAnte=1<3,2<3\n", 1))
+    file = CorefudFile(path)
+    list(file)
+    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together are none",)
+
+
+TREE = ["(TOP(S(NP(NP*", "*)", "(PP*", "(NP*)))", "(VP*", "(NP(NP*", "*)", "*))", "*))"]
+WORDS = ["The", "king", "of", "France", "saw", "Ada", "'s", "houses", "."]
+TAGS = ["DT", "NN", "IN", "NNP", "VBD", "NNP", "POS", "NNS", "."]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "head"),
+    [(0, 3, "king"), (3, 3, "France"), (5, 6, "Ada"), (5, 7, "houses"), (2, 3, "France"), (4, 7, "saw")],
+)
+def test_the_head_of_a_constituent_is_its_noun(first, last, head):
+    tree = read_parse(TREE)
+    assert tree is not None
+    assert WORDS[phrase_head(find(tree, first, last), TAGS)] == head
+
+
+def test_without_a_parse_the_head_is_the_last_noun_before_a_modifier():
+    assert read_parse(["*", "-"]) is None
+    assert [last_noun(*ends, TAGS) for ends in ((0, 3), (5, 7), (4, 4), (2, 3))] == [1, 7, 4, 3]
+    for bits in (["(S*", "*"], ["*", "(S*))"]):
+        with pytest.raises(UserError, match="the parse column"):
+            read_parse(bits)
+
+
+def rows(coreference: str = "(1 1) - (2) - (3|(1) - 3) -") -> list[str]:
+    named = ["*", "*", "*", "(GPE)", "*", "(PERSON)", "*", "*", "*"]
+    return [" ".join(row) for row in zip(WORDS, TAGS, TREE, named, coreference.split(), strict=True)]
+
+
+def test_mentions_of_conll_2012_have_the_head_of_their_constituent_and_its_agreement(tmp_path):
+    (document,), problems = read(tmp_path, conll2012(rows(), rows()))
+    assert problems == []
+    assert (document.name, document.sentences) == ("bc/x/000", (0, 9))
+    assert mentions(document)[:4] == [
+        ("1", "The king", "king", "common"),
+        ("2", "France", "France", "proper"),
+        ("1", "Ada", "Ada", "proper"),
+        ("3", "Ada 's houses", "houses", "common"),
+    ]
+    king, france, _, houses = (mention.traits for mention in document.mentions[:4])
+    assert (king.number, king.genders) == ("singular", {"masculine"})
+    assert france.genders == {"neuter"}
+    assert houses.number == "plural"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (conll2012(rows("(1 - - - - - - - -")), "line 2: the mention (1 is never closed; it is left out"),
+        (conll2012(rows("- ? - - - - - - -")), "line 3: the last column '?' is not brackets of mentions or -; correct it"),
+        (conll2012(rows(), ["a NN * * -"]).replace("(TOP", "((TOP"), "line 2: the parse column does not close"),
+        ("#begin document x\na b c\n#end document\n", "line 2: 3 columns, fewer than the 12 of CoNLL-2012 without predicates"),
+        (
+            "#begin document x\n#end document\n" + conll2012(rows()).partition("\n")[2],
+            "line 3: a sentence outside of '#begin doc",
+        ),
+        (conll2012(rows()).replace("#end document\n", ""), "line 11: the file ends without '#end document'; is it whole?"),
+    ],
+)
+def test_what_cannot_be_read_of_conll_2012_is_reported_and_the_rest_is_read(tmp_path, text, problem):
+    documents, problems = read(tmp_path, text)
+    assert any(problem in line for line in problems), problems
+    assert documents
+
+
+HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
+TEXT = "Ada Lovelace met Mr. King Jr. when she was 19."
+
+
+def gap(pronoun: int = 35, right: tuple[str, str] = ("TRUE", "FALSE")) -> str:
+    return f"1\t{TEXT}\tshe\t{pronoun}\tAda Lovelace\t0\t{right[0]}\tMr. King Jr\t17\t{right[1]}\tu\n"
+
+
+def test_a_text_of_gap_asks_for_one_of_two_names(tmp_path):
+    (text,), problems = read(tmp_path, HEADER + gap())
+    assert problems == []
+    assert (text.words[text.pronoun], [text.words[name] for name in text.names]) == ("she", ["Lovelace", "King"])
+    ((question,), outside) = text.questions(0, 0, len(text.words))
+    assert (question.right, question.groups, outside) == ({1}, ("all", "feminine"), [])
+    assert question.guesses == (5, 5, 1)  # the nearest name, the nearest before, the first
+    assert text.questions(2, 2, len(text.words)) == ([], [("all", "feminine")])  # one of the names is not in the window
+    (text,), _ = read(tmp_path, HEADER + gap(right=("FALSE", "FALSE")))
+    ((question,), _) = text.questions(0, 0, len(text.words))
+    assert (question.right, question.groups) == (frozenset(), ("neither",))
+
+
+def test_a_row_of_gap_that_cannot_be_read_is_left_out(tmp_path):
+    texts, problems = read(tmp_path, HEADER + gap(3) + "1\t2\n" + gap() + gap(right=("TRUE", "yes")))
+    assert len(texts) == 1
+    assert sorted(problem.partition(":")[0] for problem in problems) == ["line 2", "line 3", "line 5"]
+
+
+def test_the_first_line_tells_the_format(tmp_path):
+    assert isinstance(open_texts(write(tmp_path, PARIS)), CorefudFile)
+    assert isinstance(open_texts(write(tmp_path, "\n" + conll2012(rows()))), Conll2012File)
+    assert isinstance(open_texts(write(tmp_path, HEADER + gap())), GapFile)
+    with pytest.raises(UserError, match="is standard input"):
+        open_texts("-")
+
+
+def test_agreement_is_by_features_then_by_english_words_then_by_the_annotated_type():
+    he, it, they = (traits_of([word], word, "pronoun", ("PRP", "_"), "") for word in ("he", "it", "they"))
+    mother = traits_of(["my", "mother"], "mother", "common", ("NN", "_"), "person")
+    mr = traits_of(["Mr.", "King"], "King", "proper", ("NNP", "_"), "person")
+    houses = traits_of(["houses"], "houses", "common", ("_", "Number=Plur"), "place")
+    someone = traits_of(["Ada"], "Ada", "proper", ("_", "Number=Sing"), "person")
+    assert [he.agree(other) for other in (mother, mr, houses, someone, it)] == [False, True, False, True, False]
+    assert [they.agree(other) for other in (mother, houses)] == [False, True]
+    assert [it.agree(other) for other in (someone, houses)] == [False, False]
+    assert traits_of(["la"], "la", "pronoun", ("_", "Gender=Fem|Number=Sing|Person=3"), "").genders == {"feminine"}
+
+
+def test_a_kind_is_that_of_the_head_words_tag():
+    kinds = [
+        kind_of(*tags) for tags in (("PRON", "_"), ("_", "PRP$"), ("DET", "DT"), ("PROPN", "NNP"), ("_", "NNS"), ("VERB", "VB"))
+    ]
+    assert kinds == ["pronoun", "pronoun", "pronoun", "proper", "common", "other"]
+
+
+def test_real_documents_are_read_without_a_problem(shared_data):
+    problems: list[str] = []
+    file = CorefudFile(shared_data / "ud_english_gum" / "en_gum-ud-dev.conllu.gz", problems.append)
+    first = next(iter(file))
+    assert (first.name, problems) == ("GUM_academic_exposure", [])
+    assert " ".join(first.words[i] for i in first.mentions[1].words).startswith("Research on adult - learned second language")

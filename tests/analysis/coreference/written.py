@@ -1,0 +1,73 @@
+"""Small documents with coreference, and a model whose heads look at known words."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from bert_jax.interop.huggingface import Model
+from tests.interop.tiny import as_model, make_model
+
+FIELDS = "# global.Entity = GRP-etype-minspan\n"
+
+
+def conllu(*sentences: str, name: str = "d", heads: bool = True) -> str:
+    """CoNLL-U of a document: each word is FORM/UPOS/HEAD or FORM/UPOS/HEAD/ENTITY."""
+    text = f"# newdoc id = {name}\n{FIELDS}"
+    for sentence in sentences:
+        for i, word in enumerate(sentence.split(), 1):
+            form, upos, head, *entity = word.split("/", 3)
+            misc = f"Entity={entity[0]}" if entity else "_"
+            head = head if heads else "_"
+            text += f"{i}\t{form}\t{form.lower()}\t{upos}\t_\t_\t{head}\tdep\t_\t{misc}\n"
+        text += "\n"
+    return text
+
+
+PARIS = conllu(
+    "Paris/PROPN/2/(1-place-1) saw/VERB/0 the/DET/4/(2-place-2 river/NOUN/2/2) ./PUNCT/2",
+    "It/PRON/2/(1-place-1) saw/VERB/0 France/PROPN/2/(3-place-1) ./PUNCT/2",
+    "The/DET/2/(2-place-2 river/NOUN/5 of/ADP/4 France/PROPN/2/(3-place-1)2) is/VERB/0 its/PRON/7/(4-abstract-2(1-place-1) "
+    "capital/NOUN/5/4) ./PUNCT/5",
+)
+"""Of its 4 mentions with an antecedent, 2 are pronouns ("It", "its"), one a common noun ("The river of France"), one a name."""
+
+
+def write(directory: pathlib.Path, text: str, name: str = "x.conllu") -> str:
+    """Writes a file. Returns its path."""
+    path = directory / name
+    path.write_text(text)
+    return str(path)
+
+
+def conll2012(*sentences: Sequence[str], name: str = "(bc/x); part 000") -> str:
+    """CoNLL-2012 of a document: each word is "FORM TAG PARSE NAMED COREFERENCE"."""
+    text = f"#begin document {name}\n"
+    for sentence in sentences:
+        for i, word in enumerate(sentence):
+            form, tag, parse, named, coreference = word.split()
+            text += f"bc/x  0  {i}  {form}  {tag}  {parse}  -  -  -  speaker  {named}  *  {coreference}\n"
+        text += "\n"
+    return text + "#end document\n"
+
+
+def looking_model(vocabulary: pathlib.Path, looks: Mapping[str, str]) -> Model:
+    """A model of one layer of two heads: in head 1-2 the piece `a` looks at `b` of a pair in `looks`; head 1-1 looks nowhere."""
+    width = 40
+    params, config = make_model(vocabulary, hidden_size=2 * width, num_heads=2, num_layers=1, intermediate_size=4)
+    params = jax.tree.map(np.zeros_like, params)
+    layers, embeddings = params["encoder"]["layers"], params["embeddings"]
+    for norm in (embeddings["layer_norm"], layers["attention_layer_norm"], layers["feed_forward_layer_norm"]):
+        norm["scale"][:] = 1
+    model = as_model(params, config, vocabulary)
+    pieces = {piece: i for i, piece in enumerate(dict.fromkeys([*looks, *looks.values()]))}
+    for piece, i in pieces.items():
+        embeddings["word_embeddings"]["embedding"][model.tokenizer.encode(piece), i] = 1
+    query, key = layers["attention"]["query"]["kernel"], layers["attention"]["key"]["kernel"]  # [N, D, H, K]
+    for a, b in looks.items():
+        query[0, pieces[a], 1, pieces[b]] = 10
+        key[0, pieces[b], 1, pieces[b]] = 1
+    return model
