@@ -4,6 +4,10 @@
 
 The run writes config.json, metrics.jsonl, ledger.jsonl, tensorboard/, curves.png, results.json, checkpoints/ and model/ to the
 workdir; the transformers library can load model/. The same command continues an interrupted run from its last checkpoint.
+
+    python -m bert_jax.pretrain --workdir=runs/quickstart --replay=1234
+
+prints training step 1234 of that run once more: the texts of its batch, the loss of each row, the norm of every gradient.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -32,18 +37,22 @@ from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, check_corpus, fin
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.log import PICTURE, PretrainingLog
 from bert_jax.pretraining.phases import Phase
+from bert_jax.pretraining.replay import experiment_of, replay, report
 from bert_jax.pretraining.results import results, trained_model
 from bert_jax.pretraining.warm_start import pretraining_start
 from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
+from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.exporting import MODEL, export_trained, on_host
 from bert_jax.runtime.flags import parse_flags
 from bert_jax.runtime.launch import Run, begin
+from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.memory_advice import pretraining_demand, state_demand
 from bert_jax.runtime.saving import Saver, due
 from bert_jax.runtime.step_sums import StepSums, require_learned
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
+from bert_jax.storage.paths import Place
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
@@ -174,6 +183,8 @@ def first_state(
 def main() -> int:
     """The verb."""
     flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
+    if flags.replay is not None:
+        return replay_step(flags.workdir, flags.replay, flags.overrides)
     directory = staged(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
     if flags.verify:
         verify(directory)
@@ -191,6 +202,17 @@ def main() -> int:
         for note in notes:
             log.info("%s", note)
         return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints)
+
+
+def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]]) -> int:
+    """Prints a training step of the run in `workdir` once more. Returns the exit status."""
+    quiet_libraries()
+    start_logging(0)
+    enable_compilation_cache()
+    experiment, corpus = experiment_of(workdir, overrides, MAY_CHANGE)
+    for line in report(replay(experiment, workdir, corpus, step), workdir, corpus.tokenizer):
+        print(line)
+    return 0
 
 
 if __name__ == "__main__":

@@ -61,11 +61,15 @@ class Checkpoints:
     """The instance whose save several processes have begun last. Orbax's barriers are shared by all managers of a process, and
     one that is under way refuses the next, so their saves must not overlap."""
 
-    def __init__(self, directory: Place, *, keep: int):
+    def __init__(self, directory: Place, *, keep: int = 1, read_only: bool = False):
+        """`keep` is the number of newest states that are kept. With `read_only` nothing is written or removed, not even what a
+        killed run has left half-written: for a run that may be training."""
         self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
         self._options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True
         )
+        if read_only:
+            self._options = ocp.CheckpointManagerOptions(read_only=True)
         self._manager = self._open()
         self._failed: tuple[int, BaseException] | None = None
         self._saving: int | None = None
@@ -128,6 +132,19 @@ class Checkpoints:
                 "restore the directory from a backup, or move it away to start over"
             )
         return None
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the states that are there, in order."""
+        return sorted(self._manager.all_steps())
+
+    def restore(self, step: int, abstract_state: AbstractState, former: AbstractState | None = None) -> State:
+        """The state of `step`, as `restore_latest` restores it. Raises UserError where it cannot be read."""
+        state, error = self._try_restore(step, abstract_state, former)
+        if state is None:
+            where = f"the checkpoint of step {step:,} in {self._directory}"
+            raise UserError(f"{where} cannot be read ({_cause(error)}); name a step after another checkpoint")
+        return state
 
     def _try_restore(
         self, step: int, abstract_state: AbstractState, former: AbstractState | None

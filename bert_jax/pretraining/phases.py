@@ -6,6 +6,8 @@ import jax
 
 from bert_jax.batches.device import process_shard, to_device
 from bert_jax.batches.source import BatchSource
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.corpus.store import Corpus
 from bert_jax.examples.assemble import Batch
 from bert_jax.metrics.ledger import Activity
 from bert_jax.model.embeddings import check_ids
@@ -17,6 +19,13 @@ from bert_jax.runtime.launch import Run
 from bert_jax.sharding.rules import BATCH
 
 
+def batch_source(experiment: PretrainingExperiment, index: int, corpus: Corpus) -> BatchSource:
+    """The batches of phase `index`; the step 0 of the source is the first of the phase."""
+    return BatchSource(
+        corpus, experiment.example_config(index), experiment.phases[index].batch_size, experiment.phase_seed(index)
+    )
+
+
 class Phase:
     """Phase `index` of a run, from the step `start` to the step `end`."""
 
@@ -24,9 +33,7 @@ class Phase:
         experiment = program.experiment
         self.experiment, self.index, self.config = experiment, index, experiment.phases[index]
         self.start, self.end = experiment.phase_starts()[index : index + 2]
-        self.source = BatchSource(
-            corpora.train, experiment.example_config(index), self.config.batch_size, experiment.phase_seed(index)
-        )
+        self.source = batch_source(experiment, index, corpora.train)
         self.verification = corpora.verification
         self.evaluate = HeldoutEvaluation(program, index, corpora, run)
         self._program, self._saved, self._ledger = program, run.compiled, run.ledger

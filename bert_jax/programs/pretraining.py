@@ -26,7 +26,7 @@ from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import PRETRAINING, Objective
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
-from bert_jax.training.steps import TrainState, UpdateRule, eval_step, new_state, train_step
+from bert_jax.training.steps import TrainState, UpdateRule, eval_step, gradient_norms, new_state, train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,13 @@ class PretrainingProgram:
     def training_step(self, phase: int) -> jax.stages.Wrapped:
         """The jitted training step of a phase; see `jitted_train_step`."""
         return jitted_train_step(self.experiment, phase, self.optimizer, self.shardings, self.mesh)
+
+    def gradient_norms(self, phase: int) -> jax.stages.Wrapped:
+        """The jitted `training.steps.gradient_norms` of a phase, (state, batch) -> (norms, sums), replicated on every device."""
+        rule = update_rule(self.experiment, phase, self.optimizer, self.shardings, self.mesh)
+        shardings = self.shardings, NamedSharding(self.mesh, BATCH)
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        return jax.jit(functools.partial(gradient_norms, rule=rule), in_shardings=shardings, out_shardings=everywhere)
 
     def begin(self, parameters: PyTree[jax.Array] | None = None) -> TrainState:
         """The state before step 0 on the mesh, with these `parameters`, or with random ones drawn from the experiment's seed."""
@@ -108,9 +115,16 @@ def jitted_train_step(
     experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation, shardings: TrainState, mesh: Mesh
 ) -> jax.stages.Wrapped:
     """The jitted training step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state is donated."""
-    model = experiment.model
-    rule = UpdateRule(
-        gradients=gradients_over_data(shardings.params, mesh, model, experiment.mesh.reduce_dtype),
+    step = functools.partial(train_step, rule=update_rule(experiment, phase, optimizer, shardings, mesh))
+    return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
+
+
+def update_rule(
+    experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation, shardings: TrainState, mesh: Mesh
+) -> UpdateRule:
+    """The rule by which the steps of a phase turn a batch into an update on `mesh`."""
+    return UpdateRule(
+        gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
         objective=objective_of(experiment),
         optimizer=optimizer,
         learning_rate=piecewise(experiment.schedules()),
@@ -118,8 +132,6 @@ def jitted_train_step(
         clip_norm=experiment.optimizer.clip_norm,
         accumulation=experiment.phases[phase].accumulation,
     )
-    step = functools.partial(train_step, rule=rule)
-    return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
 
 
 def objective_of(experiment: PretrainingExperiment) -> Objective:

@@ -14,7 +14,7 @@ from bert_jax.configs.overrides import UNSET, split_overrides, suggested_flag
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser
-from bert_jax.interface.ranges import InRange
+from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.metrics.profile import steps_to_profile
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked
@@ -29,7 +29,7 @@ class Flags:
     """A parsed command line."""
 
     config: JsonObject
-    """The values of the experiment file as plain dicts, with the overrides applied."""
+    """The values of the experiment file as plain dicts, with the overrides applied; empty where a step is replayed."""
     given: frozenset[str]
     """The dotted keys that the command line sets."""
     workdir: Place
@@ -44,6 +44,10 @@ class Flags:
     """The directory in which `aot --save` has written compiled steps."""
     verify: bool = False
     """Whether the checksums of the whole corpus are verified before training."""
+    replay: int | None = None
+    """The step to compute once more instead of training."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """The keys that the command line sets, with their texts."""
 
 
 def parse_flags(
@@ -58,11 +62,14 @@ def parse_flags(
     parser = flag_parser(verb, description, schema)
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
     values = parser.parse_args(rest)
+    replayed = getattr(values, "replay", None)
+    if replayed is not None and values.config:
+        raise UserError(f"--replay={replayed} takes the experiment from the workdir; leave --config={values.config} out")
     for flag, example in (("config", "experiments/pretrain/quickstart.py"), ("workdir", "runs/mine")):
-        if not getattr(values, flag):
+        if not getattr(values, flag) and (flag == "workdir" or replayed is None):
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
     return Flags(
-        read_experiment(values.config, overrides, schema),
+        read_experiment(values.config, overrides, schema) if replayed is None else {},
         frozenset(key for key, text in overrides if text != UNSET),
         place(checked(values.workdir, "--workdir")),
         values.coordinator,
@@ -73,6 +80,8 @@ def parse_flags(
         values.profile,
         getattr(values, "compiled", None),
         getattr(values, "verify", False),
+        replayed,
+        tuple(overrides),
     )
 
 
@@ -93,4 +102,6 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
     if verb == "pretrain":
         parser.add_argument("--compiled", type=pathlib.Path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
         parser.add_argument("--verify", action="store_true", help="read the whole corpus first, though this machine has before")
+        step = InRange(int, Interval(ge=1, le=MAX_COUNT))
+        parser.add_argument("--replay", type=step, metavar="STEP", help="show this step of DIR again: texts, losses, gradients")
     return parser

@@ -78,6 +78,19 @@ def stored_config(directory: Place) -> JsonObject:
     return stored
 
 
+def run_config(directory: Place, verb: str) -> JsonObject:
+    """The configuration of the run of `verb` in a workdir, as `stored_config` without the key `written_by`.
+
+    Raises UserError where there is no such run.
+    """
+    if not (directory / CONFIG).exists():
+        raise UserError(f"--workdir={directory} holds no run; name the workdir of a run of {verb}")
+    stored = stored_config(directory)
+    if not str(stored[WRITTEN_BY]).endswith(f" {verb}"):
+        raise UserError(f"--workdir={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")
+    return {key: value for key, value in stored.items() if key != WRITTEN_BY}
+
+
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:
     """Every dotted key whose value differs, with both values; `"(absent)"` for a missing one.
 

@@ -84,6 +84,21 @@ def loss_sums(outputs: dict[str, Float[Array, "B ..."]], batch: dict[str, Num[Ar
     }
 
 
+def row_losses(
+    outputs: dict[str, Float[Array, "B ..."]], batch: dict[str, Num[Array, "B ..."]]
+) -> dict[str, Float[Array, " B"]]:
+    """The mean losses of each row, float32: "mlm_loss" over its masked tokens, and "nsp_loss" over its examples if `outputs` has
+    "nsp_logits". The `outputs` are those of one prediction for each slot of "masked_targets"."""
+
+    def mean(logits: Float[Array, "B S C"], targets: Int[Array, "B S"]) -> Float[Array, " B"]:
+        return cross_entropy(logits, targets).sum(1) / jnp.maximum((targets != IGNORED).sum(1), 1)
+
+    losses = {"mlm_loss": mean(outputs["mlm_logits"][:, : batch["masked_targets"].shape[1]], batch["masked_targets"])}
+    if "nsp_logits" in outputs:
+        losses["nsp_loss"] = mean(outputs["nsp_logits"], batch["nsp_labels"])
+    return losses
+
+
 def pretraining_loss(sums: Sums, counts: Sums) -> Float[Array, ""]:
     """The mean MLM loss plus the mean NSP loss (original `run_pretraining.py`, without its 1e-5 in the denominator); the mean MLM
     loss alone if there is no "nsp_loss".

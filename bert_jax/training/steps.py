@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, Integer, Num, PyTree
 from bert_jax.model.layers import Seed, hash_word
 from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import Batch, Objective, Params
+from bert_jax.training.optimizers import stacked
 
 OPTIMIZER = "optimizer"
 """The name of the update in a profile; the parts of the model have those of their Flax modules."""
@@ -175,6 +176,23 @@ def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[Tr
         "grad_norm": jnp.where(finite, norm, 0.0),
         "learning_rate": jnp.float32(rate),
     }
+
+
+def gradient_norms(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[PyTree[Float[Array, " ..."]], Sums]:
+    """(the L2 norm of the gradient of every parameter, before clipping; the sums and counts of the objective), as in `train_step`
+    with this state and batch.
+
+    Of parameters whose layers are stacked, the norms of the layers: [N].
+    """
+    counts = rule.objective.counts(batch)
+    grads, sums = rule.gradients(
+        rule.objective, state.params, batch, counts, StepSeed(rule.seed, state.step), rule.accumulation
+    )
+
+    def norm(gradient: Float[Array, " ..."], is_stacked: bool) -> Float[Array, " ..."]:
+        return jnp.sqrt(jnp.square(gradient.astype(jnp.float32)).sum(tuple(range(int(is_stacked), gradient.ndim))))
+
+    return jax.tree.map(norm, grads, stacked(state.params)), sums | counts
 
 
 def eval_step(params: Params, batch: Batch, *, objective: Objective) -> Sums:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
+import pytest
 
 from bert_jax.interop.huggingface import import_model
 from bert_jax.prediction.predictor import Predictor
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
-from tests.end_to_end.runs import LAST_STEP, records
+from tests.end_to_end.runs import LAST_STEP, contents, records
 
 
 def test_every_step_has_one_line_of_metrics(uninterrupted: Ended):
@@ -77,3 +79,25 @@ def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment
     random, trained = heldout(before, 0), heldout(after, 0)
     ended = heldout(before, 12)  # the last one on rows of this length
     assert trained < random - 0.5 * (random - ended)
+
+
+def test_a_replayed_step_has_the_loss_the_gradient_and_the_texts_of_the_run(uninterrupted: Ended):
+    """From a checkpoint (22), from the beginning (3), and where the weights are lost (10)."""
+    before = contents(uninterrupted.workdir)
+    steps = (22, 3, 10)
+    asked = [("pretrain", f"--workdir={uninterrupted.workdir}", f"--replay={step}") for step in steps]
+    ends = forked.run(uninterrupted.workdir.parent, *asked)
+    assert contents(uninterrupted.workdir) == before
+    logged = {record["step"]: record for record in records(uninterrupted.workdir) if "train/loss" in record}
+    for step, end in zip(steps[:2], ends, strict=False):
+        assert end.status == 0, end.output
+        assert "with the weights that it had" in end.output
+        said = {name: float(re.search(f"{name} ([0-9.]+)", end.output)[1]) for name in ("MLM loss", "NSP loss", "gradient")}
+        assert said["MLM loss"] == pytest.approx(logged[step]["train/mlm_loss"], rel=1e-4)
+        assert said["NSP loss"] == pytest.approx(logged[step]["train/nsp_loss"], rel=1e-4)
+        assert said["gradient"] == pytest.approx(logged[step]["train/grad_norm"], rel=1e-4)
+        assert len(re.findall("^row ", end.output, re.MULTILINE)) == 8
+        assert re.search(r"\[\S+ -> \S+\]", end.output)
+        assert "encoder/layers/1/attention/query/kernel" in end.output
+    assert "training again from step 20 to step 21" in ends[0].output
+    assert "with the weights of step 20, the earliest that are left" in ends[2].output

@@ -13,7 +13,16 @@ from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.training.losses import cross_entropy, pretraining_loss
 from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.steps import StepSeed, UpdateRule, dropout_seed, eval_step, gradients, new_state, train_step
+from bert_jax.training.steps import (
+    StepSeed,
+    UpdateRule,
+    dropout_seed,
+    eval_step,
+    gradient_norms,
+    gradients,
+    new_state,
+    train_step,
+)
 from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
 
 OPTIMIZER = make_optimizer(OptimizerConfig(), nn.unbox(abstract_parameters(TINY)))
@@ -105,6 +114,20 @@ def test_the_gradient_is_clipped_by_its_global_norm():
     assert float(sums["grad_norm"]) == pytest.approx(norm, rel=1e-4)
     first_moments = state.opt_state[0].mu  # (1 - b1) times the clipped gradient
     assert largest_difference(jax.tree.map(lambda g: 0.1 * g * CLIP_NORM / norm, grads), first_moments) < 1e-4
+
+
+def test_the_norms_of_a_step_once_more_are_those_of_each_layers_gradient_and_make_up_the_norm_of_the_step():
+    state, batch = fresh(), random_batch()
+    rule = UpdateRule(pretraining_objective(TINY), OPTIMIZER, learning_rate=lambda step: step, clip_norm=0.0, seed=3)
+    norms, sums = gradient_norms(state, batch, rule=rule)
+    grads, _ = gradients_of(TINY, state.params, batch, 3, state.step, 1)
+    kernel = grads["encoder"]["layers"]["attention"]["query"]["kernel"]
+    each = [np.linalg.norm(np.asarray(layer).ravel()) for layer in kernel]
+    np.testing.assert_allclose(norms["encoder"]["layers"]["attention"]["query"]["kernel"], each, rtol=1e-4)
+    total = np.sqrt(sum(np.square(np.asarray(norm, np.float64)).sum() for norm in jax.tree.leaves(norms)))
+    _, of_step = step(state, batch)
+    assert total == pytest.approx(float(of_step["grad_norm"]), rel=1e-4)
+    assert float(sums["mlm_loss"]) == pytest.approx(float(of_step["mlm_loss"]), rel=1e-4)
 
 
 def test_a_step_that_is_not_finite_changes_nothing_but_its_counters():

@@ -207,6 +207,24 @@ CASES = [
         files={"file": ""},
     ),
     Case(
+        "a step to replay beside an experiment",
+        "--replay=3",
+        "--replay=3 takes the experiment from the workdir; leave --config=$experiment out",
+    ),
+    Case("a step to replay that is none", "--replay=0", "--replay=0 must be at least 1"),
+    Case(
+        "a step to replay of no run",
+        "--replay=3",
+        "--workdir=run holds no run; name the workdir of a run of pretrain",
+        without=("--config",),
+    ),
+    Case(
+        "a step to replay of a run of another verb",
+        "--replay=3 --workdir=$run",
+        "--workdir=$run holds a run of bert_jax ... finetune; name the workdir of a run of pretrain",
+        without=("--config",),
+    ),
+    Case(
         "the workdir of another verb",
         "--workdir=run",
         copies={"run": "run"},

@@ -1,0 +1,244 @@
+"""A training step of a pretraining run once more, from its workdir alone: texts, losses, norms of gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int, PyTree
+
+from bert_jax.batches.device import to_device
+from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.configs.files import with_defaults
+from bert_jax.configs.overrides import override
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.corpus.staging import staged
+from bert_jax.corpus.store import Corpus, open_splits
+from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.examples.assemble import Batch
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import counted
+from bert_jax.pretraining.corpora import FINGERPRINT, fingerprint
+from bert_jax.pretraining.phases import batch_source
+from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
+from bert_jax.runtime.workdir import run_config
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from bert_jax.storage.paths import Place
+from bert_jax.training.losses import IGNORED, Sums, row_losses
+from bert_jax.training.objectives import forward
+from bert_jax.training.schedules import piecewise
+from bert_jax.training.steps import TrainState
+
+log = logging.getLogger(__name__)
+
+ROWS = 32
+"""Rows whose logits are in memory together."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Replay:
+    """A training step and everything that went into it."""
+
+    step: int
+    """The number that the log gives to the state after it: its batch is that of `step` - 1."""
+    weights_of: int
+    """The step of the weights: `step` - 1, or a later one where earlier states are no longer there."""
+    learning_rate: float
+    sums: Sums
+    """The sums and counts of the objective with the dropout of the step, as in the log."""
+    norms: dict[str, float]
+    """The L2 norm of the gradient of every parameter by its name, before clipping; layers are numbered from 0."""
+    batch: Batch
+    losses: dict[str, Float[np.ndarray, " B"]]
+    """The losses of each row without dropout: see `row_losses`."""
+
+    @property
+    def norm(self) -> float:
+        """The norm of the whole gradient."""
+        return float(np.sqrt(np.sum(np.square([*self.norms.values()], dtype=np.float64))))
+
+
+def experiment_of(
+    workdir: Place, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]
+) -> tuple[PretrainingExperiment, Corpus]:
+    """(the experiment of the run in `workdir`, the texts that it was trained on).
+
+    `overrides` are pairs of dotted key and text for keys that match the patterns `may_change`. Raises UserError for other keys,
+    where there is no run, and where the corpus is another one.
+    """
+    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), beside=FINGERPRINT)
+    of_corpus = stored.pop(FINGERPRINT, None)
+    for key, text in overrides:
+        if not any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change):
+            raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")
+        override(stored, PretrainingExperiment, key, text)
+    experiment = PretrainingExperiment.from_dict(stored)
+    train, heldout = open_splits(staged(experiment.corpus.directory))
+    if fingerprint(train, heldout) != of_corpus:
+        raise UserError(
+            f"the corpus {experiment.corpus.directory} is not the one that this run was trained on; "
+            "give its place by --config.corpus.directory=DIR"
+        )
+    return experiment, train
+
+
+def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, step: int) -> Replay:
+    """Computes training step `step` of the run in `workdir` again, and writes nothing.
+
+    Its weights are made again by training from the newest state before it: a checkpoint, or the beginning if that is less than
+    `checkpoints.every` steps before. Where there is neither, they are those of the earliest checkpoint that is left. Raises
+    UserError for a step that the run does not have, and where no state is there.
+    """
+    last = experiment.phase_starts()[-1]
+    if not 1 <= step <= last:
+        raise UserError(f"--replay={step} is not a step of this run; name one of 1 to {last:,}")
+    mesh = make_mesh(experiment.mesh)
+    check_batch_sizes(experiment, mesh)
+    program = pretraining_program(experiment, mesh)
+    batches = Batches(program, corpus)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        state = _nearest_state(program, workdir, corpus, step - 1)
+        state = _trained_on(program, state, batches, step - 1)
+        weights_of = int(state.step)
+        if weights_of != step - 1:
+            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the dropout is that of the step
+        batch, phase = batches.at(step - 1), batches.phase(step - 1)
+        norms, sums = program.gradient_norms(phase)(state, to_device(batch, mesh, BATCH))
+        rate = piecewise(experiment.schedules())(jnp.int32(step - 1))
+        losses = _losses_of_rows(program, state.params, batch)
+    return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses)
+
+
+class Batches:
+    """The batches of all phases of a run, whole, by the number of the step before them."""
+
+    def __init__(self, program: PretrainingProgram, corpus: Corpus):
+        self._experiment, self._starts = program.experiment, program.experiment.phase_starts()
+        self._source = functools.cache(lambda phase: batch_source(self._experiment, phase, corpus))
+
+    def phase(self, step: int) -> int:
+        """The number of the phase, from 0."""
+        return int(np.searchsorted(self._starts, step, side="right")) - 1
+
+    def at(self, step: int) -> Batch:
+        """The batch that is trained on after `step` steps."""
+        phase = self.phase(step)
+        return self._source(phase).at(step - self._starts[phase])
+
+
+def _nearest_state(program: PretrainingProgram, workdir: Place, corpus: Corpus, step: int) -> TrainState:
+    """The newest state that is not after `step`, else the earliest that is there."""
+    experiment = program.experiment
+    directory = workdir / "checkpoints"
+    there: list[int] = []
+    if directory.is_dir():
+        with Checkpoints(directory, read_only=True) as checkpoints:
+            there = checkpoints.steps
+            before = [saved for saved in there if saved <= step]
+            if before or (there and step >= experiment.checkpoints.every):
+                former = former_layout(experiment, program.mesh)
+                return checkpoints.restore(max(before) if before else min(there), program.state, former)
+    if step >= experiment.checkpoints.every and not there:
+        raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; name a step of another run")
+    return program.begin(pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else None)
+
+
+def _trained_on(program: PretrainingProgram, state: TrainState, batches: Batches, step: int) -> TrainState:
+    """The state after `step` steps, from an earlier one; a later one as it is."""
+    first = int(state.step)
+    if first >= step:
+        return state
+    log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
+    progress, training_step = Progress("trained", step - first, "steps"), functools.cache(program.training_step)
+    for at in range(first, step):
+        state, _ = training_step(batches.phase(at))(state, to_device(batches.at(at), program.mesh, BATCH))
+        progress.update(at + 1 - first)
+    progress.close()
+    return state
+
+
+def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
+    """The norms by the names of the parameters, "encoder/layers/0/attention/query/kernel"; the number of the layer stands behind
+    "layers"."""
+    found: dict[str, float] = {}
+    for path, norm in jax.tree_util.tree_leaves_with_path(jax.device_get(norms)):
+        name = "/".join(str(key.key) for key in path)
+        each = enumerate(norm) if np.ndim(norm) else [(0, norm)]
+        found |= {name.replace("layers/", f"layers/{layer}/", 1): float(one) for layer, one in each}
+    return found
+
+
+def _losses_of_rows(program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
+    """The losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
+    experiment = program.experiment
+
+    @jax.jit
+    def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        return row_losses(forward(experiment.model, params, dict(rows), None, experiment.next_sentence), dict(rows))
+
+    rows = len(batch["input_ids"])
+    size = ROWS if rows % ROWS == 0 and ROWS % program.mesh.size == 0 else rows
+    parts = [
+        jax.device_get(losses(params, to_device({name: x[i : i + size] for name, x in batch.items()}, program.mesh, BATCH)))
+        for i in range(0, rows, size)
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+# ---------------------------------------------------------------------------------------------------------------------- as text
+def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterator[str]:
+    """The lines that the verb prints: the step, the norm of every gradient, and the rows, those of the largest loss first."""
+    yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
+    if found.weights_of == found.step - 1:
+        yield "with the weights that it had"
+    else:
+        yield f"with the weights of step {found.weights_of:,}, the earliest that are left: these are not its losses and gradients"
+    for name, count in (("mlm", "mlm_targets"), ("nsp", "nsp_examples")):
+        if f"{name}_loss" in found.sums:
+            n = max(float(found.sums[count]), 1.0)
+            loss, right = float(found.sums[f"{name}_loss"]) / n, 100 * float(found.sums[f"{name}_correct"]) / n
+            yield f"{name.upper()} loss {loss:.6g}, {right:.1f} % of {n:,.0f} right (with dropout, as in the log)"
+    yield f"norm of the gradient {found.norm:.6g}"
+    for name, norm in sorted(found.norms.items(), key=lambda item: -np.nan_to_num(item[1], nan=np.inf)):
+        yield f"  {norm:12.6g}  {name}"
+    order = np.argsort(-np.nan_to_num(found.losses["mlm_loss"], nan=np.inf), kind="stable")
+    yield f"{counted(len(order), 'row')}, the largest MLM loss first (without dropout); [shown -> predicted]"
+    for row in order.tolist():
+        losses = ", ".join(f"{name.removesuffix('_loss').upper()} {values[row]:.3f}" for name, values in found.losses.items())
+        yield f"row {row}: {losses}{_labels(found.batch['nsp_labels'][row])}"
+        yield f"  {row_text(found.batch, row, tokenizer)}"
+
+
+def _labels(labels: Int[np.ndarray, " P"]) -> str:
+    names = [("follows", "random")[label] for label in labels.tolist() if label != IGNORED]
+    return f" (second text: {', '.join(names)})" if names else ""
+
+
+def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:
+    """The text of a row, each of its predicted tokens as "[shown -> predicted]"; ids where there is no `tokenizer`."""
+    ids, real = batch["input_ids"][row], batch["sequence_ids"][row] > 0
+    targets = batch["masked_targets"][row]
+    places = zip(batch["masked_positions"][row].tolist(), targets.tolist(), strict=True)
+    predicted = {place: target for place, target in places if target != IGNORED}
+    spell: Callable[[Sequence[int]], str] = tokenizer.decode if tokenizer else lambda some: " ".join(map(str, some))
+    name: Callable[[int], str] = (lambda i: tokenizer.tokens([i])[0]) if tokenizer else str
+    parts: list[str] = []
+    waiting: list[int] = []
+    for place in np.flatnonzero(real).tolist():
+        if place not in predicted:
+            waiting.append(int(ids[place]))
+            continue
+        parts += [spell(waiting)] * bool(waiting) + [f"[{name(int(ids[place]))} -> {name(predicted[place])}]"]
+        waiting = []
+    return " ".join([*parts, *([spell(waiting)] if waiting else [])])
