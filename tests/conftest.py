@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import logging
 import os
@@ -28,6 +29,8 @@ from tests.shapes import check_shapes
 check_shapes([f"bert_jax.{folder}" for folder in ("examples", "batches", "model", "heads", "training", "prediction", "analysis")])
 jax.config.update("jax_disable_most_optimizations", True)  # tiny models in many programs: most of the time is compiling
 jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so every one is spelt out
+
+gc.set_threshold(100_000, 20, 100)  # tracing makes many objects and little garbage: at the default, 7 % of the CPU time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 

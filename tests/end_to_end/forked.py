@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import importlib
 import multiprocessing
 import os
@@ -201,6 +202,7 @@ def _child(
     around: Surroundings,
 ) -> None:
     """In the new process: the verbs, with everything they say in `outputs` and their statuses beside."""
+    gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
     os.environ.update(environment)
     jax.config.update("jax_compilation_cache_dir", environment[CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
