@@ -18,7 +18,7 @@ KEY = "config.corpus.directory"
 def staged(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
     """The local directory of a corpus: `directory` itself, or its copy if it lies in a bucket; `name` is the flag or key.
 
-    A copy of which anything was fetched is verified at once, another one as any corpus is (`verification`). Raises UserError
+    A copy of which anything has changed is verified at once, another one as any corpus is (`verification`). Raises UserError
     where there is no corpus, where it does not fit on the disk, and where an object is missing or has changed since it was built.
     """
     text = checked(str(directory), name)

@@ -86,7 +86,8 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
 
 
 def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, keep: bool = False) -> bool:
-    """Makes the files of `directory` copies of `objects`, which are relative to `remote`; returns whether any was fetched.
+    """Makes the files of `directory` copies of `objects`, which are relative to `remote`; returns whether any was new,
+    other or gone.
 
     Copies of objects that are gone are removed, unless `keep`. Raises UserError where the disk has not enough space.
     """
@@ -95,14 +96,15 @@ def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, 
         known = record.read()
         due = {name for name, item in objects.items() if not _is_current(directory / name, known.get(name), item)}
         require_space(remote, directory, sum(objects[name].size for name in due))
-        for name in set() if keep else known.keys() - objects.keys():
+        gone = set() if keep else known.keys() - objects.keys()
+        for name in gone:
             (directory / name).unlink(missing_ok=True)
             del known[name]
         try:
             known |= _download(remote, directory, {name: objects[name] for name in due}, known)
         finally:
             record.write(known)
-    return bool(due)
+    return bool(due or gone)
 
 
 def _is_current(file: pathlib.Path, copy: Copy | None, item: Item) -> bool:

@@ -25,6 +25,7 @@ from typing import Any
 import jax
 
 from bert_jax.metrics import plots
+from bert_jax.storage.objects import place
 from tests.end_to_end.runs import CACHE, xla_flags
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -47,7 +48,7 @@ class Signal:
     number: int = signal.SIGKILL
     after: bool = False
     once_there: tuple[str, ...] = ()
-    """Waits for these paths first, where something is saved in the background."""
+    """Waits for these paths first, on a disk or in a bucket, where something is saved in the background."""
 
     def arm(self) -> None:
         """Wraps the function, in this process."""
@@ -73,7 +74,7 @@ class Signal:
     def send(self) -> None:
         """Sends it to this process."""
         deadline = time.monotonic() + 60
-        while not all(pathlib.Path(path).exists() for path in self.once_there) and time.monotonic() < deadline:
+        while not all(place(path).exists() for path in self.once_there) and time.monotonic() < deadline:
             time.sleep(0.001)
         os.kill(os.getpid(), self.number)
 

@@ -1,0 +1,191 @@
+"""Runs whose text, corpus, workdir and model lie in a bucket: killed again and again, on two machines, they end as the local
+one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from bert_jax.storage import objects
+from bert_jax.storage.fetching import fetched
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import ASKED, Ended, command
+from tests.end_to_end.forked import Done, Signal, Surroundings
+from tests.end_to_end.runs import VOCABULARY, assert_same_weights, learned, records, results
+from tests.storage.emulator import Emulator
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A machine with local copies of its own in `directory`, and a bucket."""
+
+    directory: pathlib.Path
+    bucket: str
+    environment: dict[str, str]
+
+    def do(self, *commands: Sequence[str], at: Signal | None = None) -> list[Done]:
+        """Verbs one after another in a process; see `forked.run`."""
+        cache = {"BERT_JAX_CACHE": str(self.directory / "cache"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        around = Surroundings(environment={**self.environment, **cache})
+        return forked.run(self.directory, *commands, at=at, around=around)
+
+    def killed(self, run: Sequence[str], step: int, saved: int | None = None) -> str:
+        """Kills a run after `step`, once the checkpoint of step `saved` and lines are in the bucket; returns what it said."""
+        there = () if saved is None else (f"checkpoints/{saved}/commit_success.txt", "metrics.jsonl")
+        (done,) = self.do(run, at=Signal(ASKED, argument=step, once_there=tuple(f"{self.bucket}/run/{name}" for name in there)))
+        assert done.status == -9, done.output
+        return done.output
+
+
+@pytest.fixture(scope="module")
+def machine(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return Machine(tmp_path_factory.mktemp("machine"), f"gs://{emulator.bucket}/quickstart", emulator.environment)
+
+
+@pytest.fixture(scope="module")
+def another(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return dataclasses.replace(machine, directory=tmp_path_factory.mktemp("another"))
+
+
+@pytest.fixture(scope="module")
+def corpus(machine: Machine, experiment: pathlib.Path) -> str:
+    """The corpus of `experiment`, made of text in the bucket."""
+    objects.write(f"{machine.bucket}/text/all.txt", (experiment.parent / "corpus.txt").read_bytes())
+    flags = (f"--source=text:{machine.bucket}/text/*.txt", f"--vocab={VOCABULARY}", "--lowercase", "--heldout-fraction=0.2")
+    (done,) = machine.do(("corpus", *flags, "--shards=2", "--workers=1", f"--output={machine.bucket}/corpus"))
+    assert done.status == 0, done.output
+    return f"{machine.bucket}/corpus"
+
+
+@pytest.fixture(scope="module")
+def ended(machine: Machine, another: Machine, corpus: str, experiment: pathlib.Path, uninterrupted: Ended) -> pathlib.Path:
+    """A local copy of the workdir of a run that was killed three times, once on another machine."""
+    run = ("pretrain", f"--config={experiment}", f"--workdir={machine.bucket}/run", f"--config.corpus.directory={corpus}")
+    machine.killed(run, 2)
+    assert "continuing" not in machine.killed(run, 7, saved=4)
+    assert "continuing from step 4" in another.killed(run, 18, saved=16)
+    (done,) = machine.do(run)
+    assert done.status == 0, done.output
+    assert "continuing from step 16" in done.output
+    assert f"model: {machine.bucket}/run/model" in done.output
+    assert "redential" not in done.output
+    return fetched(f"{machine.bucket}/run", "--model")
+
+
+@pytest.fixture(autouse=True)
+def _copies(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path_factory.mktemp("copies")))
+
+
+def test_the_corpus_in_the_bucket_is_the_local_one(corpus: str, experiment: pathlib.Path):
+    copy, local = fetched(corpus, "--verify"), experiment.parent / "corpus"
+    found, wanted = (json.loads((directory / "manifest.json").read_text()) for directory in (copy, local))
+    assert found["shards"] == wanted["shards"]
+    for name in objects.listed(corpus):
+        if name.endswith(".npy"):
+            assert (copy / name).read_bytes() == (local / name).read_bytes()
+
+
+def test_a_run_in_a_bucket_that_was_killed_three_times_ends_as_the_local_one_bit_for_bit(
+    ended: pathlib.Path, uninterrupted: Ended
+):
+    assert learned(ended) == learned(uninterrupted.workdir)
+    assert results(ended) == results(uninterrupted.workdir)
+    assert_same_weights(ended, uninterrupted.workdir)
+    assert {path.name for path in ended.iterdir() if not path.name.startswith(".")} == {
+        path.name for path in uninterrupted.workdir.iterdir() if not path.name.startswith(".")
+    }
+
+
+def test_what_is_in_the_bucket_is_read_changed_and_written_there(
+    ended: pathlib.Path, machine: Machine, another: Machine, uninterrupted: Ended
+):
+    bucket = machine.bucket
+    objects.write(f"{bucket}/texts.txt", b"the river of paris\nold books in quiet rooms\n")
+    model, local = f"--model={bucket}/run", f"--model={uninterrupted.workdir}"
+    embed = ("predict", "embed", f"--input={bucket}/texts.txt")
+    done = another.do(
+        ("convert", f"--from={bucket}/run", f"--to={bucket}/changed", "--drop=nsp_head"),
+        (*embed, f"--model={bucket}/changed", f"--output={bucket}/vectors.npy"),
+        (*embed, local, f"--output={another.directory}/local.npy"),
+        ("analyse", "vocabulary", model, f"--output={bucket}/looks"),
+        ("corpus", f"--verify={bucket}/corpus"),
+    )
+    assert [one.status for one in done] == [0] * len(done), [one.output for one in done]
+    assert f"{bucket}/changed (format huggingface)" in done[0].output
+    assert f"{bucket}/corpus is intact" in done[-1].output
+    found, wanted = np.load(fetched(f"{bucket}/vectors.npy", "--x")), np.load(another.directory / "local.npy")
+    np.testing.assert_array_equal(found, wanted)
+    assert "model.safetensors" in objects.listed(f"{bucket}/changed")
+    assert any(name.endswith(".tsv") for name in objects.listed(f"{bucket}/looks"))
+
+
+def test_a_corpus_in_a_bucket_that_is_not_whole_is_refused(
+    machine: Machine, corpus: str, experiment: pathlib.Path, emulator: Emulator
+):
+    name = next(name for name in objects.listed(corpus) if name.endswith("train.tokens.npy"))
+    data = objects.read(f"{corpus}/{name}")
+    assert data is not None
+    changed = bytes([*data.data[:-1], data.data[-1] ^ 1])
+    for damage, says in ((None, f"{corpus}/{name} is missing"), (changed, f"{corpus}/{name} has changed since it was written")):
+        objects.remove(f"{corpus}/{name}")
+        if damage:
+            objects.write(f"{corpus}/{name}", damage)
+        (done,) = machine.do(command(experiment, machine.directory / "refused", f"--config.corpus.directory={corpus}"))
+        assert done.status == 2
+        assert f"error: the corpus {corpus} is damaged ({says}" in done.output
+        assert "upload it again from where it was built: `gcloud storage rsync" in done.output
+        assert "Traceback" not in done.output
+    objects.write(f"{corpus}/{name}", data.data)
+
+
+@pytest.mark.parametrize(
+    ("status", "workdir", "says"),
+    [
+        (0, "gs://nobody-has-this/run", "there is no bucket gs://nobody-has-this; check its name, or create it"),
+        (403, "gs://bkt/run", "permission denied (403); the account needs the roles"),
+        (401, "gs://bkt/run", "there are no valid credentials for Google Cloud; log in with `gcloud auth application"),
+    ],
+    ids=["no_bucket", "no_permission", "no_credentials"],
+)
+def test_a_workdir_in_a_bucket_that_cannot_be_used_is_refused(
+    status: int, workdir: str, says: str, machine: Machine, experiment: pathlib.Path, emulator: Emulator
+):
+    if status:
+        emulator.fail(status)
+    (done,) = machine.do(("pretrain", f"--config={experiment}", f"--workdir={workdir}"))
+    emulator.fail(200, count=0)
+    assert done.status == 2
+    assert says in done.output
+    assert done.output.count("\n") < 4
+    assert "Traceback" not in done.output
+
+
+def test_a_fine_tuning_run_in_a_bucket_goes_on_and_ends_there(machine: Machine, another: Machine, toys: pathlib.Path):
+    bucket = machine.bucket
+    for path in [*(toys / "model").iterdir(), toys / "train.csv", toys / "dev.csv"]:
+        objects.upload(path, f"{bucket}/toys/{path.relative_to(toys).as_posix()}")
+    keys = ("init_from=toys/model", "task.own.train=toys/train.csv", "task.own.dev=toys/dev.csv")
+    flags = [f"--config.{key.replace('=', f'={bucket}/')}" for key in keys]
+    small = ("task.length=16", "training.batch_size=16", "training.epochs=1", "model.scan_unroll=1", "checkpoints.every=4")
+    run = ("finetune", "--config=experiments/finetune/own_text.py", f"--workdir={bucket}/tuned", *flags)
+    run += (*(f"--config.{key}" for key in small), "--config.sweep.seeds=[0, 1]")
+    (done,) = machine.do(run, at=Signal("bert_jax.checkpoints.manager:Checkpoints.save", call=4))
+    assert done.status == -9, done.output
+    (done,) = another.do(run)
+    assert done.status == 0, done.output
+    copy = fetched(f"{bucket}/tuned", "--model")
+    summary = json.loads((copy / "results.json").read_text())
+    assert len(summary["runs"]) == 2
+    assert (copy / "model" / "model.safetensors").is_file()
+    assert all(records(directory) for directory in (copy / "runs").iterdir())
+    assert not [name for name in objects.listed(f"{bucket}/tuned") if "/checkpoints/" in name]
+    (done,) = machine.do(("predict", "classify", f"--model={bucket}/tuned", "--json", "a text"))
+    assert done.status == 0, done.output
+    shutil.rmtree(copy)
