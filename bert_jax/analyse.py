@@ -5,6 +5,7 @@
     python -m bert_jax.analyse neighbours --model=MODEL --output=DIR --input=texts.txt bank "the [bank] of the river"
     python -m bert_jax.analyse dependencies --model=MODEL --output=DIR --input=treebank.conllu
     python -m bert_jax.analyse coreference --model=MODEL --output=DIR --input=documents.conllu
+    python -m bert_jax.analyse probe      --model=MODEL --output=DIR --input=train.conllu --eval=dev.conllu
     python -m bert_jax.analyse vocabulary --model=MODEL --output=DIR
 
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
@@ -23,6 +24,7 @@ from bert_jax.analysis.verbs.coreference import COREFERENCE
 from bert_jax.analysis.verbs.dependencies import DEPENDENCIES
 from bert_jax.analysis.verbs.heads import HEADS
 from bert_jax.analysis.verbs.neighbours import NEIGHBOURS
+from bert_jax.analysis.verbs.probe import PROBE
 from bert_jax.analysis.verbs.verb import Verb
 from bert_jax.analysis.verbs.vocabulary import VOCABULARY
 from bert_jax.interface.command import choose_verb, run_verb
@@ -36,6 +38,7 @@ VERBS = {
     "neighbours": NEIGHBOURS,
     "dependencies": DEPENDENCIES,
     "coreference": COREFERENCE,
+    "probe": PROBE,
     "vocabulary": VOCABULARY,
 }
 

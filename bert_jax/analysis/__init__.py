@@ -26,6 +26,7 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     senses.py         the occurrences of a word as points in the plane and as clusters
     neighbour_figures.py  the tables and pictures of `neighbours`
     coreference/      the heads that find antecedents
+    probing/          probes of the vectors and the attention of words: labels, trees, heads
     analyser.py       Analyser: the same from Python
     verbs/            the verbs of the command line
 """

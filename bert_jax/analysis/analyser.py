@@ -21,6 +21,8 @@ from bert_jax.analysis.dependencies import (
 )
 from bert_jax.analysis.neighbours import Neighbouring, Neighbours, find_neighbours
 from bert_jax.analysis.pieces import WordPieces, nearest_pieces
+from bert_jax.analysis.probing.annotated import AnnotatedFile
+from bert_jax.analysis.probing.measurement import Probes, Probing, measure_probes
 from bert_jax.analysis.treebank import Treebank
 from bert_jax.analysis.vocabulary import Vocabulary, read_vocabulary
 from bert_jax.analysis.words import Window, read_window, read_windows
@@ -102,6 +104,18 @@ class Analyser:
         """
         choosing = None if choose is None else open_texts(choose)
         return score_coreference(self.engine, open_texts(path), choosing, Coreference(**options))
+
+    def probes(
+        self, training: str | os.PathLike[str], evaluation: str | os.PathLike[str], column: int = -1, **options: Any
+    ) -> Probes:
+        """Probes of labels, trees and heads, trained on one file of annotated words and scored on another; `options` are the
+        fields of `Probing`.
+
+        The files are CoNLL-U (.conllu), or CoNLL with tags in `column`. Raises UserError for a file that cannot be read, and for
+        files without the annotation that the probes need.
+        """
+        files = AnnotatedFile(training, column), AnnotatedFile(evaluation, column)
+        return measure_probes(self.engine, *files, Probing(**options))
 
     def vocabulary(self, corpus: str | os.PathLike[str] | None = None, names: Collection[str] | None = None) -> Vocabulary:
         """The pieces of the vocabulary and the parameters of the model: see `read_vocabulary`."""

@@ -36,6 +36,7 @@ AXES = {
     "T": "texts of a batch, independent of the rows that hold them",
     "X": "queried positions of a batch: masked tokens, scored tokens, mentions",
     # analysis
+    "A": "probes: of every hidden state, and last of their learned mix; S + 1",
     "Z": "words of a row, each at the column of its first token; the other columns are empty",
     "heads": "heads of all layers, those of the first layer first",
     "relations": "relations of a treebank by their number, from 0; 0 stands for words that are not counted",

@@ -8,5 +8,6 @@ In: the flags of the command line. Out: files in the directory of --output, line
     neighbours.py  the nearest pieces of a word, the nearest words and the senses of a word in context
     dependencies.py  the heads against the relations of a treebank
     coreference.py  the heads against the antecedents of mentions
+    probe.py       probes of labels and trees, layer by layer
     vocabulary.py  the tour of a vocabulary and of the parameters
 """

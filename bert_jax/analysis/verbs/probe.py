@@ -1,0 +1,102 @@
+"""The verb `probe`: what can be read from the vectors and the attention of words, layer by layer."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from annotated_types import Interval
+
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.probing.annotated import AnnotatedFile
+from bert_jax.analysis.probing.features import POOLINGS, Say
+from bert_jax.analysis.probing.measurement import EPOCHS, PROBES, RANK, SEEDS, WORDS, Probes, Probing, measure_probes
+from bert_jax.analysis.probing.tables import FILES, over_seeds, selectivity, write_probes
+from bert_jax.analysis.verbs.verb import Verb, load, print_written
+from bert_jax.errors import nearest
+from bert_jax.interface.flags import nonempty
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.ranges import SEED, InRange
+from bert_jax.interface.words import counted
+
+
+def probe_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `probe`."""
+    add = parser.add_argument
+    add("--input", type=nonempty, required=True, metavar="FILE", help="to train on: .conllu or a CoNLL file; also .gz")
+    add("--eval", type=nonempty, required=True, metavar="FILE", help="to score on, of the same format")
+    column = InRange(int, Interval(ge=-100, le=100))
+    add("--column", type=column, default=-1, help="of the tags of a CoNLL file, from 0, or from the last (-1)")
+    add("--probes", type=_probes, default=(), metavar="P,P", help="labels, structure, parsers (all that the files have)")
+    add("--words", type=InRange(int, WORDS), default=Probing.words, metavar="N", help="of each file at most (50000)")
+    add("--pooling", choices=POOLINGS, default=Probing.pooling, help="of a word's pieces (mean)")
+    add("--rank", type=InRange(int, RANK), default=Probing.rank, help="of structural probes (64)")
+    add("--epochs", type=InRange(int, EPOCHS), default=Probing.epochs, help="of linear and structural probes (10)")
+    add("--passes", type=InRange(int, EPOCHS), default=Probing.passes, help="of parsers (2)")
+    add("--seeds", type=InRange(int, SEEDS), default=Probing.seeds, metavar="N", help="probes are trained N times (3)")
+    add("--seed", type=InRange(int, SEED), default=Probing.seed, help="the first seed (0)")
+
+
+def probe(flags: argparse.Namespace) -> int:
+    """Writes the scores of all probes. Returns the exit status."""
+    options = Probing(**{name: getattr(flags, name) for name in Probing.__dataclass_fields__})
+    files = [AnnotatedFile(path, flags.column) for path in (flags.input, flags.eval)]
+    folder = Folder(flags.output, FILES)
+    analyser = load(flags, folder)
+    found = measure_probes(analyser.engine, files[0], files[1], options, shown)
+    write_probes(folder, found)
+    print(f"trained on {counted(found.words[0], 'word')}, scored on {found.words[1]:,}" + _held(found))
+    print_found(found)
+    print_written(folder)
+    return int(any(file.failed for file in files))
+
+
+def shown(stage: str) -> Say:
+    """Shows the progress of a stage."""
+    progress: list[Progress] = []
+
+    def say(done: int, total: int) -> None:
+        if not progress:
+            progress.append(Progress(stage, total, "", delay=2.0))
+        progress[0].update(done)
+        if done >= total:
+            progress[0].close()
+
+    return say
+
+
+def _held(found: Probes) -> str:
+    held = f"; their vectors are {found.size / 1e6:,.0f} MB" if found.size else ""
+    return held + (f"; read in windows: {counted(found.cut, 'sentence')}" if found.cut else "")
+
+
+def print_found(found: Probes) -> None:
+    """Prints the best layer and the mix of each score, and the parsers."""
+    if found.labels:
+        print(f"{'label':24} layer  accuracy  control  selectivity    mix  word type")
+        (mean, _), (gap, _) = over_seeds(found.labels.accuracy), over_seeds(selectivity(found.labels))
+        for i, label in enumerate(found.labels.accuracy["label"]):
+            best = int(mean[i, 0, :-1].argmax())
+            values = f"{mean[i, 0, best]:9.3f}{mean[i, 1, best]:9.3f}{gap[i, best]:13.3f}{mean[i, 0, -1]:7.3f}"
+            print(f"{label:24} {best:5}{values}{found.labels.majority.values[i]:11.3f}")
+    if found.structure:
+        print(f"{'structure':24} layer     value                           mix  right-branching")
+        mean, _ = over_seeds(found.structure.scores)
+        for i, score in enumerate(found.structure.scores["score"]):
+            best = int(np.nan_to_num(mean[i, :-1]).argmax())
+            chain = found.structure.right_branching.values[i]
+            print(f"{score:24} {best:5}{mean[i, best]:10.3f}{'':22}{mean[i, -1]:7.3f}{chain:17.3f}")
+    if found.parsers:
+        print(f"{'parser':24} heads found")
+        for name, value in zip(found.parsers.accuracy["parser"], found.parsers.accuracy.values, strict=True):
+            print(f"{name:24} {value:11.3f}")
+
+
+def _probes(text: str) -> tuple[str, ...]:
+    for name in (probes := tuple(text.split(","))):
+        if name not in PROBES:
+            raise argparse.ArgumentTypeError(f"={text} is unknown: {nearest(name, PROBES)}")
+    return probes
+
+
+PROBE = Verb("what is read from words by layer: labels, trees, heads, with control tasks", probe_flags, probe)

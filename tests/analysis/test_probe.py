@@ -1,0 +1,147 @@
+"""The vectors of words, and all probes of a file."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_jax.analyse import main
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.probing import linear
+from bert_jax.analysis.probing.annotated import Annotated, AnnotatedFile
+from bert_jax.analysis.probing.features import read_features, scale_of
+from bert_jax.analysis.probing.tables import over_seeds
+from bert_jax.analysis.words import word_windows
+from bert_jax.errors import UserError
+from tests.prediction.reference import pretrained_outputs
+
+WORDS = ("the", "river", "of", "Paris", "is", "dry")
+
+
+def conllu(count: int, seed: int, tagged: bool = True) -> str:
+    """Right-branching sentences; a word's part of speech is the word itself, and each ends with a mark."""
+    rng = np.random.default_rng(seed)
+    text = ""
+    for _ in range(count):
+        words = [*rng.choice(WORDS, rng.integers(5, 8)), "."]
+        for i, word in enumerate(words):
+            pos = "PUNCT" if word == "." else word.upper() if tagged else "_"
+            text += f"{i + 1}\t{word}\t_\t{pos}\t_\t_\t{i}\t{'dep' if i else 'root'}\t_\t_\n"
+        text += "\n"
+    return text
+
+
+@pytest.fixture
+def files(tmp_path) -> tuple[pathlib.Path, pathlib.Path]:
+    training, held_out = tmp_path / "train.conllu.gz", tmp_path / "dev.conllu"
+    training.write_bytes(gzip.compress(conllu(40, 1).encode()))
+    held_out.write_text(conllu(10, 2))
+    return training, held_out
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_the_vector_of_a_word_is_that_of_its_pieces_in_windows_of_the_model(analyser, pooling):
+    engine = analyser.engine
+    sentences = [Annotated(("the", "Apfelriver", "x"), {}), Annotated(("abc", "Paris") * 15, {})]
+    features = read_features(engine, sentences, 33, pooling)
+    assert features.cut == [False, True]
+    assert features.starts.tolist() == [0, 3, 33]
+    assert [len(own) for own in features.types[:3]] == [1, 6, 1]
+    expected = []
+    for sentence in sentences:
+        for window in word_windows(engine, sentence.words):
+            ids = [i for word in window.words for i in word.ids]
+            states = pretrained_outputs(engine.model, ids)["hidden"]
+            at = np.cumsum([0, *(len(word.ids) for word in window.words)])
+            parts = [states[:, at[i] : at[i + 1]] for i in range(1, len(window.words) - 1)]
+            expected += [part.mean(1) if pooling == "mean" else part[:, 0] for part in parts]
+    np.testing.assert_allclose(features.vectors, np.stack(expected), atol=5e-3)  # float16
+    scale = scale_of(features.vectors)
+    np.testing.assert_allclose(scale.mean, np.stack(expected).mean(0), atol=5e-3)
+    np.testing.assert_allclose(scale.deviation, np.stack(expected).std(0), atol=5e-3)
+
+
+def test_all_probes_of_a_treebank_are_tables_and_pictures(files, analyser, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
+    monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
+    monkeypatch.setattr(linear, "LEARNING_RATE", 0.1)
+    files[1].write_text(files[1].read_text() + "1\tx\n")
+    flags = [f"--input={files[0]}", f"--eval={files[1]}", f"--output={tmp_path / 'out'}", "--words=200", "--rank=2"]
+    assert main(["probe", "--model=m", *flags, "--epochs=4", "--seeds=2", "--passes=1"]) == 1
+    said, problems = capsys.readouterr()
+    assert "dev.conllu, line" in problems
+    assert "2 columns between TABs, not the 10 of CoNLL-U" in problems
+    assert said.startswith("trained on 195 words, scored on 73; their vectors are 0 MB\n")
+    tables = {path.stem: table(path) for path in (tmp_path / "out").glob("*.tsv")}
+    assert tables.keys() == {"labels", "mix", "structure", "parsers"}
+    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"labels", "structure", "parsers"}
+    # parts of speech are the words: the usual label of a word is right, and the control task is as easy
+    assert [row["probe"] for row in tables["labels"] if row["label"] == "upos"] == ["0", "1", "2", "mix"]
+    assert {row["label"] for row in tables["labels"]} == {"upos", "relation"}
+    embedded = tables["labels"][0]
+    assert float(embedded["majority"]) == 1.0
+    assert float(embedded["accuracy"]) > 0.9
+    assert float(embedded["selectivity"]) == pytest.approx(float(embedded["accuracy"]) - float(embedded["control"]), abs=1e-5)
+    assert (embedded["n"], embedded["n training"], embedded["seeds"]) == ("73", "195", "2")
+    shares = [float(row["weight"]) for row in tables["mix"] if row["label"] == "upos"]
+    assert sum(shares) == pytest.approx(1.0, abs=1e-4)
+    assert {row["right-branching"] for row in tables["structure"]} == {"1"}
+    assert {(row["score"], row["n"]) for row in tables["structure"]} >= {("uuas", "53"), ("root accuracy", "10")}
+    parsers = {row["parser"]: row for row in tables["parsers"]}
+    assert parsers["right-branching"]["attachment"] == parsers["best fixed distance"]["attachment"] == "1"
+    assert parsers["attention"]["n"] == "53"
+
+
+def table(path: pathlib.Path) -> list[dict[str, str]]:
+    """The rows by the names of their columns."""
+    header, *rows = (line.split("\t") for line in path.read_text().splitlines())
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_a_file_of_tags_has_probes_of_its_tags_alone(analyser, tmp_path):
+    for name, seed in (("train.txt", 1), ("dev.txt", 2)):
+        words = np.random.default_rng(seed).choice(WORDS, 30)
+        (tmp_path / name).write_text("".join(f"{word} {'O' if len(word) < 5 else 'B-X'}\n" for word in words))
+    found = analyser.probes(tmp_path / "train.txt", tmp_path / "dev.txt", seeds=1, epochs=1)
+    assert found.structure is None
+    assert found.parsers is None
+    assert found.labels.n["label"] == ["tag"]
+    assert found.labels.n.values.tolist() == [30]
+    again = analyser.probes(tmp_path / "train.txt", tmp_path / "dev.txt", seeds=1, epochs=1)
+    np.testing.assert_array_equal(again.labels.accuracy.values, found.labels.accuracy.values)
+
+
+def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
+    with pytest.raises(UserError, match="is the training file too; give another file to score the probes on"):
+        analyser.probes(files[0], files[0])
+    with pytest.raises(UserError, match="has more words than the limit of 2; raise it"):
+        analyser.probes(*files, words=2)
+    with pytest.raises(UserError, match=r"probe\.words=0 must be at least 1"):
+        analyser.probes(*files, words=0)
+    tags = tmp_path / "tags.txt"
+    tags.write_text("a X\nb Y\n")
+    with pytest.raises(UserError, match="have no annotation in common; give two files of one format"):
+        analyser.probes(files[0], tags)
+    with pytest.raises(UserError, match="have no kind of label in common; give two files of one format"):
+        analyser.probes(files[0], tags, probes=("labels",))
+    with pytest.raises(UserError, match=r"tags\.txt has no tree .* which parsers are trained on; give a treebank in CoNLL-U"):
+        analyser.probes(files[0], tags, probes=("parsers",))
+
+
+def test_a_sentence_of_several_roots_has_labels_and_no_tree(tmp_path):
+    (tmp_path / "x.conllu").write_text("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n2\tb\t_\tPUNCT\t_\t_\t0\troot\t_\t_\n")
+    (sentence,) = AnnotatedFile(tmp_path / "x.conllu")
+    assert (sentence.words, sentence.heads) == (("a", "b"), ())
+    assert sentence.labels == {"upos": ("X", "PUNCT"), "xpos": ("_", "_"), "relation": ("root", "root")}
+
+
+def test_means_and_deviations_are_over_the_seeds():
+    values = np.array([[1.0, 3.0], [2.0, 2.0]])
+    mean, deviation = over_seeds(NamedArray(values, {"probe": [0, 1], "seed": [0, 1]}))
+    assert mean.tolist() == [2.0, 2.0]
+    assert deviation.tolist() == pytest.approx([2**0.5, 0.0])
+    assert np.isnan(over_seeds(NamedArray(values[:, :1], {"probe": [0, 1], "seed": [0]}))[1]).all()

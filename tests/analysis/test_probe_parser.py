@@ -1,0 +1,114 @@
+"""Parsers on attention: of heads that are known, and beside a loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bert_jax.analysis.probing import parser
+from bert_jax.analysis.probing.annotated import Annotated
+from bert_jax.analysis.probing.parser import (
+    PARSERS,
+    REACH,
+    log_probabilities,
+    offset_counts,
+    parser_accuracy,
+    parser_inputs,
+    parser_items,
+    parser_loss,
+    train_parsers,
+)
+from bert_jax.analysis.words import word_windows
+from tests.analysis.reference import in_words, weights_of
+from tests.prediction.reference import mixed_texts
+
+WORDS = ("the", "river", "of", "Paris", "is", "dry")
+
+
+def treebank(count: int, rng: np.random.Generator) -> list[Annotated]:
+    """Sentences in which the head of each word is the word after it, and the last is the root; the first is punctuation."""
+    sizes = rng.integers(3, 10, count)
+    return [
+        Annotated(tuple(rng.choice(WORDS, n)), {}, (*range(1, n), -1), (True, *[False] * (n - 1)))
+        for n in sizes
+    ]  # fmt: skip
+
+
+def test_a_head_that_attends_to_the_word_after_is_found(pointing, monkeypatch):
+    monkeypatch.setattr(parser, "LEARNING_RATES", dict.fromkeys(parser.LEARNING_RATES, 0.3))
+    rng = np.random.default_rng(1)
+    training, held_out = treebank(60, rng), treebank(20, rng)
+    weights = train_parsers(pointing.engine, training, passes=1, seed=0)
+    accuracy, n = parser_accuracy(pointing.engine, weights, held_out)
+    assert n == sum(len(sentence.words) - 2 for sentence in held_out)
+    assert accuracy == dict.fromkeys(PARSERS, 1.0)
+    w, u = np.asarray(weights["attention"]["bias"])
+    assert max(abs(w).argmax(), u.argmax()) == 1  # from the dependent (u) to the head: 1-2 attends to the word after
+    assert w[0] > 0  # from the head to the dependent: 1-1 attends to the word before
+    assert offset_counts(pointing.engine, held_out) == {1: n}
+
+
+def test_probabilities_and_their_loss_are_those_of_a_loop(analyser):
+    rng = np.random.default_rng(2)
+    engine = analyser.engine
+    words = [tuple(text.split()) for text in mixed_texts(3, longest=7, seed=4, blank="Apfelapfel")]
+    sentences = [Annotated(own, {}, (-1, *[0] * (len(own) - 1)), (False,) * len(own)) for own in words]
+    layers, heads, width = engine.config.num_layers, engine.config.num_heads, engine.config.hidden_size
+    shapes = {"bias": (2,), "head": (2, width), "dependent": (2, width)}
+    counts = {"attention": layers * heads, "distance": 2 * REACH + 1}
+    weights = {
+        name: {
+            part: rng.standard_normal((*shape, counts[name.partition(" ")[0]])).astype(np.float32)
+            for part, shape in shapes.items()
+            if part == "bias" or name.endswith("words")
+        }
+        for name in PARSERS
+    }
+    table = engine.model.params["embeddings"]["word_embeddings"]["embedding"].astype(np.float64)
+    losses = dict.fromkeys(PARSERS, 0.0)
+    asked = 0
+    for sentence in sentences:
+        (window,) = word_windows(engine, sentence.words)
+        n = len(sentence.words)
+        found = in_words(weights_of(engine.model, window), window)[:, :, 1:-1, 1:-1]
+        maps = {"attention": found.reshape(-1, n, n), "distance": np.zeros((counts["distance"], n, n))}
+        for i in range(n):
+            for j in range(n):
+                maps["distance"][REACH + np.clip(j - i, -REACH, REACH), i, j] = 1
+        vectors = np.stack([table[list(word.ids)].mean(0) for word in window.words[1:-1]])
+        vectors /= np.sqrt((vectors**2).mean(-1, keepdims=True))
+        for name, own in weights.items():
+            a = maps[name.partition(" ")[0]]
+            for j in range(1, n):
+                score = np.full(n, -np.inf)
+                for i in range(n):
+                    w, u = own["bias"].astype(np.float64)
+                    if "head" in own:
+                        w, u = (
+                            bias + vectors[i] @ head + vectors[j] @ dependent
+                            for bias, head, dependent in zip((w, u), own["head"], own["dependent"], strict=True)
+                        )
+                    if i != j:
+                        score[i] = w @ a[:, i, j] + u @ a[:, j, i]
+                losses[name] -= score[0] - np.log(np.exp(score - score.max()).sum()) - score.max()
+        asked += n - 1
+    total = dict.fromkeys(PARSERS, 0.0)
+    summed = count = 0.0
+    for read in engine.batches(parser_inputs, parser_items(engine, sentences)):
+        own_count = int(((read["heads"] > 0) & (read["sequence"] > 0)).sum())
+        for name, found in log_probabilities(weights, read).items():
+            is_head = np.asarray(parser.is_head(read))
+            assert is_head.sum() == own_count
+            total[name] -= float((np.asarray(found) * is_head).sum())
+        summed += float(parser_loss(weights, read)) * own_count
+        count += own_count
+    assert count == asked
+    for name in PARSERS:
+        assert total[name] == pytest.approx(losses[name], rel=1e-3), name
+    assert summed == pytest.approx(sum(losses.values()), rel=1e-3)
+
+
+def test_sentences_without_a_tree_and_those_longer_than_the_position_table_are_left_out(analyser):
+    n = 60
+    sentences = [Annotated(("the",), {}), Annotated(("the",) * n, {}, (-1, *range(n - 1)), (False,) * n)]
+    assert list(parser_items(analyser.engine, sentences)) == []

@@ -1,0 +1,114 @@
+"""Structural probes of vectors that hold a tree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bert_jax.analysis.probing import structural
+from bert_jax.analysis.probing.annotated import Annotated
+from bert_jax.analysis.probing.features import Features, scale_of
+from bert_jax.analysis.probing.linear import standardised
+from bert_jax.analysis.probing.structural import (
+    Structural,
+    batches,
+    chain_scores,
+    measured,
+    structural_initial,
+    structural_loss,
+    structural_scores,
+    train_structural,
+    tree_sentences,
+)
+from bert_jax.analysis.probing.trees import tree_distances
+from tests.analysis.test_probe_trees import random_heads
+
+LENGTH, WIDTH = 7, 8
+
+
+def holding_trees(count: int, seed: int) -> Features:
+    """Noise in layer 0. In layer 1 each word has an entry for itself and each word above it but the root: the squared distance of
+    two vectors is the number of edges between them."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((count * LENGTH, 2, WIDTH))
+    sentences = []
+    for i in range(count):
+        heads = random_heads(rng, LENGTH)
+        sentences.append(Annotated(("w",) * LENGTH, {}, tuple(heads), (False,) * LENGTH))
+        for word in range(LENGTH):
+            own, at = np.zeros(WIDTH), word
+            while heads[at] >= 0:
+                own[at], at = 1, heads[at]
+            vectors[i * LENGTH + word, 1] = own
+    starts = np.arange(count + 1) * LENGTH
+    return Features(vectors.astype(np.float16), starts, sentences, [(1,)] * (count * LENGTH), [False] * count)
+
+
+@pytest.fixture(scope="module")
+def features() -> Features:
+    return holding_trees(40, seed=1)
+
+
+def test_the_probe_finds_the_layer_that_holds_the_tree(features, monkeypatch):
+    monkeypatch.setattr(structural, "LEARNING_RATE", 0.05)
+    scale = scale_of(features.vectors)
+    probe = train_structural(features, scale, Structural(rank=8, epochs=60), seed=1)
+    held_out = holding_trees(30, seed=2)
+    scores = structural_scores(probe, held_out, scale).results()
+    chain = chain_scores(held_out).results()
+    assert {name: n for name, (_, n) in scores.items()} == {name: n for name, (_, n) in chain.items()}
+    assert scores["uuas"][1] == 30 * (LENGTH - 1)
+    assert scores["uuas"][0][1] > 0.95
+    assert scores["uuas"][0][0] < 0.5
+    assert scores["distance correlation"][0][1] > 0.9
+    assert scores["root accuracy"][0][1] > 0.9
+    assert scores["depth correlation"][0][1] > 0.9
+    assert abs(scores["depth correlation"][0][0]) < 0.3
+
+
+def test_distances_depths_and_their_loss_are_those_of_a_loop(features):
+    scale = scale_of(features.vectors)
+    scales = (scale.mean, scale.deviation)
+    probe = structural_initial(2, WIDTH, 3, seed=4)
+    (batch,) = batches(features, [3, 5])
+    rows = len(batch.trees["depth"])
+    read = standardised(batch.vectors, scales)
+    found = measured(probe, read, rows)
+    maps = {name: np.asarray(own["map"], np.float64) for name, own in probe.items()}
+    total = 0.0
+    for row, i in enumerate((3, 5)):
+        own = (features.vectors[i * LENGTH : (i + 1) * LENGTH].astype(np.float64) - scale.mean) / scale.deviation
+        heads = features.sentences[i].heads
+        true = tree_distances(heads)
+        for a, vectors in enumerate((own[:, 0], own[:, 1], own.mean(1))):
+            x, y = vectors @ maps["distance"][a], vectors @ maps["depth"][a]
+            distances = np.array([[((p - q) ** 2).sum() for q in x] for p in x])
+            depths = (y * y).sum(-1)
+            np.testing.assert_allclose(found["distance"][a, row, :LENGTH, :LENGTH], distances, atol=1e-4)
+            np.testing.assert_allclose(found["depth"][a, row, :LENGTH], depths, atol=1e-4)
+            total += np.abs(distances - true).sum() / LENGTH**2 + np.abs(depths - true[heads.index(-1)]).sum() / LENGTH
+    assert float(structural_loss(probe, read, batch.trees)) == pytest.approx(total / 2, rel=1e-4)
+
+
+def test_sentences_without_a_tree_of_one_word_of_marks_or_cut_are_left_out(features):
+    words = ("a", "b")
+    sentences = [
+        Annotated(words, {}),
+        Annotated(words[:1], {}, (-1,), (False,)),
+        Annotated(words, {}, (-1, 0), (True, True)),
+        Annotated(words, {}, (-1, 0), (False, True)),
+        Annotated(words, {}, (-1, 0), (False, False)),
+    ]
+    own = Features(features.vectors, features.starts, sentences, features.types, [False, False, False, False, True])
+    assert tree_sentences(own) == [3]
+
+
+def test_every_sentence_is_in_one_batch_and_the_rest_of_its_rows_is_marked(features):
+    numbers = list(range(35))
+    found = list(batches(features, numbers))
+    assert sorted(i for batch in found for i in batch.numbers) == numbers
+    assert [batch.trees["depth"].shape for batch in found] == [(32, 16)] * 2
+    last = found[-1].trees
+    assert (last["depth"][3:] == -1).all()
+    assert (last["depth"][:3, :LENGTH] >= 0).all()
+    assert (last["distance"][:, LENGTH:] == -1).all()
