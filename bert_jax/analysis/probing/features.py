@@ -5,25 +5,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float16, Float32, Int64
 
-from bert_jax.analysis.maps import Batch, Params, word_slots
+from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
 from bert_jax.analysis.probing.annotated import Annotated
 from bert_jax.analysis.words import Kind, Window, word_windows
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.questions import NOT_FINITE
 
-POOLINGS = ("mean", "first")
-"""The vector of a word is the mean of its pieces, or its first piece."""
 Say = Callable[[int, int], None]
 """Is told how much of the work is done, and how much there is: the progress."""
 CHUNK = 4096
@@ -55,23 +50,17 @@ class Features:
 
 
 @compiled
-def word_vectors(params: Params, batch: Batch, *, config: ModelConfig, pooling: str) -> Float16[Array, "B Z S D"]:
-    """The vectors of the words at the columns of their first tokens: the embeddings, and the output of every layer."""
-    found: Any = Bert(config).apply({"params": params}, batch, method="encode")
-    states = found[1]
-    if pooling == "first":
-        return jnp.moveaxis(states, 0, 2).astype(jnp.float16)
-    members = word_slots(batch).members
-    shares = members / jnp.maximum(members.sum(1, keepdims=True), 1.0)
-    exact = jax.lax.Precision.HIGHEST
-    return jnp.einsum("BLZ,SBLD->BZSD", shares, states.astype(jnp.float32), precision=exact).astype(jnp.float16)
+def vectors_of_layers(params: Params, batch: Batch, *, config: ModelConfig) -> Float16[Array, "B Z S D"]:
+    """The vectors of the words, the mean over their pieces, at the columns of their first tokens: the embeddings, and the output
+    of every layer."""
+    found = word_vectors(params, batch, word_slots(batch), config, range(config.num_layers + 1))
+    return jnp.moveaxis(found, 0, 2).astype(jnp.float16)
 
 
 def read_features(
     engine: Engine,
     sentences: Iterable[Annotated],
     words: int,
-    pooling: str = "mean",
     say: Say = silent,
 ) -> Features:
     """The vectors of all words of `sentences`, which have at most `words` words.
@@ -85,7 +74,7 @@ def read_features(
     while group := list(itertools.islice(waiting, engine.group_size)):
         windows = [list(word_windows(engine, sentence.words)) for sentence in group]
         items = [window.item() for window in itertools.chain(*windows)]
-        answers = engine.stream(word_vectors, items, "token", pooling=pooling)
+        answers = engine.stream(vectors_of_layers, items, "token")
         for sentence, own in zip(group, windows, strict=True):
             for window in own:
                 firsts = _first_tokens(window)

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from bert_jax.analysis.named import Label, NamedArray
 from bert_jax.analysis.probing.annotated import Annotated, AnnotatedFile, spread
 from bert_jax.analysis.probing.control import NONE, Labels, control_task, majority_accuracy, numbered
-from bert_jax.analysis.probing.features import POOLINGS, Features, Say, Scale, read_features, scale_of
+from bert_jax.analysis.probing.features import Features, Say, Scale, read_features, scale_of
 from bert_jax.analysis.probing.linear import linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probing.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
 from bert_jax.analysis.probing.structural import Structural, chain_scores, structural_scores, train_structural, tree_sentences
@@ -41,8 +41,6 @@ class Probing:
     """The probes to train; all that the files have annotation for if empty."""
     words: Ranged[int, WORDS] = 50_000
     """Words of each of the two files at most: whole sentences, evenly spread. Their vectors are held in float16."""
-    pooling: Ranged[str, OneOf(POOLINGS)] = "mean"
-    """Whether the vector of a word is the mean of its pieces or its first piece."""
     rank: Ranged[int, RANK] = 64
     """The rank of structural probes."""
     epochs: Ranged[int, EPOCHS] = 10
@@ -140,7 +138,7 @@ def measure_probes(
     if "labels" in chosen or "structure" in chosen:
         stages = ("reading the training words", "reading the evaluation words")
         features = [
-            read_features(engine, part, n, options.pooling, progress(stage))
+            read_features(engine, part, n, progress(stage))
             for part, n, stage in zip(parts, words, stages, strict=True)
         ]
         size, cut = sum(own.size for own in features), sum(sum(own.cut) for own in features)

@@ -7,9 +7,10 @@ import argparse
 import numpy as np
 from annotated_types import Interval
 
+from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.probing.annotated import AnnotatedFile
-from bert_jax.analysis.probing.features import POOLINGS, Say
+from bert_jax.analysis.probing.features import Say
 from bert_jax.analysis.probing.measurement import EPOCHS, PROBES, RANK, SEEDS, WORDS, Probes, Probing, measure_probes
 from bert_jax.analysis.probing.tables import FILES, over_seeds, selectivity, write_probes
 from bert_jax.analysis.verbs.verb import Verb, load, print_written
@@ -18,6 +19,8 @@ from bert_jax.interface.flags import nonempty
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.ranges import SEED, InRange
 from bert_jax.interface.words import counted
+
+CONTROL = "random-weights"
 
 
 def probe_flags(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +32,13 @@ def probe_flags(parser: argparse.ArgumentParser) -> None:
     add("--column", type=column, default=-1, help="of the tags of a CoNLL file, from 0, or from the last (-1)")
     add("--probes", type=_probes, default=(), metavar="P,P", help="labels, structure, parsers (all that the files have)")
     add("--words", type=InRange(int, WORDS), default=Probing.words, metavar="N", help="of each file at most (50000)")
-    add("--pooling", choices=POOLINGS, default=Probing.pooling, help="of a word's pieces (mean)")
     add("--rank", type=InRange(int, RANK), default=Probing.rank, help="of structural probes (64)")
     add("--epochs", type=InRange(int, EPOCHS), default=Probing.epochs, help="of linear and structural probes (10)")
     add("--passes", type=InRange(int, EPOCHS), default=Probing.passes, help="of parsers (2)")
     add("--seeds", type=InRange(int, SEEDS), default=Probing.seeds, metavar="N", help="probes are trained N times (3)")
-    add("--seed", type=InRange(int, SEED), default=Probing.seed, help="the first seed (0)")
+    add("--seed", type=InRange(int, SEED), default=Probing.seed, help="the first seed, and that of the control (0)")
+    control_help = f"probe a control too, with files in DIR/{CONTROL}: {CONTROLS[CONTROL]}"
+    add("--control", choices=(CONTROL,), default="", help=control_help)
 
 
 def probe(flags: argparse.Namespace) -> int:
@@ -43,11 +47,16 @@ def probe(flags: argparse.Namespace) -> int:
     files = [AnnotatedFile(path, flags.column) for path in (flags.input, flags.eval)]
     folder = Folder(flags.output, FILES)
     analyser = load(flags, folder)
-    found = measure_probes(analyser.engine, files[0], files[1], options, shown)
-    write_probes(folder, found)
-    print(f"trained on {counted(found.words[0], 'word')}, scored on {found.words[1]:,}" + _held(found))
-    print_found(found)
-    print_written(folder)
+    engines = {"": analyser.engine}
+    if flags.control:
+        engines[flags.control] = engine_with_random_weights(analyser.engine, flags.seed)
+    for control, engine in engines.items():
+        found = measure_probes(engine, files[0], files[1], options, shown)
+        own = Folder(folder.path / control) if control else folder
+        write_probes(own, found)
+        print(f"{control or engine.name}: {_read(found)}")
+        print_found(found)
+        print_written(own)
     return int(any(file.failed for file in files))
 
 
@@ -65,9 +74,10 @@ def shown(stage: str) -> Say:
     return say
 
 
-def _held(found: Probes) -> str:
+def _read(found: Probes) -> str:
     held = f"; their vectors are {found.size / 1e6:,.0f} MB" if found.size else ""
-    return held + (f"; read in windows: {counted(found.cut, 'sentence')}" if found.cut else "")
+    cut = f"; read in windows: {counted(found.cut, 'sentence')}" if found.cut else ""
+    return f"trained on {counted(found.words[0], 'word')}, scored on {found.words[1]:,}{held}{cut}"
 
 
 def print_found(found: Probes) -> None:
