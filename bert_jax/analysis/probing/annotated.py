@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bert_jax.analysis.treebank import Sentence, Treebank
+from bert_jax.errors import UserError, missing_path
 from bert_jax.tasks.readers.conll import read_conll
 
 NO_LABEL = "_"
@@ -37,6 +38,12 @@ class AnnotatedFile:
 
     def __init__(self, path: str | os.PathLike[str], column: int = -1, report: Callable[[str], object] | None = None):
         self.path = os.fspath(path)
+        try:
+            with pathlib.Path(self.path).open("rb") as file:
+                self.file = os.fstat(file.fileno())
+        except OSError as error:
+            reason = f"{missing_path(self.path)} cannot be read: {error.strerror}"
+            raise UserError(f"{reason}; name a CoNLL-U or a CoNLL file that you may read") from error
         self._treebank = Treebank(path, report=report) if is_conllu(self.path) else None
         self._tagged = [] if self._treebank else read_conll(path, tag=column)
 

@@ -45,7 +45,8 @@ def probe(flags: argparse.Namespace) -> int:
     """Writes the scores of all probes. Returns the exit status."""
     options = Probing(**{name: getattr(flags, name) for name in Probing.__dataclass_fields__})
     files = [AnnotatedFile(path, flags.column) for path in (flags.input, flags.eval)]
-    folder = Folder(flags.output, FILES)
+    folders = [Folder(flags.output, FILES, file.file) for file in files]
+    folder = folders[0]
     analyser = load(flags, folder)
     engines = {"": analyser.engine}
     if flags.control:

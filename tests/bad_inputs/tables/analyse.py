@@ -117,6 +117,27 @@ CASES = [
         "coreference --input=x.conllu --window=2",
         "--window=2 must be at least 8 and at most 1,048,576",
     ),
+    Case("no file to score probes on", "probe --input=x.conllu", "the following arguments are required: --eval"),
+    Case("a probe that is none", "probe --input=x --eval=y --probes=tree", "--probes=tree is unknown: known: labels, parsers"),
+    Case("probes trained never", "probe --input=x --eval=y --epochs=0", "--epochs=0 must be at least 1 and at most 10,000"),
+    Case(
+        "a file to score probes on that is not there",
+        "probe --input=x.conllu --eval=y.conllu",
+        "y.conllu (looked for in $here; did you mean x.conllu?) cannot be read: No such file or directory; name a CoNLL-U or",
+        files={"x.conllu": TREE},
+    ),
+    Case(
+        "probes scored on the file that they are trained on",
+        "probe --input=x.conllu --eval=./x.conllu",
+        "./x.conllu is the training file too; give another file to score the probes on",
+        files={"x.conllu": TREE},
+    ),
+    Case(
+        "a column that a file of tags lacks",
+        "probe --input=x.txt --eval=x.txt --column=2",
+        "x.txt has 2 columns, none of them tag=2; give one from -2 to 1",
+        files={"x.txt": "a X\n"},
+    ),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),
     Case(
