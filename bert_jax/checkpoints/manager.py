@@ -19,6 +19,7 @@ from jaxtyping import PyTree
 from bert_jax.checkpoints.digests import by_name, differing, digests
 from bert_jax.errors import UserError
 from bert_jax.sharding.out_of_memory import shortage_of
+from bert_jax.storage.checks import require_room
 from bert_jax.storage.objects import explained, move_tree, remove_tree
 from bert_jax.storage.paths import Place, is_remote
 
@@ -108,8 +109,10 @@ class Checkpoints:
 
         An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection; a
         state that does not fit in memory does not count as unreadable. Raises UserError if there are states and none is readable;
-        they then stay in place, so that the next start raises too, instead of training from the beginning.
+        they then stay in place, so that the next start raises too, instead of training from the beginning. Also raises UserError
+        where the disk has no room for one state more.
         """
+        require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         there = sorted(self._manager.all_steps(), reverse=True)
         steps = [step for step in there if until is None or step <= until]
         repeated = there[: len(there) - len(steps)]

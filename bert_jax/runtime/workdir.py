@@ -19,6 +19,7 @@ from bert_jax.corpus.files import Json, JsonObject, read_json
 from bert_jax.errors import UserError
 from bert_jax.metrics.ledger_file import LEDGER
 from bert_jax.metrics.writer import EVENTS, METRICS, write_json
+from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
 from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.paths import Place, is_remote
@@ -125,12 +126,16 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".writable-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
         raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory you may write to") from error
+    try:
+        require_capable(directory)
+    except UserError:
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
     return made
 
 
@@ -160,7 +165,7 @@ def _require_ours(directory: pathlib.Path) -> None:
 
 
 def _require_empty(directory: pathlib.Path) -> None:
-    left_behind = (LOCK, ".writable-", f".{CONFIG}.")  # files of a start that was killed before it wrote config.json
+    left_behind = (LOCK, PROBE, f".{CONFIG}.")  # files of a start that was killed before it wrote config.json
     foreign = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith(left_behind))
     if foreign:
         _refuse_foreign(directory, foreign)

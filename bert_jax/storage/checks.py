@@ -1,0 +1,107 @@
+"""Whether a local or mounted directory can do what a run needs, found out at its start, in milliseconds.
+
+Checkpoints are directories that are renamed when they are complete, lines of metrics are appended, and processes look for each
+other's files. A bucket that gcsfuse mounts refuses the first (EMFILE) unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import shutil
+import time
+from collections.abc import Callable
+
+from bert_jax.errors import UserError
+from bert_jax.storage.paths import Place, is_remote
+
+PROBE = ".writable-"
+"""The beginning of the name of the directory in which the checks are made."""
+CLOCK_SECONDS = 60.0
+"""A larger difference between the clocks of the file system and of the machine is told."""
+_REMEDY = (
+    "for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or take one with "
+    "hierarchical namespace; else name a directory on another file system"
+)
+
+log = logging.getLogger(__name__)
+
+
+def require_capable(directory: pathlib.Path) -> None:
+    """Raises UserError unless files can be made, appended to, listed and replaced in `directory`, which exists, and a directory
+    that holds files can be renamed. Warns where the clock of the file system is wrong."""
+    probe = directory / f"{PROBE}{os.getpid()}"
+    inside = probe / "inside"
+    file = inside / "file"
+    try:
+        try:
+            inside.mkdir(parents=True, exist_ok=True)
+            now = time.time()
+            file.write_bytes(b"1")
+        except OSError as error:
+            reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+            raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory you may write to") from error
+        for what, does in (
+            ("does not append to files, as the lines of metrics are written", lambda: _appends(file)),
+            ("does not list a file that was just written, by which processes find each other", lambda: _lists(file)),
+            ("does not rename a file over another one, as results are written", lambda: _replaces(file)),
+            ("does not rename a directory that holds files, as every checkpoint is completed", lambda: _renames(file)),
+        ):
+            _require(directory, what, does)
+        _tell_of_clock(directory, probe / "renamed" / "file", now)
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
+
+
+def _require(directory: pathlib.Path, what: str, does: Callable[[], bool]) -> None:
+    reason = ""
+    try:
+        if does():
+            return
+    except OSError as error:
+        reason = f" ({error.strerror or error})"
+    raise UserError(f"--workdir={directory} {what}{reason}; {_REMEDY}")
+
+
+def _appends(file: pathlib.Path) -> bool:
+    with file.open("ab", buffering=0) as opened:
+        opened.write(b"2")
+    return file.read_bytes() == b"12"
+
+
+def _lists(file: pathlib.Path) -> bool:
+    return file.name in os.listdir(file.parent)  # noqa: PTH208 - as Orbax lists
+
+
+def _replaces(file: pathlib.Path) -> bool:
+    other = file.with_name("other")
+    other.write_bytes(b"12")
+    other.replace(file)
+    return not other.exists() and file.read_bytes() == b"12"
+
+
+def _renames(file: pathlib.Path) -> bool:
+    renamed = file.parent.rename(file.parent.with_name("renamed"))
+    return not file.exists() and (renamed / file.name).read_bytes() == b"12"
+
+
+def _tell_of_clock(directory: pathlib.Path, file: pathlib.Path, written: float) -> None:
+    difference = file.stat().st_mtime - written
+    if abs(difference) > CLOCK_SECONDS:
+        side = "ahead of" if difference > 0 else "behind"
+        message = "the clock of the file system of %s is %.0f s %s that of this machine; set both by NTP: timedatectl set-ntp true"
+        log.warning(message, directory, abs(difference), side)
+
+
+def require_room(directory: Place, size: int) -> None:
+    """Raises UserError where a checkpoint of `size` bytes does not fit on the disk of `directory`; a bucket has room."""
+    if is_remote(directory):
+        return
+    there = next(place for place in (directory, *directory.parents) if place.exists())
+    free = shutil.disk_usage(there).free
+    if size > free:
+        raise UserError(
+            f"a checkpoint of this run has {size / 1e9:,.2f} GB, and {there} has {free / 1e9:,.2f} GB free; free space, or "
+            "name a --workdir on a larger disk or in a bucket (gs://BUCKET/PATH)"
+        )

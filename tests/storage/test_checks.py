@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import pathlib
+import time
+from typing import Any
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.runtime.workdir import open_workdir
+from bert_jax.storage import checks
+from bert_jax.storage.checks import require_capable, require_room
+
+REMEDY = (
+    r"for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or take one with "
+    r"hierarchical namespace; else name a directory on another file system$"
+)
+
+
+def flat_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes renaming fail as on a flat bucket that gcsfuse mounts: for directories that hold files."""
+    rename = os.rename
+
+    def refusing(source: Any, target: Any, **named: Any) -> None:
+        if pathlib.Path(source).is_dir() and os.listdir(source):  # noqa: PTH208
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        rename(source, target, **named)
+
+    monkeypatch.setattr(os, "rename", refusing)
+
+
+def test_a_directory_on_a_disk_is_capable_and_left_as_it_was(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "there").write_text("as it was")
+    require_capable(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert caplog.text == ""
+
+
+def test_a_mounted_bucket_that_renames_no_directory_is_refused_at_the_start(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    flat_bucket(monkeypatch)
+    says = rf"--workdir={tmp_path}/run does not rename a directory that holds files, .* \(Too many open files\); {REMEDY}"
+    with pytest.raises(UserError, match=says), open_workdir(tmp_path / "run", "pretrain", {}):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rename_that_leaves_the_files_behind_is_noticed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pathlib.Path, "rename", lambda self, target: target)
+    with pytest.raises(UserError, match=rf"does not rename a directory that holds files.*; {REMEDY}"):
+        require_capable(tmp_path)
+
+
+def test_a_file_system_that_does_not_append_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    opened = pathlib.Path.open
+
+    def refusing(self: pathlib.Path, mode: str = "r", *arguments: Any, **named: Any) -> Any:
+        if "a" in mode:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        return opened(self, mode, *arguments, **named)
+
+    monkeypatch.setattr(pathlib.Path, "open", refusing)
+    with pytest.raises(UserError, match=rf"does not append to files.* \(Operation not supported\); {REMEDY}"):
+        require_capable(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_overwrites_instead_of_appending_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    opened = pathlib.Path.open
+    monkeypatch.setattr(
+        pathlib.Path, "open", lambda self, mode="r", *rest, **named: opened(self, mode.replace("a", "w"), *rest, **named)
+    )
+    with pytest.raises(UserError, match="does not append to files"):
+        require_capable(tmp_path)
+
+
+def test_a_listing_that_lags_behind_is_noticed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checks.os, "listdir", lambda path: [])
+    with pytest.raises(UserError, match="does not list a file that was just written"):
+        require_capable(tmp_path)
+
+
+def test_a_file_system_that_does_not_replace_files_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    def refusing(self: pathlib.Path, target: pathlib.Path) -> None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    monkeypatch.setattr(pathlib.Path, "replace", refusing)
+    with pytest.raises(UserError, match=r"does not rename a file over another one, as results are written \(File exists\)"):
+        require_capable(tmp_path)
+
+
+@pytest.mark.parametrize(("hours", "says"), [(1, "3600 s behind that"), (-1, "3600 s ahead of that")])
+def test_a_clock_that_differs_is_told(
+    hours: int, says: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    now = time.time
+    monkeypatch.setattr(checks.time, "time", lambda: now() + 3600 * hours)
+    with caplog.at_level(logging.WARNING):
+        require_capable(tmp_path)
+    assert f"the clock of the file system of {tmp_path} is {says} of this machine; set both by NTP" in caplog.text
+
+
+def test_a_disk_without_room_for_a_state_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 3_000_000_000}))
+    require_room(tmp_path / "checkpoints", 3_000_000_000)
+    says = rf"a checkpoint of this run has 4\.00 GB, and {tmp_path} has 3\.00 GB free; free space, or name a --workdir"
+    with pytest.raises(UserError, match=says):
+        require_room(tmp_path / "checkpoints", 4_000_000_000)
