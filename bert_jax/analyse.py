@@ -6,6 +6,7 @@
     python -m bert_jax.analyse dependencies --model=MODEL --output=DIR --input=treebank.conllu
     python -m bert_jax.analyse coreference --model=MODEL --output=DIR --input=documents.conllu
     python -m bert_jax.analyse probe      --model=MODEL --output=DIR --input=train.conllu --eval=dev.conllu
+    python -m bert_jax.analyse compare    --model=MODEL --output=DIR --input=texts.txt --with=MODEL
     python -m bert_jax.analyse vocabulary --model=MODEL --output=DIR
 
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Sequence
 
 from bert_jax.analysis.verbs.attention import ATTENTION
+from bert_jax.analysis.verbs.compare import COMPARE
 from bert_jax.analysis.verbs.coreference import COREFERENCE
 from bert_jax.analysis.verbs.dependencies import DEPENDENCIES
 from bert_jax.analysis.verbs.heads import HEADS
@@ -39,6 +41,7 @@ VERBS = {
     "dependencies": DEPENDENCIES,
     "coreference": COREFERENCE,
     "probe": PROBE,
+    "compare": COMPARE,
     "vocabulary": VOCABULARY,
 }
 

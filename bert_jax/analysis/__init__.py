@@ -27,6 +27,11 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     neighbour_figures.py  the tables and pictures of `neighbours`
     coreference/      the heads that find antecedents
     probing/          probes of the vectors and the attention of words: labels, trees, heads
+    aligned.py        the same words for two models, each in its own pieces
+    cka.py            centred kernel alignment of layers, from sums over words
+    masked.py         the predictions of two models for the same masked words
+    comparison.py     where two models differ: heads, layers, predictions
+    comparison_figures.py  the tables and pictures of `compare`
     analyser.py       Analyser: the same from Python
     verbs/            the verbs of the command line
 """

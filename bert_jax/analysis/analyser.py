@@ -6,8 +6,10 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from bert_jax.analysis.aligned import paired_windows
 from bert_jax.analysis.attention import Attention, read_attention
 from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.comparison import Comparing, Comparison, compare_models
 from bert_jax.analysis.coreference.antecedents import Coreference
 from bert_jax.analysis.coreference.choice import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.files import open_texts
@@ -121,9 +123,25 @@ class Analyser:
         """The pieces of the vocabulary and the parameters of the model: see `read_vocabulary`."""
         return read_vocabulary(self.engine.model, None if corpus is None else os.fspath(corpus), names)
 
+    def compare(self, other: Analyser, texts: Iterable[str], **options: Any) -> Comparison:
+        """Where this model and another differ on the words of `texts`: see `compare_models`; `options` are the fields of
+        `Comparing`."""
+        pairs = (
+            pair
+            for text in _texts(texts)
+            if self.engine.model.tokenizer.encode(text)
+            for pair in paired_windows(self.engine, other.engine, text)
+        )
+        return compare_models(self.engine, other.engine, pairs, Comparing(**options))
+
     def _windows(self, texts: Iterable[str]) -> Iterator[Window]:
-        if isinstance(texts, str):
-            raise UserError("texts is one text, not a list of them; give [text]")
-        for text in texts:
+        for text in _texts(texts):
             if self.engine.model.tokenizer.encode(text):
                 yield from read_windows(self.engine, text)
+
+
+def _texts(texts: Iterable[str]) -> Iterable[str]:
+    """`texts`. Raises UserError for a single string, which would be read as a list of characters."""
+    if isinstance(texts, str):
+        raise UserError("texts is one text, not a list of them; give [text]")
+    return texts

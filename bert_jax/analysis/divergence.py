@@ -33,9 +33,26 @@ def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"
     """
 
     def mixed(k: Array) -> Float[Array, " heads"]:
-        return jax.scipy.special.entr((maps + jnp.roll(maps, -k, axis=0)) / 2).sum((1, 2))
+        return entropies((maps + jnp.roll(maps, -k, axis=0)) / 2)
 
     return jax.lax.map(mixed, jnp.arange(maps.shape[0] // 2 + 1))
+
+
+def cross_entropies(maps: Float[Array, "heads R Z"], others: Float[Array, "_ R Z"]) -> Float[Array, "_ heads"]:
+    """[j, i]: the entropy of (p_i + q_j) / 2 summed over R, in nats, for heads of two models."""
+    return jax.lax.map(lambda other: entropies((maps + other[None]) / 2), others)
+
+
+def entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, " heads"]:
+    """The entropy of each head summed over R, in nats."""
+    return jax.scipy.special.entr(maps).sum((1, 2))
+
+
+def crosswise(
+    mixtures: Float64[np.ndarray, "_ heads"], own: Float64[np.ndarray, " heads"], others: Float64[np.ndarray, " _"]
+) -> Float64[np.ndarray, "heads _"]:
+    """The Jensen-Shannon divergence of every head and every head of another model, from their `cross_entropies` and entropies."""
+    return np.maximum(mixtures.T - (own[:, None] + others[None, :]) / 2, 0.0)
 
 
 def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "heads heads"]:

@@ -89,7 +89,7 @@ def read_vocabulary(model: Model, corpus: str | None = None, names: Collection[s
                 f"{counted(tokenizer.size, 'piece')}); name a corpus that was made with --vocab={model.source or 'MODEL'}"
             )
         counts = opened.token_counts
-    pieces = _with_names([_piece(tokenizer, i) for i in range(tokenizer.size)], tokenizer, names)
+    pieces = _with_names([read_piece(tokenizer, i) for i in range(tokenizer.size)], tokenizer, names)
     return Vocabulary(
         pieces=tuple(pieces if counts is None else (dataclasses.replace(p, count=int(counts[p.id])) for p in pieces)),
         parameters=count_parameters(model.params),
@@ -97,7 +97,8 @@ def read_vocabulary(model: Model, corpus: str | None = None, names: Collection[s
     )
 
 
-def _piece(tokenizer: Tokenizer, i: int) -> Piece:
+def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
+    """Piece `i` with its kind and script."""
     piece = tokenizer.pieces[i]
     continues = bool(tokenizer.continuation_table[i])
     reserved = i in tokenizer.special_ids or piece in tokenizer.added or _RESERVED.fullmatch(piece) is not None

@@ -104,7 +104,7 @@ def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
     for part, words in zip((text, text_b), parts, strict=False):
         if not words:
             raise UserError(f"{shortened(part or '')} holds no token; give text")
-    return _fitting(engine, _window(engine, *parts), text)
+    return _fitting(engine, as_window(engine, *parts), text)
 
 
 def _fitting(engine: Engine, window: Window, text: str) -> Window:
@@ -136,7 +136,7 @@ def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
     )
     if len(marked) != 1:
         raise UserError(f"{marks[0][0]} in {shortened(text)} is {counted(len(marked), 'word')}; put one word in brackets")
-    return _fitting(engine, _window(engine, [*before, *marked, *after]), text), len(before) + 1
+    return _fitting(engine, as_window(engine, [*before, *marked, *after]), text), len(before) + 1
 
 
 def grouped(windows: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -177,14 +177,15 @@ def _windows(engine: Engine, words: Iterable[Word]) -> Iterator[Window]:
     size = start = 0
     for word in words:
         if size + len(word.ids) > room:
-            yield dataclasses.replace(_window(engine, own), start=start)
+            yield dataclasses.replace(as_window(engine, own), start=start)
             start, own, size = start + len(own), [], 0
         own.append(word)
         size += len(word.ids)
-    yield dataclasses.replace(_window(engine, own), start=start)
+    yield dataclasses.replace(as_window(engine, own), start=start)
 
 
-def _window(engine: Engine, first: Sequence[Word], second: Sequence[Word] = ()) -> Window:
+def as_window(engine: Engine, first: Sequence[Word], second: Sequence[Word] = ()) -> Window:
+    """The words of one text, or of two, with [CLS] and [SEP]; the position table is not regarded."""
     tokenizer = engine.model.tokenizer
     cls, sep = (Word(tokenizer.pieces[i], (i,), kind) for i, kind in ((tokenizer.cls_id, Kind.CLS), (tokenizer.sep_id, Kind.SEP)))
     if not second:

@@ -32,7 +32,7 @@ def candidates(
     `kind` "any" considers the whole vocabulary, "start" the pieces that begin a word, "continuation" those that continue a word;
     in each case the softmax is over the whole vocabulary.
     """
-    probabilities = jax.nn.softmax(_masked_logits(params, batch, config))
+    probabilities = jax.nn.softmax(masked_logits(params, batch, config))
     continues = batch["continuation"][None]
     if kind != "any":
         probabilities = jnp.where(continues == (kind == "continuation"), probabilities, 0.0)
@@ -43,7 +43,7 @@ def candidates(
 @compiled
 def target_log_probabilities(params: Params, batch: Batch, *, config: ModelConfig) -> Float[Array, " X"]:
     """ln p of the batch's `targets` at the query positions, float32."""
-    logits = jax.nn.log_softmax(_masked_logits(params, batch, config))
+    logits = jax.nn.log_softmax(masked_logits(params, batch, config))
     return jnp.take_along_axis(logits, batch["targets"][:, None], axis=1)[:, 0]
 
 
@@ -128,7 +128,7 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
     return logits
 
 
-def _masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Array, "X V"]:
+def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Array, "X V"]:
     """The MLM logits at the query positions, float32. Pooler and NSP head are not read, so a model without them can be used."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:

@@ -105,6 +105,20 @@ def test_dependencies_of_a_treebank_are_tables_a_picture_and_lines_for_controls(
     assert {path.name for path in out.iterdir()} == names | {"published.tsv"}
 
 
+@pytest.mark.usefixtures("loaded")
+def test_a_model_is_the_same_as_itself(tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = ["--masked=0.5", "the capital of France is Paris.", "the river of Paris is the cab"]
+    assert main(["compare", "--model=m", "--with=m", f"--output={out}", *flags]) == 0
+    said = capsys.readouterr().out
+    assert "2 texts, 14 words\nheads: mean distance 0.000 between matched ones" in said
+    assert "  8 of 8 are matched with the head of the same name" in said
+    assert "  2 | 2: 1.000" in said
+    assert "agreement: 1.000 (n = " in said
+    assert "KL(first | second): 0.000 (n = " in said
+    assert {path.stem for path in out.glob("*.png")} == {"divergences", "moved", "layers"}
+
+
 def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_assumed():
     model = load_model(REPOSITORY / "tests" / "golden" / "tf1" / "bert")
     assert "embeddings" in model.params
@@ -139,4 +153,4 @@ def test_help_names_the_verbs_that_there_are(capsys):
     assert "  heads " in text
     assert "  vocabulary " in text
     assert "  coreference " in text
-    assert "compare" not in text
+    assert "  compare " in text

@@ -9,5 +9,6 @@ In: the flags of the command line. Out: files in the directory of --output, line
     dependencies.py  the heads against the relations of a treebank
     coreference.py  the heads against the antecedents of mentions
     probe.py       probes of labels and trees, layer by layer
+    compare.py     where two models differ on the same text
     vocabulary.py  the tour of a vocabulary and of the parameters
 """

@@ -8,6 +8,7 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.coreference.mentions import TextFile
@@ -19,6 +20,8 @@ from bert_jax.interface.flags import nonempty
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.prediction.streams import Records
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,19 +53,23 @@ class Reading:
 
     def windows(self) -> Iterator[Window]:
         """The windows of all texts; a record without a text is reported."""
+        return self.each(lambda text: read_windows(self._engine, text))
+
+    def each(self, windows: Callable[[str], Iterator[T]]) -> Iterator[T]:
+        """What `windows` gives for each text, as `windows` of this class."""
         total = self._records.count()
         for record in self._records:
             self._line, self._total = record.number, total
             try:
                 if record.problem:
                     raise UserError(record.problem)
-                windows = list(read_windows(self._engine, record.values["text"]))
+                found = list(windows(record.values["text"]))
             except UserError as error:
                 self.failed += 1
                 print(f"error: {record.place}{error}", file=sys.stderr)
                 continue
             self.texts += 1
-            yield from windows
+            yield from found
 
     def show(self, note: str) -> None:
         """Shows the progress."""

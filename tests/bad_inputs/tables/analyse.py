@@ -138,6 +138,9 @@ CASES = [
         "x.txt has 2 columns, none of them tag=2; give one from -2 to 1",
         files={"x.txt": "a X\n"},
     ),
+    Case("no second model", "compare 'the house'", "one of the arguments --with --control is required"),
+    Case("a second model that is not there", "compare 'the house' --with=nothing", "there is no nothing ... name a directory"),
+    Case("a share of no word", "compare 'the house' --with=$model --masked=0", "--masked=0 must be above 0 and at most 1"),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),
     Case(

@@ -1,0 +1,243 @@
+"""Where two models differ, word by word on the same text: their heads, their layers and their predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from annotated_types import Interval
+from jaxtyping import Float32, Float64
+
+from bert_jax.analysis.aligned import Other, WindowPair, aligned_slots, other_batch, own_batch
+from bert_jax.analysis.behaviour import WINDOWS, head_names
+from bert_jax.analysis.cka import alignments, cross_sums, own_sums
+from bert_jax.analysis.divergence import cross_entropies, crosswise, entropies, sampled_sources
+from bert_jax.analysis.maps import Batch, Params, layer_maps, word_vectors
+from bert_jax.analysis.masked import MaskedWords, Predictions
+from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.words import grouped
+from bert_jax.errors import UserError
+from bert_jax.interface.ranges import CountOrZero, check_ranges
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.packing import Item
+from bert_jax.prediction.questions import NOT_FINITE
+
+SHARE = Interval(gt=0.0, le=1.0)
+MOST_PRODUCTS = 512 << 20
+"""Bytes of the products of two models' layers that leave the devices with each batch; of larger models evenly spaced layers are
+compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparing:
+    """The options of the verb `compare`."""
+
+    divergence_words: CountOrZero = 10_000
+    """Words that the divergences between heads are averaged over; their cost grows with the product of the numbers of heads."""
+    sampled: Annotated[int, Interval(ge=1, le=512)] = 16
+    """Words of each row, evenly spaced, that the divergences are averaged over."""
+    masked: Annotated[float, SHARE] = 0.15
+    """The share of the words that are masked, of those of one piece in both models."""
+    seed: CountOrZero = 0
+    """Of the choice of masked words."""
+    differences: CountOrZero = 20
+    """The masked words that are kept, of those that the models predict most differently."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "compare")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two models on the same words."""
+
+    divergence: NamedArray
+    """[head, other]: the mean Jensen-Shannon divergence of the attention of a head of each model, in nats; NaN where no word was
+    read for it."""
+    n_divergence: int
+    """The number of words that the divergences are averaged over."""
+    cka: NamedArray
+    """[layer, other]: the unbiased linear CKA of the word vectors (`cka.py`); layer 0 is the embeddings."""
+    biased_cka: NamedArray
+    """[layer, other]: the same as in the paper."""
+    words: int
+    windows: int
+    predictions: Predictions | None
+    missing: str
+    """The reason why there are no predictions, else ""."""
+
+    @property
+    def same_shape(self) -> bool:
+        """Whether both models have the same heads, so that a head can be compared with itself."""
+        return self.divergence["head"] == self.divergence["other"]
+
+
+def matched(divergence: Float64[np.ndarray, "heads _"]) -> dict[int, int]:
+    """Head -> head of the other model, so that no head has two partners and the sum of the distances, the roots of the
+    divergences, is the smallest (the Hungarian method, scipy's `linear_sum_assignment`). Of the larger model some have none."""
+    return dict(zip(*(side.tolist() for side in scipy.optimize.linear_sum_assignment(np.sqrt(divergence))), strict=True))
+
+
+@flax.struct.dataclass
+class _Plan:
+    """What is measured: the other model, the layers of both, and the vectors that are subtracted from theirs, since sums of
+    products of float32 are exact where the mean is small."""
+
+    other: Other
+    shifts: tuple[Float32[np.ndarray, "S D"], Float32[np.ndarray, "_ I"]]
+    layers: tuple[tuple[int, ...], tuple[int, ...]] = flax.struct.field(pytree_node=False)
+    sampled: int = flax.struct.field(pytree_node=False)
+
+
+@functools.partial(jax.jit, static_argnames=("config",))
+def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan) -> dict[str, Any]:
+    """Sums over the words of a batch: words []; own, other and cross (`cka.py`) of the word vectors; with `sampled` words of each
+    row also sampled [], entropies and other_entropies of the heads and their mixtures (`divergence.py`)."""
+    models = ((params, own_batch(batch), config), (plan.other.params, other_batch(batch), plan.other.config))
+    slots = [aligned_slots(own) for _, own, _ in models]
+    real = slots[0].of_text
+    vectors = []
+    for (weights, own, settings), words, layers, shift in zip(models, slots, plan.layers, plan.shifts, strict=True):
+        found = word_vectors(weights, own, words, settings, layers) - shift[:, None, None]
+        vectors.append((found * real[None, :, :, None]).reshape(len(layers), -1, found.shape[-1]))
+    sums = {
+        "words": real.sum(),
+        "own": own_sums(vectors[0]),
+        "other": own_sums(vectors[1]),
+        "cross": cross_sums(*vectors),
+    }
+    if plan.sampled:
+        sources = real.astype(jnp.float32)
+        maps = [
+            sampled_sources(jnp.stack(layer_maps(weights, own, words, settings, True)), sources, plan.sampled)
+            for (weights, own, settings), words in zip(models, slots, strict=True)
+        ]
+        sums |= {
+            "sampled": maps[0][1].sum(),
+            "entropies": entropies(maps[0][0]),
+            "other_entropies": entropies(maps[1][0]),
+            "mixtures": cross_entropies(maps[0][0], maps[1][0]),
+        }
+    return sums
+
+
+def compared_layers(config: ModelConfig, other: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The layers of both models that are compared: all, or evenly spaced ones where their products would exceed MOST_PRODUCTS."""
+    counts = [config.num_layers + 1, other.num_layers + 1]
+    most = max(4, MOST_PRODUCTS // (4 * config.hidden_size * other.hidden_size))
+    while math.prod(counts) > most:
+        counts[counts.index(max(counts))] -= 1
+    ends = (config.num_layers, other.num_layers)
+    own, others = (
+        tuple(np.unique(np.linspace(0, last, count).round().astype(int)).tolist())
+        for last, count in zip(ends, counts, strict=True)
+    )
+    return own, others
+
+
+class _Sums:
+    """The state between the batches."""
+
+    def __init__(self, engines: tuple[Engine, Engine], options: Comparing):
+        self.engine, second = engines
+        self.options = options
+        self.configs = tuple(engine.config for engine in engines)
+        self.layers = compared_layers(*self.configs)
+        sizes = [(len(own), config.hidden_size) for own, config in zip(self.layers, self.configs, strict=True)]
+        shifts = (np.zeros(sizes[0], np.float32), np.zeros(sizes[1], np.float32))
+        self.plan = _Plan(Other(second.params, second.config), shifts, self.layers, options.sampled)
+        self.pads = (self.engine.model.tokenizer.pad_id, second.model.tokenizer.pad_id)
+        self.totals: dict[tuple[str, ...], Float64[np.ndarray, " ..."]] = {}
+
+    def total(self, *name: str) -> Float64[np.ndarray, " ..."]:
+        """The sum of that name so far."""
+        return np.asarray(self.totals.get(name, 0.0))
+
+    def read(self, pairs: Sequence[WindowPair]) -> None:
+        """Adds the words of the next windows."""
+        items = [pair.item(self.pads) for pair in pairs]
+        if float(self.total("sampled")) >= self.options.divergence_words:
+            self.plan = dataclasses.replace(self.plan, sampled=0)
+        if not self.totals:
+            self._centre(items)
+        for found in self.engine.batches(pair_sums, items, plan=self.plan):
+            for path, value in jax.tree_util.tree_leaves_with_path(found):
+                name = tuple(step.key for step in path)
+                self.totals[name] = self.total(*name) + value.astype(np.float64)
+
+    def _centre(self, items: Sequence[Item]) -> None:
+        """Subtracts the mean of the words of the first batch from all vectors."""
+        found = next(self.engine.batches(pair_sums, items, plan=self.plan))
+        count = np.float32(max(1, int(found["words"])))
+        shifts = (found["own"]["total"] / count, found["other"]["total"] / count)
+        self.plan = dataclasses.replace(self.plan, shifts=shifts)
+
+    def part(self, name: str) -> dict[str, Float64[np.ndarray, " ..."]]:
+        """The sums of one kind by name."""
+        return {path[1]: value for path, value in self.totals.items() if path[0] == name and len(path) > 1}
+
+
+def compare_models(
+    engine: Engine,
+    other: Engine,
+    pairs: Iterable[WindowPair],
+    options: Comparing,
+    say: Callable[[str], None] = lambda note: None,
+) -> Comparison:
+    """Two models on the windows of `aligned.paired_windows`, read as they are needed. `say` is told the number of words.
+
+    Raises UserError where there is no window, and where a model gives numbers that are not finite.
+    """
+    sums, windows, masked, missing = _Sums((engine, other), options), 0, None, ""
+    try:
+        masked = MaskedWords((engine, other), options.masked, options.seed, options.differences)
+    except UserError as error:
+        missing = str(error)
+    for group in grouped(pairs, WINDOWS * engine.mesh.size):
+        sums.read(group)
+        if masked:
+            masked.read(group, windows)
+        windows += len(group)
+        say(counted(round(float(sums.total("words"))), "word"))
+    if not float(sums.total("words")):
+        raise UserError("there is no word to compare the models on; give text")
+    if not all(np.isfinite(value).all() for value in sums.totals.values()):
+        raise UserError(f"{engine.name}, or {other.name}, gives {NOT_FINITE}")
+    found = None
+    if masked:
+        try:
+            found = masked.result()
+        except UserError as error:
+            missing = str(error)
+    return _comparison(sums, windows, found, missing)
+
+
+def _comparison(sums: _Sums, windows: int, predictions: Predictions | None, missing: str) -> Comparison:
+    names = [head_names(config.num_layers, config.num_heads) for config in sums.configs]
+    n, sampled = float(sums.total("words")), float(sums.total("sampled"))
+    divergence = np.full((len(names[0]), len(names[1])), np.nan)
+    if sampled:
+        entropy = [sums.total(name) for name in ("entropies", "other_entropies")]
+        divergence = crosswise(sums.total("mixtures"), *entropy) / sampled
+    unbiased, biased = alignments(sums.part("own"), sums.part("other"), sums.part("cross"), n)
+    axes: Mapping[str, Sequence[int]] = dict(zip(("layer", "other"), sums.layers, strict=True))
+    return Comparison(
+        divergence=NamedArray(divergence, {"head": names[0], "other": names[1]}),
+        n_divergence=round(sampled),
+        cka=NamedArray(unbiased, axes),
+        biased_cka=NamedArray(biased, axes),
+        words=round(n),
+        windows=windows,
+        predictions=predictions,
+        missing=missing,
+    )

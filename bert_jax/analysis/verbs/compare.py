@@ -1,0 +1,81 @@
+"""The verb `compare`: where two models differ on the same text."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from annotated_types import Interval
+
+from bert_jax.analysis.aligned import paired_windows
+from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.comparison import SHARE, Comparing, Comparison, compare_models, matched
+from bert_jax.analysis.comparison_figures import FILES, distances, prediction_rows, write_comparison
+from bert_jax.analysis.controls import CONTROLS, random_weights
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.verbs.verb import Reading, Verb, load, print_written, text_flags
+from bert_jax.interface.flags import nonempty
+from bert_jax.interface.ranges import MAX_COUNT, InRange
+from bert_jax.interface.words import counted
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.streams import Field, read_records
+
+
+def compare_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `compare`."""
+    count = InRange(int, Interval(ge=0, le=MAX_COUNT))
+    text_flags(parser)
+    other = parser.add_mutually_exclusive_group(required=True)
+    other.add_argument("--with", dest="other", type=nonempty, metavar="MODEL", help="the second model")
+    other.add_argument("--control", choices=("random-weights",), help=f"instead of a second model {CONTROLS['random-weights']}")
+    share = InRange(float, SHARE)
+    parser.add_argument("--masked", type=share, default=Comparing.masked, metavar="SHARE", help="of words to be masked (0.15)")
+    parser.add_argument("--seed", type=count, default=Comparing.seed, metavar="N", help="of masks and of random weights (0)")
+    words = "words that heads are compared on (10000)"
+    parser.add_argument("--divergence-words", type=count, default=Comparing.divergence_words, metavar="N", help=words)
+
+
+def compare(flags: argparse.Namespace) -> int:
+    """Writes where the heads, layers and predictions of two models differ. Returns the exit status."""
+    records = read_records(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
+    folder = Folder(flags.output, FILES, records.file)
+    options = Comparing(masked=flags.masked, seed=flags.seed, divergence_words=flags.divergence_words)
+    analyser = load(flags, folder)
+    engine = analyser.engine
+    control = Engine(random_weights(engine.model, flags.seed)) if flags.control else None
+    other = control or Analyser.load(flags.other).engine
+    reading = Reading(analyser, records)
+    pairs = reading.each(lambda text: paired_windows(engine, other, text))
+    found = compare_models(engine, other, pairs, options, reading.show)
+    reading.close()
+    print(f"{counted(reading.texts, 'text')}, {counted(found.words, 'word')}" + reading.cut(found.windows))
+    write_comparison(folder, found)
+    print_comparison(found)
+    print_written(folder)
+    return int(reading.failed > 0)
+
+
+def print_comparison(found: Comparison) -> None:
+    """Prints how near heads, layers and predictions are."""
+    if found.n_divergence:
+        every, partners = distances(found), matched(found.divergence.values)
+        mean = float(np.mean([every[i, j] for i, j in partners.items()]))
+        print(f"heads: mean distance {mean:.3f} between matched ones, {every.mean():.3f} between any two")
+        if found.same_shape:
+            own, names = np.diag(every), found.divergence["head"]
+            farthest = ", ".join(f"{names[i]} {own[i]:.3f}" for i in (-own).argsort()[:3])
+            stayed = sum(i == j for i, j in partners.items())
+            print(f"  {stayed} of {len(partners)} are matched with the head of the same name; most moved: {farthest}")
+    print("layers: CKA of the same layer, unbiased" if found.cka["layer"] == found.cka["other"] else "layers: the nearest by CKA")
+    for i, layer in enumerate(found.cka["layer"]):
+        same = found.cka["layer"] == found.cka["other"]
+        j = i if same else int(np.nan_to_num(found.cka.values[i], nan=-1.0).argmax())
+        print(f"  {layer} | {found.cka['other'][j]}: {found.cka.values[i, j]:.3f}")
+    if found.predictions:
+        for name, value, n in prediction_rows(found.predictions):
+            print(f"{name}: {value:.3f} (n = {n:,})")
+    else:
+        print(f"predictions are left out: {found.missing}")
+
+
+COMPARE = Verb("where two models differ: heads, layers, and predictions of masked words", compare_flags, compare)

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from scipy.spatial.distance import jensenshannon
+
+from bert_jax.analysis.aligned import paired_windows
+from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.cka import alignments, cross_sums, own_sums
+from bert_jax.analysis.comparison import Comparing, Comparison, compared_layers, matched
+from bert_jax.analysis.comparison_figures import write_comparison
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.masked import MaskedWords, twins
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.model.config import ModelConfig
+from tests.analysis.reference import in_words, sources, weights_of, word_vectors_of
+from tests.interop.tiny import as_model, make_model, make_vocabulary
+from tests.prediction.reference import engine_on, pretrained_outputs
+
+TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab of Paris " * 8, "is the river"]
+ORDER = np.array([[2, 0, 3, 1], [1, 3, 0, 2]])
+"""[layer, head]: the head that stands there in the copy."""
+
+
+@pytest.fixture(scope="module")
+def copy(model: Model, tmp_path_factory) -> Analyser:
+    """The random model with its heads in another order and another MLM head."""
+    params = jax.tree.map(np.array, model.params)
+    attention = params["encoder"]["layers"]["attention"]
+    for layer, order in enumerate(ORDER):
+        for part in ("query", "key", "value"):
+            attention[part]["kernel"][layer] = attention[part]["kernel"][layer][:, order]
+            attention[part]["bias"][layer] = attention[part]["bias"][layer][order]
+        attention["output"]["kernel"][layer] = attention["output"]["kernel"][layer][order]
+    rng = np.random.default_rng(3)
+    params["mlm_head"] = jax.tree.map(lambda x: x + rng.normal(0, 0.3, x.shape).astype(x.dtype), params["mlm_head"])
+    return exported(dataclasses.replace(model, params=params), tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory) -> Analyser:
+    """A model of one layer of two heads, half as wide, with a lower-case vocabulary and a shorter position table."""
+    vocabulary = make_vocabulary(tmp_path_factory.mktemp("vocabulary") / "lower", cased=False)
+    fields = {"num_layers": 1, "num_heads": 2, "hidden_size": 8, "max_position": 24, "type_vocab_size": 2}
+    return exported(as_model(*make_model(vocabulary, **fields), vocabulary), tmp_path_factory)
+
+
+def exported(model: Model, tmp_path_factory) -> Analyser:
+    path = tmp_path_factory.mktemp("other") / "model"
+    export_model(path, model)
+    return Analyser(engine_on(path, devices=2))
+
+
+@pytest.fixture(scope="module")
+def same(analyser, copy) -> Comparison:
+    return analyser.compare(copy, TEXTS, masked=0.5, differences=3)
+
+
+@pytest.fixture(scope="module")
+def other(analyser, stranger) -> Comparison:
+    return analyser.compare(stranger, TEXTS, sampled=64, masked=0.5)
+
+
+def pairs_of(first: Analyser, second: Analyser) -> list:
+    return [pair for text in TEXTS for pair in paired_windows(first.engine, second.engine, text)]
+
+
+def test_windows_hold_the_same_words_for_both_models_and_fit_both_tables(analyser, stranger):
+    pairs = pairs_of(analyser, stranger)
+    for pair in pairs:
+        assert [word.text for word in pair.own.words] == [word.text for word in pair.other.words]
+        assert max(len(window.item().ids) for window in (pair.own, pair.other)) <= 24
+    for side, engine in (("own", analyser.engine), ("other", stranger.engine)):
+        read = [i for pair in pairs for i in getattr(pair, side).item().ids[1:-1]]
+        assert read == [i for text in TEXTS for i in engine.model.tokenizer.encode(text)]
+
+
+def test_the_heads_of_a_copy_in_another_order_are_found_and_its_layers_are_the_same(same):
+    partners = matched(same.divergence.values)
+    assert same.same_shape
+    # head `order[k]` of the model stands at place k of the copy
+    assert partners == {4 * layer + int(head): 4 * layer + place for layer in (0, 1) for place, head in enumerate(ORDER[layer])}
+    assert max(same.divergence.values[i, j] for i, j in partners.items()) < 2e-6
+    for cka in (same.cka, same.biased_cka):
+        np.testing.assert_allclose(np.diag(cka.values), 1, atol=1e-5)
+        assert cka.sel(layer=0, other=2).values < 0.99
+
+
+def test_the_divergence_of_heads_of_two_models_is_scipys(other, analyser, stranger):
+    expected, n = np.zeros((8, 2)), 0
+    for pair in pairs_of(analyser, stranger):
+        sides = ((analyser, pair.own), (stranger, pair.other))
+        weights = [in_words(weights_of(each.engine.model, window), window) for each, window in sides]
+        maps = [layers.reshape(-1, *layers.shape[2:]) for layers in weights]
+        for i in sources(pair.own):
+            expected += [[jensenshannon(p[i], q[i]) ** 2 for q in maps[1]] for p in maps[0]]
+            n += 1
+    np.testing.assert_allclose(other.divergence.values, expected / n, atol=2e-6)
+    assert (other.n_divergence, other.words) == (n, n)
+    assert not other.same_shape
+    assert sorted(matched(other.divergence.values).values()) == [0, 1]
+
+
+def direct(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """(unbiased CKA by the Gram matrices of all words, CKA of the paper by centred vectors)."""
+    n = len(x)
+
+    def hsic(k: np.ndarray, l: np.ndarray) -> float:  # noqa: E741
+        k, l = k - np.diag(np.diag(k)), l - np.diag(np.diag(l))  # noqa: E741
+        apart = k.sum() * l.sum() / ((n - 1) * (n - 2))
+        return (np.trace(k @ l) + apart - 2 / (n - 2) * (k @ l).sum()) / (n * (n - 3))
+
+    k, l = x @ x.T, y @ y.T  # noqa: E741
+    a, b = x - x.mean(0), y - y.mean(0)
+    biased = np.linalg.norm(a.T @ b) ** 2 / (np.linalg.norm(a.T @ a) * np.linalg.norm(b.T @ b))
+    return hsic(k, l) / np.sqrt(hsic(k, k) * hsic(l, l)), biased
+
+
+def test_cka_is_that_of_the_matrix_of_all_words(other, analyser, stranger):
+    rows: list[list] = [[], []]
+    for pair in pairs_of(analyser, stranger):
+        for side, each, window in ((0, analyser, pair.own), (1, stranger, pair.other)):
+            rows[side].append(word_vectors_of(each.engine.model, window)[:, sources(window)])
+    own, others = (np.concatenate(side, axis=1) for side in rows)
+    assert (list(other.cka["layer"]), list(other.cka["other"])) == ([0, 1, 2], [0, 1])
+    for i, j in itertools.product(range(3), range(2)):
+        unbiased, biased = direct(own[i], others[j])
+        assert other.cka.sel(layer=i, other=j).values == pytest.approx(unbiased, abs=2e-5)
+        assert other.biased_cka.sel(layer=i, other=j).values == pytest.approx(biased, abs=2e-5)
+
+
+def test_cka_is_one_for_a_rotated_copy_and_zero_on_average_for_noise():
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((1, 60, 20)).astype(np.float32)
+    rotation = np.linalg.qr(rng.standard_normal((20, 20)))[0].astype(np.float32)
+    y = np.concatenate([3 * x @ rotation, rng.standard_normal((8, 60, 20)).astype(np.float32)])
+    found = (own_sums(x), own_sums(y), cross_sums(x, y))
+    sums = [{name: np.asarray(a, np.float64) for name, a in each.items()} for each in found]
+    unbiased, biased = alignments(*sums, 60.0)
+    np.testing.assert_allclose([unbiased[0, 0], biased[0, 0]], 1, atol=1e-5)
+    assert abs(unbiased[0, 1:].mean()) < 0.05 < 0.15 < biased[0, 1:].min()
+    assert np.isnan(alignments(*sums, 3.0)[0]).all()
+
+
+def by_hand(first: Analyser, second: Analyser) -> dict[str, list[float]]:
+    """The measures of every masked word, each window in a row of its own."""
+    masking = MaskedWords((first.engine, second.engine), 0.5, 0, 0)
+    twin = twins(first.engine.model.tokenizer, second.engine.model.tokenizer)
+    found: dict[str, list[float]] = {name: [] for name in ("accuracy", "other_accuracy", "agreement", "kl", "other_kl")}
+    for pair in pairs_of(first, second):
+        chosen = masking.choose(pair)
+        distributions, targets = [], []
+        for analyser, window in ((first, pair.own), (second, pair.other)):
+            model, item = analyser.engine.model, window.item()
+            places = [item.columns["words"].index(number) for number in chosen]
+            ids = [model.tokenizer.mask_id if i in places else piece for i, piece in enumerate(item.ids)]
+            distributions.append(pretrained_outputs(model, ids)["mlm"][places])
+            targets.append([item.ids[place] for place in places])
+        for p, q, target, other_target in zip(*distributions, *targets, strict=True):
+            found["accuracy"].append(p.argmax() == target)
+            found["other_accuracy"].append(q.argmax() == other_target)
+            found["agreement"].append(twin[q.argmax()] == p.argmax())
+            if len(p) == len(q):
+                found["kl"].append((p * np.log(p / q)).sum())
+                found["other_kl"].append((q * np.log(q / p)).sum())
+    return found
+
+
+def test_predictions_of_the_same_masked_words_are_those_of_a_loop(same, other, analyser, copy, stranger):
+    for comparison, second in ((same, copy), (other, stranger)):
+        measures, found = by_hand(analyser, second), comparison.predictions
+        assert found.n == len(measures["agreement"]) > 10
+        for name in ("accuracy", "other_accuracy", "agreement"):
+            assert getattr(found, name) == pytest.approx(np.mean(measures[name]))
+    assert np.isnan(found.kl)
+    assert found.differences == ()
+    measures, found = by_hand(analyser, copy), same.predictions
+    assert found.kl == pytest.approx(np.mean(measures["kl"]), abs=1e-5)
+    assert found.other_kl == pytest.approx(np.mean(measures["other_kl"]), abs=1e-5)
+    np.testing.assert_allclose([each.kl for each in found.differences], sorted(measures["kl"])[:-4:-1], atol=1e-5)
+    assert all("[" in each.context for each in found.differences)
+
+
+def test_pieces_of_two_vocabularies_are_the_same_by_letters_and_place_in_the_word(analyser, stranger):
+    own, others = analyser.engine.model.tokenizer, stranger.engine.model.tokenizer
+    twin = twins(own, others)
+    for piece in ("paris", "##a", "a", "[CLS]", "7"):
+        assert own.pieces[twin[others.pieces.index(piece)]] == piece
+    assert -1 in twins(others, own)  # capitals
+
+
+def test_large_models_are_compared_at_evenly_spaced_layers():
+    large = ModelConfig(vocab_size=100, num_layers=24, hidden_size=1024, num_heads=16, intermediate_size=64)
+    own, others = compared_layers(large, large)
+    assert own == others
+    assert (own[0], own[-1]) == (0, 24)
+    assert len(own) == 11
+    small = dataclasses.replace(large, num_layers=12, hidden_size=768)
+    assert compared_layers(small, small) == (tuple(range(13)),) * 2
+
+
+def test_what_cannot_be_compared_is_refused_or_left_out_with_the_reason(analyser, copy):
+    with pytest.raises(UserError, match="there is no word to compare the models on; give text"):
+        analyser.compare(copy, [])
+    with pytest.raises(UserError, match=r"compare.masked=0 must be above 0"):
+        Comparing(masked=0)
+    few = analyser.compare(copy, ["xyz"])
+    assert few.predictions is None
+    assert few.missing == "no word that was masked is one piece of both vocabularies"
+    assert np.isnan(few.cka.values).all()
+
+
+def test_every_number_has_its_n_and_every_picture_its_table(same, other, tmp_path, monkeypatch):
+    for found, own in ((same, {"moved", "differences"}), (other, set())):
+        folder = Folder(tmp_path / str(len(own)))
+        pictures = {}
+        monkeypatch.setattr(folder, "picture", lambda name, figure, pictures=pictures: pictures.update({name: figure}))
+        write_comparison(folder, found)
+        tables = {path.stem: path.read_text().splitlines() for path in folder.path.iterdir()}
+        assert tables.keys() == {"heads", "divergences", "layers", "predictions"} | own
+        assert {name.removesuffix(".png") for name in pictures} <= tables.keys()
+        for name, (header, *rows) in tables.items():
+            assert header.split("\t")[-1] == "n"
+            assert rows
+            assert all(int(row.split("\t")[-1]) > 0 and row.count("\t") == header.count("\t") for row in rows), name
+    shown = pictures["divergences.png"].axes[0]
+    np.testing.assert_allclose(shown.images[0].get_array(), np.sqrt(other.divergence.values))
+    assert len(shown.lines[0].get_xdata()) == 2
+    assert sum(row.split("\t")[1] == "" for row in tables["heads"]) == 6  # of eight heads two have a partner
