@@ -151,6 +151,8 @@ def _rates(
 def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
     """Texts with one question, neither name being an answer too: the answer is neither where the attention to the chosen name
     is below a threshold. Head and threshold are those with most right answers in `choice`."""
+    asked = _asked(reported)
+    choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]
     assert choice.attention is not None
     assert reported.attention is not None
     answers, attention = _names_right(choice), choice.attention.values
@@ -171,6 +173,11 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
     at = [right[k, head], *choice.right.values[:, 0, choice.heads :].sum(0)]
     rates = [dataclasses.replace(rate, on_choice=float(x) / len(order)) for rate, x in zip(rates, at, strict=True)]
     return Best(THREE_WAY, rates[0], tuple(rates[1:]), len(found), len(found), len(order), 0, threshold)
+
+
+def _asked(found: Antecedents) -> list[int]:
+    """The numbers of the texts whose question was asked."""
+    return [int(i) for i in np.flatnonzero(found.n.values.any(1))]
 
 
 def _names_right(found: Antecedents) -> Num[np.ndarray, "units heads"]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
 import re
 from collections.abc import Iterator
 
 from bert_jax.analysis.coreference.mentions import Question, Text, TextFile
+from bert_jax.storage.fetching import fetched
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.tables import Say, note
@@ -65,8 +65,9 @@ class GapFile(TextFile):
 
     def __init__(self, path: str | os.PathLike[str], report: Say = lambda problem: note(f"error: {problem}")):
         super().__init__(path, report)
-        self._examples = read_gap(path, self.tell)
-        self.file = pathlib.Path(path).stat()
+        local = fetched(path, "--input")
+        self._examples = read_gap(local, self.tell)
+        self.file = local.stat()
         self.count = lambda: len(self._examples) + 1
 
     def __iter__(self) -> Iterator[PronounText]:

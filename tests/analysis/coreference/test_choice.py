@@ -75,8 +75,10 @@ def one_question(seed: int, documents: int) -> Antecedents:
 
 
 def test_neither_is_said_below_the_threshold_that_is_best_where_it_is_chosen():
-    choice, reported = one_question(0, 40), one_question(1, 30)
-    best = {best.group: best for best in best_heads(choice, reported, OPTIONS)}
+    choice, reported = one_question(0, 40), one_question(1, 31)
+    reported.n.values[30] = 0  # a text that was not asked about
+    unasked, reported = reported, reported.part(range(30))
+    best = {best.group: best for best in best_heads(choice, unasked, OPTIONS)}
     assert set(best) == {"all", THREE_WAY}
 
     def rate(part: Antecedents, head: int, threshold: float) -> float:
