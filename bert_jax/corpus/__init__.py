@@ -27,5 +27,6 @@ In: text, JSON lines, tfds data sets. Out: a corpus directory, memory-mapped by 
     integrity.py             checks sizes, counts and order of the files against the manifest, at every start
     verification.py          checks the contents of the files against their checksums, in the background
     staging.py               the local copy of a corpus in a bucket
+    offsets.py               offsets of sentences and documents through all shards
     store.py                 Corpus: the finished corpus, memory-mapped
 """

@@ -94,11 +94,13 @@ def _refuse_manifest(path: pathlib.Path, found: str, expected: str) -> NoReturn:
     )
 
 
-def read_arrays(path: pathlib.Path, shard: JsonObject, split: str, vocabulary_size: int) -> list[np.ndarray]:
+def read_arrays(
+    path: pathlib.Path, shard: JsonObject, split: str, vocabulary_size: int, *, whole: bool = True
+) -> list[np.ndarray]:
     """The memory-mapped `ARRAYS` of a split of the shard in `path`, in their order; `shard` is its part of the manifest.
 
     Raises CorruptedCorpus unless they have the recorded types and lengths, and offsets ascend from 0 to the number of tokens or
-    sentences.
+    sentences; only their ends are read where they are not read `whole`.
     """
     counts = shard["splits"][split]
     kinds = (token_dtype(vocabulary_size), np.dtype(np.int64), np.dtype(np.int64))
@@ -107,10 +109,15 @@ def read_arrays(path: pathlib.Path, shard: JsonObject, split: str, vocabulary_si
         _array(path / f"{split}.{name}.npy", dtype, length) for name, dtype, length in zip(ARRAYS, kinds, lengths, strict=True)
     ]
     for name, offsets, end in zip(ARRAYS[1:], arrays[1:], (*lengths[:1], counts["sentences"]), strict=True):
-        if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
+        if offsets[0] != 0 or offsets[-1] != end or (whole and not ascending(offsets)):
             found = f"offsets from {offsets[0]:,} to {offsets[-1]:,}"
             _refuse(path / f"{split}.{name}.npy", found, f"offsets that ascend from 0 to {end:,}")
     return arrays
+
+
+def ascending(offsets: np.ndarray) -> bool:
+    """Whether every offset is larger than the one before it."""
+    return bool((offsets[1:] > offsets[:-1]).all())
 
 
 def read_token_counts(path: pathlib.Path, shard: JsonObject, vocabulary_size: int) -> np.ndarray:

@@ -14,7 +14,17 @@ import numpy as np
 
 from bert_jax.corpus import files
 from bert_jax.corpus.files import JsonObject
-from bert_jax.corpus.integrity import MANIFEST, check_manifest, check_sizes, corpus_tokenizer, read_arrays, read_token_counts
+from bert_jax.corpus.integrity import (
+    MANIFEST,
+    CorruptedCorpus,
+    ascending,
+    check_manifest,
+    check_sizes,
+    corpus_tokenizer,
+    read_arrays,
+    read_token_counts,
+)
+from bert_jax.corpus.offsets import ShardedOffsets
 from bert_jax.corpus.shard import SPLITS, shard_name
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
@@ -22,6 +32,9 @@ from bert_jax.interface.words import counted
 
 FORMAT = 1
 SETTINGS, TOKENIZER = "settings.json", "tokenizer"
+BLOCK_TOKENS = 1 << 29
+"""A larger split is read and planned in blocks of about so many tokens (`examples/blocks.py`), with 170 MB of offsets and, at
+length 128, 105 MB of plan for each. The English Wikipedia is some 2.5 x 10^9 tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +58,18 @@ class TokenStore:
         """The ids at [start, stop): a view if they are in one shard, else a copy."""
         start, stop, step = where.indices(len(self))
         assert step == 1
+        parts = self.views(start, stop)
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, self.dtype)])
+
+    def views(self, start: int, stop: int) -> list[np.ndarray]:
+        """The ids at [start, stop) as views, one of each shard that holds some of them."""
         first = int(np.searchsorted(self.bounds, start, side="right")) - 1
         parts = []
         while start < stop:
             end = min(stop, int(self.bounds[first + 1]))
             parts.append(self.shards[first][start - self.bounds[first] : end - self.bounds[first]])
             start, first = end, first + 1
-        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, self.dtype)])
+        return parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +77,8 @@ class Corpus:
     """One split. Document d is the sentences [document_offsets[d], document_offsets[d + 1]), sentence s the tokens likewise."""
 
     tokens: TokenStore
-    sentence_offsets: np.ndarray  # int64 [S + 1], into the tokens of all shards
-    document_offsets: np.ndarray  # int64 [D + 1], into sentences
+    sentence_offsets: np.ndarray | ShardedOffsets  # int64 [S + 1], into the tokens of all shards; of a large split not joined
+    document_offsets: np.ndarray | ShardedOffsets  # int64 [D + 1], into sentences; likewise
     token_counts: np.ndarray  # int64 [V], of the train split, whichever split this is
     vocabulary: VocabularyInfo
     split: str
@@ -81,6 +99,38 @@ class Corpus:
     def num_tokens(self) -> int:
         """The number of tokens of the split."""
         return len(self.tokens)
+
+    def joined_offsets(self) -> tuple[np.ndarray, np.ndarray]:
+        """The offsets of sentences and of documents as arrays in memory."""
+        pair = self.sentence_offsets, self.document_offsets
+        sentences, documents = (found.joined() if isinstance(found, ShardedOffsets) else found for found in pair)
+        return sentences, documents
+
+    def part(self, ranges: Sequence[tuple[int, int]]) -> Corpus:
+        """The documents [first, last) of each of `ranges` as a corpus: the offsets in memory, the tokens as views.
+
+        Raises CorruptedCorpus where its offsets do not ascend.
+        """
+        tokens: list[np.ndarray] = []
+        sentences, documents = [], []
+        for first, last in ranges:
+            in_sentences = np.asarray(self.document_offsets[first : last + 1])
+            in_tokens = np.asarray(self.sentence_offsets[int(in_sentences[0]) : int(in_sentences[-1]) + 1])
+            if not (ascending(in_sentences) and ascending(in_tokens)):
+                raise CorruptedCorpus(
+                    f"corrupted corpus: {self.directory}: the offsets of documents {first:,} to {last - 1:,} of the {self.split} "
+                    "split do not ascend; compare all its files by python -m bert_jax.corpus --verify=DIR"
+                )
+            tokens += self.tokens.views(int(in_tokens[0]), int(in_tokens[-1]))
+            sentences.append(in_tokens - in_tokens[0])
+            documents.append(in_sentences - in_sentences[0])
+        store = TokenStore(*_laid_end_to_end(tokens))
+        of_sentences, of_documents = (
+            ShardedOffsets(parts or [np.zeros(1, np.int64)]).joined() for parts in (sentences, documents)
+        )
+        return Corpus(
+            store, of_sentences, of_documents, self.token_counts, self.vocabulary, self.split, None, self.tokenizer
+        )
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[object, ...]]:
         """Pickles the directory and split only: pickling a memory map would copy the corpus."""
@@ -113,22 +163,19 @@ def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -
         token_counts += read_token_counts(path, shard, tokenizer.size)
     opened = []
     for split in splits:
-        arrays = [read_arrays(path, shard, split, tokenizer.size) for path, shard in shards]
+        whole = sum(shard["splits"][split]["tokens"] for _, shard in shards) <= BLOCK_TOKENS
+        arrays = [read_arrays(path, shard, split, tokenizer.size, whole=whole) for path, shard in shards]
         tokens, sentences, documents = zip(*arrays, strict=True)
         store = TokenStore(*_laid_end_to_end(tokens))
-        offsets = _joined_offsets(sentences), _joined_offsets(documents)
-        opened.append(Corpus(store, *offsets, token_counts, tokenizer.vocabulary, split, directory, tokenizer))
+        of_sentences, of_documents = (
+            ShardedOffsets(parts).joined() if whole else ShardedOffsets(parts) for parts in (sentences, documents)
+        )
+        opened.append(Corpus(store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer))
     return opened
 
 
 def _laid_end_to_end(shards: Sequence[np.ndarray]) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     return tuple(shards), np.cumsum([0, *map(len, shards)], dtype=np.int64)
-
-
-def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The offsets of each shard, which begin at 0, as offsets into the concatenation of all shards."""
-    bases = np.cumsum([0, *(int(part[-1]) for part in parts)], dtype=np.int64)
-    return np.concatenate([np.zeros(1, np.int64), *(part[1:] + base for part, base in zip(parts, bases, strict=False))])
 
 
 def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:

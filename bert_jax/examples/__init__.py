@@ -9,6 +9,7 @@ All random numbers are hashes of (seed, epoch, position), see `counter_rng.py`, 
     chunks.py        sentences -> chunks, from the sentence lengths alone
     pairs.py         chunks -> the token spans of segments A and B
     packing.py       examples -> rows
+    blocks.py        large corpora in parts that are planned one after another
     plan.py          EpochPlan: the three steps above for an epoch
     assemble.py      rows of a plan -> arrays
     masking.py       tokens -> masked tokens and targets: where masks are drawn

@@ -68,7 +68,7 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
     check_corpus(corpus, config)
     version = epoch % config.duplicates if config.duplicates else epoch
     key = int(key_of(seed, version, _PAIRS_KEY))
-    sentences, documents = corpus.sentence_offsets, corpus.document_offsets
+    sentences, documents = corpus.joined_offsets()
     parts = [pairs_of(chunks, sentences, documents, config, key) for chunks in epoch_chunks(sentences, documents, config, key)]
     pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
     if not len(pairs.a_start):

@@ -124,7 +124,7 @@ def test_a_plan_that_fails_fails_the_batch_that_needs_it_and_is_tried_again(monk
 def test_few_plans_are_held(source):
     for step in range(0, 10 * source.rows_per_epoch // 52, 7):
         source.at(step)
-    assert len(source._plans) <= 3
+    assert len(source._planned) <= 3
 
 
 def test_a_batch_that_does_not_divide_over_the_hosts_is_an_error_that_names_sizes_that_do(source):

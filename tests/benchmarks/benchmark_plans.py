@@ -1,0 +1,71 @@
+"""Time to the first batch and memory of corpora of 10^8 to 10^11 tokens, described by the lengths of a part that repeats.
+
+    python -m tests.benchmarks.benchmark_plans
+
+Each size in a process of its own: the time from the corpus to its first batch, to a batch from the middle of the epoch, and the
+peak of the memory beyond that of the imports.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import time
+
+import numpy as np
+
+from bert_jax.batches.source import BatchSource
+from bert_jax.corpus.offsets import ShardedOffsets
+from bert_jax.corpus.store import BLOCK_TOKENS, Corpus, TokenStore
+from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.examples.config import ExampleConfig
+
+SIZES = (10**8, 10**9, 10**10, 10**11)
+SENTENCES = 1 << 20
+"""Of the part that repeats, with 24 tokens each and 32 in a document, on average."""
+VOCABULARY = VocabularyInfo(30_522, "", True, "wordpiece", pad_id=0, unk_id=100, cls_id=101, sep_id=102, mask_id=103)
+
+
+def synthetic(tokens: int) -> Corpus:
+    """A corpus of at least so many tokens."""
+    rng = np.random.default_rng(0)
+    sentences = np.concatenate([[0], np.cumsum(1 + rng.gamma(1.5, 15.3, SENTENCES).astype(np.int64))])
+    ends = np.cumsum(rng.geometric(1 / 32, SENTENCES // 16))
+    documents = np.concatenate([[0], ends[ends < SENTENCES], [SENTENCES]])
+    part = rng.integers(1_000, 30_522, sentences[-1]).astype(np.uint16)
+    times = -(-tokens // len(part))
+    store = TokenStore((part,) * times, np.arange(times + 1, dtype=np.int64) * len(part))
+    offsets = ShardedOffsets([sentences] * times), ShardedOffsets([documents] * times)
+    if tokens <= BLOCK_TOKENS:
+        return Corpus(store, *(o.joined() for o in offsets), np.bincount(part, minlength=30_522), VOCABULARY, "train", None)
+    return Corpus(store, *offsets, np.bincount(part, minlength=30_522), VOCABULARY, "train", None)
+
+
+def peak() -> int:
+    """Of this process's memory, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(tokens: int) -> None:
+    """Prints a line of the table."""
+    corpus, before, start = synthetic(tokens), peak(), time.perf_counter()
+    source = BatchSource(corpus, ExampleConfig(), 256, seed=0)
+    source.at(0)
+    first = time.perf_counter() - start
+    start = time.perf_counter()
+    BatchSource(corpus, ExampleConfig(), 256, seed=0).at(source.rows_per_epoch // 512)
+    middle = time.perf_counter() - start
+    rows = source.rows_per_epoch
+    print(f"{corpus.num_tokens:17,} {rows:14,} {first:8.1f} s {middle:8.1f} s {(peak() - before) / 2**20:8,.0f} MiB", flush=True)
+
+
+def main() -> None:
+    print(f"{'tokens':>17} {'rows of 128':>14} {'first':>10} {'middle':>10} {'memory':>12}")
+    for tokens in SIZES:
+        process = multiprocessing.get_context("spawn").Process(target=measure, args=(tokens,))
+        process.start()
+        process.join()
+
+
+if __name__ == "__main__":
+    main()
