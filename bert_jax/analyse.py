@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(name: str, verb: Verb) -> FlagParser:
     parser = FlagParser(prog=f"python -m bert_jax.analyse {name}", description=verb.summary)
+    parser.may_be_in_bucket = ("--model", "--input", "--output")
     parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
     parser.add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
     verb.add_flags(parser)

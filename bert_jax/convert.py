@@ -60,6 +60,7 @@ def convert(flags: argparse.Namespace) -> list[tuple[str, str]]:
 
 def _parser() -> FlagParser:
     parser = FlagParser(prog="python -m bert_jax.convert", description=__doc__)
+    parser.may_be_in_bucket = ("--from", "--to", "--average")
     parser.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model to read")
     parser.add_argument("--to", type=nonempty, required=True, metavar="B", help="the directory to write; replaces an old export")
     parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="what to write (default: huggingface)")

@@ -198,6 +198,7 @@ def check_not_the_model(output: str | None, engine: Engine) -> None:
 
 def _parser(name: str, verb: Verb) -> FlagParser:
     parser = FlagParser(prog=f"python -m bert_jax.predict {name}", description=verb.summary)
+    parser.may_be_in_bucket = ("--model", "--input", "--output")
     parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
     parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")

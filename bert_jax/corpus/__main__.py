@@ -62,6 +62,7 @@ def _parser() -> FlagParser:
         + "cleaning rules, each switched off by --keep=RULE:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in RULES.items()),
     )
+    parser.may_be_in_bucket = ("--output", "--vocab", "--verify")  # --source is checked where it is read
     _add_text_flags(parser)
     _add_vocabulary_flags(parser)
     _add_cleaning_flags(parser)

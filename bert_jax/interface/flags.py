@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from bert_jax.errors import UserError, nearest
@@ -26,6 +26,8 @@ class FlagParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
         self.hint_for_unknown: Callable[[str], str] = lambda argument: ""
         """Returns the hint for an unknown argument, or "" if it has none."""
+        self.may_be_in_bucket: Collection[str] = ()
+        """The flags whose value may be a path in a bucket (gs://BUCKET/PATH); all others are refused with one."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """The values of all flags. Raises UserError for unknown arguments and for a flag given twice with different values."""
@@ -38,7 +40,16 @@ class FlagParser(argparse.ArgumentParser):
             flags = [option for action in self._actions for option in action.option_strings]
             hint = self.hint_for_unknown(unknown[0]) or nearest(unknown[0].partition("=")[0], flags)
             raise UserError(f"unknown argument {unknown[0]}: {hint}")
+        self._refuse_buckets(values)
         return values
+
+    def _refuse_buckets(self, values: argparse.Namespace) -> None:
+        for action in self._actions:
+            value = getattr(values, action.dest, None)
+            for text in map(str, value if isinstance(value, list) else [value]):
+                flag = action.option_strings[-1] if action.option_strings else ""
+                if flag and text.startswith("gs:") and flag not in self.may_be_in_bucket:
+                    raise UserError(f"{flag}={text}: this flag takes a local path; copy it with `gcloud storage cp`")
 
     def _refuse_contradictions(self, given: Sequence[str]) -> None:
         seen: dict[str, str] = {}

@@ -89,6 +89,7 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
     """The parser of the flags of `pretrain` or `finetune`, without the overrides `--config.key=value`."""
     parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
     parser.hint_for_unknown = lambda argument: suggested_flag(argument, schema)
+    parser.may_be_in_bucket = ("--workdir",)
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
     parser.add_argument("--workdir", metavar="DIR", help="directory of this run, or gs://BUCKET/PATH; given again: continues it")
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")

@@ -90,8 +90,8 @@ def _tell_of_clock(directory: pathlib.Path, file: pathlib.Path, written: float) 
     difference = file.stat().st_mtime - written
     if abs(difference) > CLOCK_SECONDS:
         side = "ahead of" if difference > 0 else "behind"
-        message = "the clock of the file system of %s is %.0f s %s that of this machine; set both by NTP: timedatectl set-ntp true"
-        log.warning(message, directory, abs(difference), side)
+        message = "the clock of the file system of %s is %.0f s %s that of this machine; set both by NTP: %s"
+        log.warning(message, directory, abs(difference), side, "timedatectl set-ntp true")
 
 
 def require_room(directory: Place, size: int) -> None:

@@ -64,13 +64,6 @@ def name_and_value(name: str, path: str) -> str:
     return f"{name}{path}" if name.endswith(":") else f"{name}={path}"
 
 
-def local(path: str, name: str) -> str:
-    """`path`, the value of the flag or key `name`. Raises UserError for a path that is not local, where only such are taken."""
-    if is_remote(path):
-        raise UserError(f"{name}={path}: only a local path is taken here; copy it with `gcloud storage cp --recursive {path} .`")
-    return checked(path, name)
-
-
 def split(path: str | os.PathLike[str]) -> tuple[str, str]:
     """The bucket and the name of the object or directory of a path in a bucket."""
     bucket, _, key = os.fspath(path).removeprefix(SCHEME).partition("/")

@@ -16,8 +16,8 @@ from bert_jax.storage import objects
 from bert_jax.storage.fetching import fetched
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, Ended, command
-from tests.end_to_end.forked import Done, Signal, Surroundings
-from tests.end_to_end.runs import VOCABULARY, assert_same_weights, learned, records, results
+from tests.end_to_end.forked import Done, Signal, Started, Surroundings
+from tests.end_to_end.runs import VOCABULARY, assert_same_weights, free_port, learned, records, results
 from tests.storage.emulator import Emulator
 
 
@@ -29,11 +29,14 @@ class Machine:
     bucket: str
     environment: dict[str, str]
 
-    def do(self, *commands: Sequence[str], at: Signal | None = None) -> list[Done]:
-        """Verbs one after another in a process; see `forked.run`."""
+    def begun(self, *commands: Sequence[str], at: Signal | None = None) -> Started:
+        """Begins to do verbs one after another in a process; see `forked.start`."""
         cache = {"BERT_JAX_CACHE": str(self.directory / "cache"), "TF_CPP_MIN_LOG_LEVEL": "2"}
-        around = Surroundings(environment={**self.environment, **cache})
-        return forked.run(self.directory, *commands, at=at, around=around)
+        return forked.start(self.directory, *commands, at=at, around=Surroundings(environment={**self.environment, **cache}))
+
+    def do(self, *commands: Sequence[str], at: Signal | None = None) -> list[Done]:
+        """Does them."""
+        return self.begun(*commands, at=at).end()
 
     def killed(self, run: Sequence[str], step: int, saved: int | None = None) -> str:
         """Kills a run after `step`, once the checkpoint of step `saved` and lines are in the bucket; returns what it said."""
@@ -70,6 +73,8 @@ def ended(machine: Machine, another: Machine, corpus: str, experiment: pathlib.P
     machine.killed(run, 2)
     assert "continuing" not in machine.killed(run, 7, saved=4)
     assert "continuing from step 4" in another.killed(run, 18, saved=16)
+    for name in objects.listed(f"{machine.bucket}/run"):
+        objects.file_system().cp_file(f"{machine.bucket}/run/{name}", f"{machine.bucket}/two/{name}")
     (done,) = machine.do(run)
     assert done.status == 0, done.output
     assert "continuing from step 16" in done.output
@@ -101,6 +106,26 @@ def test_a_run_in_a_bucket_that_was_killed_three_times_ends_as_the_local_one_bit
     assert {path.name for path in ended.iterdir() if not path.name.startswith(".")} == {
         path.name for path in uninterrupted.workdir.iterdir() if not path.name.startswith(".")
     }
+
+
+def test_two_processes_share_a_workdir_in_a_bucket(
+    ended: pathlib.Path, machine: Machine, another: Machine, corpus: str, experiment: pathlib.Path, uninterrupted: Ended
+):
+    """What was left after the third kill is continued by two processes, each with local files of its own, as on two hosts."""
+    flags = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120", f"--workdir={machine.bucket}/two"]
+    run = ("pretrain", f"--config={experiment}", *flags, f"--config.corpus.directory={corpus}")
+    processes = [one.begun((*run, f"--process={index}")) for index, one in enumerate((another, machine))]
+    ends = [process.end()[0] for process in processes]
+    assert [end.status for end in ends] == [0, 0], [end.output for end in ends]
+    assert "continuing from step 16" in ends[0].output
+    copy = fetched(f"{machine.bucket}/two", "--model")
+    assert [record["step"] for record in records(copy)] == [record["step"] for record in records(uninterrupted.workdir)]
+    np.testing.assert_allclose(
+        [record["train/loss"] for record in records(copy) if "train/loss" in record],
+        [record["train/loss"] for record in records(uninterrupted.workdir) if "train/loss" in record],
+        rtol=1e-4,
+    )
+    assert not any(name.startswith((".lock", ".shared")) for name in objects.listed(f"{machine.bucket}/two"))
 
 
 def test_what_is_in_the_bucket_is_read_changed_and_written_there(

@@ -77,6 +77,7 @@ CASES = [
         "--workdir=s3://bucket/run",
         "--workdir=s3://bucket/run is a URL; give a local path, or gs://BUCKET/PATH for Google Cloud Storage",
     ),
+    Case("steps in a bucket", "--compiled=gs://b/steps", "--compiled=gs:/b/steps: this flag takes a local path; copy it"),
     Case(
         "a workdir in a mistyped bucket",
         "--workdir=gs:/bucket/run",
