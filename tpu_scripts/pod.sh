@@ -3,9 +3,9 @@
 # tpu_scripts/pod.yaml does the same through SkyPilot, which also starts again in another zone after a preemption.
 #
 #   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--spot] [--valid-until-duration=6h]
-#   tpu_scripts/pod.sh run NAME [--bucket=BUCKET] [--corpus=PATH] [--restarts=20] VERB [ARGUMENT ...]
-#                                                   waits for the slice, then brings this checkout to all workers, mounts the
-#                                                   bucket at /mnt/bucket, copies its directory PATH to /mnt/corpus, installs, starts
+#   tpu_scripts/pod.sh run NAME [--restarts=20] VERB [ARGUMENT ...]
+#                                                   waits for the slice, then brings this checkout to all workers, installs, starts;
+#                                                   the workdir and the corpus lie in a bucket: gs://BUCKET/PATH
 #   tpu_scripts/pod.sh status NAME                  the state of the request, and of each worker
 #   tpu_scripts/pod.sh logs NAME [--worker=0] [--follow]
 #   tpu_scripts/pod.sh fetch NAME PATH DIR          copies a file or directory of worker 0
@@ -39,7 +39,7 @@ name="${2:-}"
 at most 62 characters: $pod $verb my-pod"
 shift 2
 
-dry_run="" where=() type="" spot="" valid_until="" bucket="" corpus="" restarts=20 worker=0 follow=""
+dry_run="" where=() type="" spot="" valid_until="" restarts=20 worker=0 follow=""
 while [[ "${1:-}" == -* ]]; do
     case "$verb:$1" in
         *:--dry-run) dry_run=yes ;;
@@ -47,8 +47,6 @@ while [[ "${1:-}" == -* ]]; do
         create:--type=?*) type="${1#*=}" ;;
         create:--spot) spot=yes ;;
         create:--valid-until-duration=?*) valid_until="${1#*=}" ;;
-        run:--bucket=?*) bucket="${1#*=}" ;;
-        run:--corpus=?*) corpus="${1#*=}" ;;
         run:--restarts=?*) restarts="${1#*=}" ;;
         logs:--worker=?*) worker="${1#*=}" ;;
         logs:--follow) follow=yes ;;
@@ -162,9 +160,6 @@ run() {
         *) fail 2 "run takes pretrain or finetune with its arguments, not '${1:-}'" ;;
     esac
     [[ "$restarts" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--restarts=$restarts must be at least 1 and at most 999"
-    [[ -z "$corpus" || -n "$bucket" ]] || fail 2 "--corpus=$corpus is a directory of the bucket: name that with --bucket=BUCKET"
-    [[ "$bucket$corpus" != *://* ]] || fail 2 "--bucket and --corpus are names without gs://"
-    [[ "$*" != *--workdir=gs://* ]] || fail 2 "--workdir must be a path: with --bucket=BUCKET, --workdir=/mnt/bucket/DIR"
     wait_until_active
     archive="$(mktemp -d)/bert_jax.tar.gz"
     # shellcheck disable=SC2064 # the path of now
@@ -172,8 +167,8 @@ run() {
     (cd "$root" && git ls-files -z --cached --others --exclude-standard | tar --null -T - -czf "$archive") ||
         fail 1 "$root could not be packed; it has to be a git checkout without missing files (git status)"
     reach "copying the checkout" tpu tpu-vm scp "$archive" "$name:bert_jax.tar.gz" --worker=all
-    printf -v command 'bert_jax/tpu_scripts/worker.sh prepare %q %q' "$bucket" "$corpus"
-    reach "preparing" on_workers all "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax && $command"
+    reach "preparing" on_workers all \
+        "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax && bert_jax/tpu_scripts/worker.sh prepare"
     printf -v command ' %q' "--restarts=$restarts" "$@"
     reach "starting" on_workers all "cd bert_jax && tpu_scripts/worker.sh start$command"
     say "started on all workers; $pod logs $name --follow"
@@ -196,7 +191,7 @@ status() {
 logs() { reach "logs" on_workers "$worker" "tail -n 100 ${follow:+-F }bert_jax/runs/pod/log"; }
 
 fetch() {
-    (($# == 2)) || fail 2 "fetch takes PATH and DIR: $pod fetch $name /mnt/bucket/base/results.json ."
+    (($# == 2)) || fail 2 "fetch takes PATH and DIR: $pod fetch $name bert_jax/runs/pod/log ."
     reach "fetch" tpu tpu-vm scp "$name:$1" "$2" --recurse --worker=0
 }
 

@@ -36,7 +36,7 @@ case "$1 $2" in
     "tpu-vm ssh" | "tpu-vm scp")
         [[ ! -s lost ]] || { sed -i 1d lost; echo "ssh: connect to host: Connection timed out" >&2; exit 255; }
         for worker in "${workers[@]}"; do
-            export HOME="$STAND_IN/$worker" BERT_JAX_MOUNTS="$STAND_IN/$worker/mnt"
+            export HOME="$STAND_IN/$worker"
             [[ ! -e "$HOME/broken" ]] || export BERT_JAX_PYTHON=/no/such/python
             case "$2 $3" in
                 "ssh "*) (cd "$HOME" && bash -c "$command") || status=$? ;;
@@ -52,14 +52,7 @@ esac
 TOOLS = {
     "gcloud": GCLOUD,
     "sleep": "#!/bin/sh\n",
-    "sudo": '#!/bin/sh\nexec "$@"\n',
     "uname": '#!/bin/sh\n[ "$1" = -n ] && exec basename "$HOME"\nexec /bin/uname "$@"\n',
-    "findmnt": '#!/bin/sh\n[ -L "$4" ] && cat "$STAND_IN/mounted"\n',
-    "gcsfuse": """#!/bin/sh
-echo "$*" >>"$STAND_IN/asked"
-echo "$3" >"$STAND_IN/mounted"
-rmdir "$4" && ln -s "$STAND_IN/bucket" "$4"
-""",
 }
 PYTHON = f"""#!/bin/sh
 # makes an environment that holds this script alone, installs nothing, and runs the checkout in which it lies
@@ -94,10 +87,7 @@ class Cloud:
             (directory / "bin" / name).write_text(text)
             (directory / "bin" / name).chmod(0o755)
         for worker in ("w-0", "w-1"):
-            (directory / worker / "mnt").mkdir(parents=True)
-        (directory / "bucket" / "corpus").mkdir(parents=True)
-        for name in ("manifest.json", "train.tokens"):
-            (directory / "bucket" / "corpus" / name).write_text(name)
+            (directory / worker).mkdir()
         self.states("ACTIVE")
 
     def states(self, *states: str) -> None:
@@ -116,7 +106,7 @@ class Cloud:
         return bash(command, cwd=self.directory, **variables)
 
     def asked(self) -> list[str]:
-        """The commands that gcloud and gcsfuse were given."""
+        """The commands that gcloud was given."""
         path = self.directory / "asked"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -133,7 +123,7 @@ def cloud(tmp_path: pathlib.Path) -> Cloud:
     return Cloud(tmp_path)
 
 
-RUN = "run pod --bucket=my-bucket --corpus=corpus --restarts=3 pretrain --workdir=/mnt/bucket/a '--config.b=[1, 2]'"
+RUN = "run pod --restarts=3 pretrain --workdir=gs://my-bucket/a '--config.b=[1, 2]'"
 
 
 def test_from_the_queue_to_the_results_and_back(cloud: Cloud):
@@ -154,13 +144,11 @@ def test_from_the_queue_to_the_results_and_back(cloud: Cloud):
         "pod: ACTIVE",
     ]
     assert {"w-0: ready", "w-1: ready", "w-0: started", "w-1: started"} <= set(told)
-    assert cloud.asked().count(f"--implicit-dirs --rename-dir-limit=100000 my-bucket {cloud.directory}/w-1/mnt/bucket") == 1
     told = cloud.ended()
     for worker in ("w-0", "w-1"):
         home = cloud.directory / worker
-        line = f"restarts|{home}/bert_jax|3|pretrain|--workdir=/mnt/bucket/a|--config.b=[1, 2]"
+        line = f"restarts|{home}/bert_jax|3|pretrain|--workdir=gs://my-bucket/a|--config.b=[1, 2]"
         assert f"{worker}: ended with exit status 0: {line}\n" in told
-        assert (home / "mnt" / "corpus" / "train.tokens").read_text() == "train.tokens"
     assert cloud.pod("logs pod --worker=1").stdout.endswith(f"{line}\n")
     assert cloud.pod("fetch pod bert_jax/runs/pod/log here").returncode == 0
     assert "w-0/bert_jax|3|pretrain" in (cloud.directory / "here").read_text()
@@ -246,13 +234,6 @@ def test_ssh_that_is_lost_is_tried_again_and_what_runs_goes_on(cloud: Cloud):
     assert "the slice pod was preempted (SUSPENDED)" in cloud.pod("logs pod").stderr
 
 
-def test_a_worker_refuses_another_bucket_and_a_directory_that_is_no_corpus(cloud: Cloud):
-    assert "there is no corpus in" in cloud.pod("run pod --bucket=my-bucket --corpus=other pretrain").stderr
-    held = cloud.pod("run pod --bucket=another pretrain")
-    assert f"w-0: error: {cloud.directory}/w-0/mnt/bucket holds my-bucket, not another; unmount it" in held.stderr
-    assert held.returncode == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -266,9 +247,7 @@ def test_a_worker_refuses_another_bucket_and_a_directory_that_is_no_corpus(cloud
         ("status pod pretrain", "status does not take 'pretrain'"),
         ("run pod predict", "run takes pretrain or finetune with its arguments, not 'predict'"),
         ("run pod --restarts=0 pretrain", "--restarts=0 must be at least 1 and at most 999"),
-        ("run pod --corpus=a pretrain", "--corpus=a is a directory of the bucket: name that with --bucket=BUCKET"),
-        ("run pod --bucket=gs://a pretrain", "--bucket and --corpus are names without gs://"),
-        ("run pod pretrain --workdir=gs://a/b", "--workdir must be a path: with --bucket=BUCKET, --workdir=/mnt/bucket/DIR"),
+        ("run pod --bucket=a pretrain", "run does not take --bucket=a"),
         ("fetch pod a", "fetch takes PATH and DIR"),
     ],
 )

@@ -18,7 +18,7 @@ from tests.tpu_scripts.checkout import REPOSITORY
 
 TASK = REPOSITORY / "tpu_scripts" / "pod.yaml"
 SKY = REPOSITORY / ".venv-sky" / "bin" / "python"
-GIVEN = {"BUCKET": "my-bucket", "RUN": "pretrain --workdir=/mnt/bucket/a --config.b='[1, 2]'"}
+GIVEN = {"RUN": "pretrain --workdir=gs://my-bucket/a --config.b='[1, 2]'"}
 ENDED_BY_SKYPILOT = 128 + signal.SIGKILL
 """The exit status of the other hosts' processes, which SkyPilot ends where one host fails."""
 
@@ -29,16 +29,15 @@ def task() -> dict[str, Any]:
 
 
 def test_the_fields_are_those_that_a_recovering_slice_needs(task: dict[str, Any]):
-    assert set(task) == {"envs", "resources", "workdir", "file_mounts", "setup", "run"}
-    assert task["envs"] == {"RUN": None, "BUCKET": None, "CORPUS": "", "RESTARTS": "20"}  # None: has to be given
+    assert set(task) == {"envs", "resources", "workdir", "setup", "run"}
+    assert task["envs"] == {"RUN": None, "RESTARTS": "20"}  # None: has to be given
     resources = task["resources"]
     assert set(resources) == {"infra", "accelerators", "accelerator_args", "use_spot", "job_recovery"}
     assert re.fullmatch(r"tpu-v\w+-\d+", resources["accelerators"])
     assert resources["use_spot"] is True
     assert resources["accelerator_args"]["gcp_queued_resource"] is True
     assert task["workdir"] == "."  # the checkout
-    assert task["file_mounts"] == {"/mnt/bucket": {"source": "gs://${BUCKET}", "mode": "MOUNT"}}  # outlives every slice
-    used = set(re.findall(r"\$\{?(\w+)", "".join([task["setup"], task["run"], str(task["file_mounts"])])))
+    used = set(re.findall(r"\$\{?(\w+)", task["setup"] + task["run"]))
     assert used == set(task["envs"])
 
 
@@ -58,12 +57,12 @@ def test_what_a_restart_mends_is_restarted_and_nothing_else(task: dict[str, Any]
 
 def test_its_commands_start_the_scripts_with_the_arguments_as_they_were_quoted(task: dict[str, Any]):
     for command, wanted in (
-        (task["setup"], ["tpu_scripts/worker.sh", "prepare", "my-bucket", "a b"]),
-        (task["run"], ["tpu_scripts/run.sh", "--restarts=20", "pretrain", "--workdir=/mnt/bucket/a", "--config.b=[1, 2]"]),
+        (task["setup"], ["tpu_scripts/worker.sh", "prepare"]),
+        (task["run"], ["tpu_scripts/run.sh", "--restarts=20", "pretrain", "--workdir=gs://my-bucket/a", "--config.b=[1, 2]"]),
     ):
         scripts = {"tpu_scripts/worker.sh", "tpu_scripts/run.sh"}
         functions = "\n".join(f"{script}() {{ printf '%s\\n' {script} \"$@\"; }}" for script in scripts)
-        environment = task["envs"] | GIVEN | {"CORPUS": "a b", "PATH": "/nowhere"}
+        environment = task["envs"] | GIVEN | {"PATH": "/nowhere"}
         done = subprocess.run(["/bin/bash", "-c", f"{functions}\n{command}"], env=environment, capture_output=True, text=True)
         assert (done.stdout.splitlines(), done.stderr) == (wanted, "")
 
@@ -83,7 +82,6 @@ with open(sys.argv[1]) as file:
     config = yaml.safe_load(file)
 task = sky.Task.from_yaml_config(dict(config), env_overrides=list(given.items()))
 (resources,) = task.resources
-(mount,) = task.storage_mounts.items()
 try:
     sky.Task.from_yaml(sys.argv[1])
     missing = ""
@@ -91,7 +89,7 @@ except ValueError as error:
     missing = str(error)
 print(json.dumps({
     "accelerators": resources.accelerators, "arguments": resources.accelerator_args, "cloud": str(resources.cloud),
-    "recovery": resources.job_recovery, "spot": resources.use_spot, "mount": [mount[0], mount[1].source, str(mount[1].mode)],
+    "recovery": resources.job_recovery, "spot": resources.use_spot,
     "envs": task.envs, "run": task.run, "setup": task.setup, "missing": missing, "version": sky.__version__,
 }))
 """
@@ -108,7 +106,6 @@ def test_skypilot_reads_the_task_as_it_was_meant(task: dict[str, Any], tmp_path:
     assert read["accelerators"] == {resources["accelerators"]: 1}
     assert read["arguments"] == resources["accelerator_args"]
     assert (read["cloud"], read["spot"], read["recovery"]) == ("GCP", True, resources["job_recovery"])
-    assert read["mount"] == ["/mnt/bucket", "gs://my-bucket", "StorageMode.MOUNT"]
     assert read["envs"] == task["envs"] | GIVEN
     assert (read["run"], read["setup"]) == (task["run"], task["setup"])
     assert "Environment variable 'RUN' is None" in read["missing"]
