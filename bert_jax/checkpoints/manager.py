@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import pathlib
@@ -33,6 +34,7 @@ ITEM = "state"  # named in every call: Orbax would infer it from the newest stat
 DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
+COMPLETE = "commit_success.txt"  # the object by which Orbax knows complete states in a bucket
 
 # Orbax identifies the parts of a save by a counter of the process: two saves that begin at the same moment, in runs that share
 # a process, would wait for each other's directories until they time out.
@@ -181,6 +183,8 @@ class Checkpoints:
 
         def move(path: Place) -> None:
             (self._directory / QUARANTINE).mkdir(exist_ok=True)
+            if is_remote(self._directory):  # where Orbax removes every directory that does not say that it is complete
+                (self._directory / QUARANTINE / COMPLETE).write_text("these states are not")
             move_tree(path, _free_name(self._directory / QUARANTINE / path.name))
 
         self._change_directories(steps, move)
@@ -218,9 +222,16 @@ class Checkpoints:
         parts = {ITEM: ocp.args.StandardSave(state), DIGESTS: ocp.args.JsonSave(found)}
         try:
             with _save_lock:
+                if self._failed and is_remote(self._directory) and jax.process_count() == 1:
+                    self._reopen()  # writes of the failed save that Orbax has not asked after would fail this one
                 self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
         except Exception as error:
             self._note_failure(error)
+
+    def _reopen(self) -> None:
+        with contextlib.suppress(Exception):
+            self._manager.close()
+        self._manager = self._open()
 
     def _wait_for_save(self) -> None:
         """Waits for the save in progress and records its success or failure."""

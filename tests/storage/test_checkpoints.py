@@ -1,0 +1,95 @@
+"""States in a bucket, where nothing is renamed: an object beside each says that it is complete."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.errors import UserError
+from bert_jax.storage import objects
+from tests.storage.emulator import Emulator
+
+SIZE = 20_000
+
+
+def state(step: int) -> dict[str, jax.Array]:
+    return {"weights": jnp.arange(SIZE, dtype=jnp.float32) + step, "step": jnp.int32(step)}
+
+
+ABSTRACT = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state(0))
+
+
+def saved(bucket: str, *steps: int) -> None:
+    with Checkpoints(objects.place(f"{bucket}/checkpoints"), keep=2) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, state(step))
+            checkpoints.finish()
+
+
+def restored(bucket: str, until: int | None = None) -> int | None:
+    with Checkpoints(objects.place(f"{bucket}/checkpoints"), keep=2) as checkpoints:
+        found = checkpoints.restore_latest(ABSTRACT, until)
+    if found is None:
+        return None
+    np.testing.assert_array_equal(found["weights"], state(int(found["step"]))["weights"])
+    return int(found["step"])
+
+
+def steps(bucket: str) -> set[str]:
+    return {name.split("/")[0] for name in objects.listed(f"{bucket}/checkpoints")}
+
+
+def test_the_newest_states_are_kept_and_the_newest_one_is_restored(bucket: str):
+    assert restored(bucket) is None
+    saved(bucket, 1, 2, 3)
+    assert steps(bucket) == {"2", "3"}
+    assert restored(bucket) == 3
+
+
+def test_a_state_whose_save_was_cut_off_does_not_count_and_goes(bucket: str):
+    saved(bucket, 1, 2)
+    objects.remove(f"{bucket}/checkpoints/2/commit_success.txt")
+    assert restored(bucket) == 1
+    assert steps(bucket) == {"1"}
+    saved(bucket, 2)
+    assert restored(bucket) == 2
+
+
+def test_a_damaged_state_is_set_aside_and_the_one_before_is_used(bucket: str):
+    saved(bucket, 1, 2)
+    for name, item in objects.listed(f"{bucket}/checkpoints/2").items():
+        if item.size > 1000 and (found := objects.read(f"{bucket}/checkpoints/2/{name}")):
+            middle = item.size // 2
+            data = found.data[:middle] + bytes([found.data[middle] ^ 0x10]) + found.data[middle + 1 :]
+            objects.write(f"{bucket}/checkpoints/2/{name}", data)
+    assert restored(bucket) == 1
+    assert steps(bucket) == {"1", "unreadable"}
+    assert any(name.startswith("unreadable/2/state") for name in objects.listed(f"{bucket}/checkpoints"))
+
+
+def test_states_that_are_about_to_be_repeated_are_removed(bucket: str):
+    saved(bucket, 1, 2)
+    assert restored(bucket, until=1) == 1
+    assert steps(bucket) == {"1"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gcsfs closes its file once more
+def test_a_save_that_the_storage_refuses_is_told_and_the_next_one_is_tried(
+    bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture
+):
+    with Checkpoints(objects.place(f"{bucket}/checkpoints"), keep=2) as checkpoints:
+        checkpoints.save(1, state(1))
+        checkpoints.finish()
+        emulator.fail(403, match="POST")
+        checkpoints.save(2, state(2))
+        with pytest.raises(UserError, match=rf"the checkpoint of step 2 could not be saved in {bucket}/checkpoints \("):
+            checkpoints.finish()
+        emulator.fail(200, count=0)
+        assert checkpoints.failures == 1
+        checkpoints.save(3, state(3))
+        checkpoints.finish()
+    assert "the checkpoint of step 2 could not be saved" in caplog.text
+    assert restored(bucket) == 3
