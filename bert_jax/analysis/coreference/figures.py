@@ -83,7 +83,9 @@ def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScor
         axes.bar(places, heights, width, label=name, color=f"C{i}", yerr=ends, error_kw={"linewidth": 0.8})
         for x, rate in zip(places, shown, strict=True):
             if name == "head" or name in controls:
-                axes.annotate(rate.chooser, (x, 0.01), rotation=90, fontsize=7, ha="center", va="bottom", color="white")
+                low = rate.accuracy < 0.1  # the bar is too low for a name in it
+                place, colour = (x, rate.high + 0.01 if low else 0.01), "black" if low else "white"
+                axes.annotate(rate.chooser, place, rotation=90, fontsize=7, ha="center", va="bottom", color=colour)
     labels = [f"{best.group}\nn = {best.n:,}" for best in found.best]
     axes.set_xticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(0, 1)
