@@ -51,7 +51,7 @@ def _pronoun(place: Place, row: dict[str, str], has_label: bool) -> PronounExamp
     for name in ("Pronoun", "A", "B"):
         start = starts[name] = parse_integer(place, f"{name}-offset", row[f"{name}-offset"])
         found = row["Text"][start : start + len(row[name])]
-        if not row[name] or found != row[name]:
+        if not row[name].strip() or found != row[name]:
             raise place.error(
                 f"{name} is {row[name]!r}, but {found!r} is at {name}-offset={start}; offsets count the characters of Text from 0"
             )

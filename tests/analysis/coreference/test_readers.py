@@ -184,9 +184,10 @@ def test_a_text_of_gap_asks_for_one_of_two_names(tmp_path):
 
 
 def test_a_row_of_gap_that_cannot_be_read_is_left_out(tmp_path):
-    texts, problems = read(tmp_path, HEADER + gap(3) + "1\t2\n" + gap() + gap(right=("TRUE", "yes")))
+    blank = gap().replace("she\t35", " \t34")
+    texts, problems = read(tmp_path, HEADER + gap(3) + "1\t2\n" + gap() + gap(right=("TRUE", "yes")) + blank)
     assert len(texts) == 1
-    assert sorted(problem.partition(":")[0] for problem in problems) == ["line 2", "line 3", "line 5"]
+    assert sorted(problem.partition(":")[0] for problem in problems) == ["line 2", "line 3", "line 5", "line 6"]
 
 
 def test_the_first_line_tells_the_format(tmp_path):
