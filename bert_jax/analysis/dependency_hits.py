@@ -162,8 +162,7 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
     of_text = slots.together & slots.of_text[:, :, None] & slots.of_text[:, None, :]
     others = of_text & (slots.number[:, :, None] != slots.number[:, None, :])
     gold = others & (slots.number[:, None, :] == batch["heads"][:, :, None]) & (relation > 0)[:, :, None]
-    both = [jnp.stack([finds(layer, gold, others), finds(layer.swapaxes(2, 3), gold, others)]) for layer in maps]
-    hits = jnp.stack(both, axis=1)  # [2, N, B, H, Z]
+    hits = jnp.stack([jnp.stack([finds(layer, gold, others, to) for layer in maps]) for to in (3, 2)])  # [2, N, B, H, Z]
     of_relation = jax.nn.one_hot(relation, MOST_RELATIONS + 1, dtype=jnp.float32)
     flat = hits.swapaxes(2, 3).reshape(-1, *relation.shape)
     picked = [jnp.take_along_axis(flat, jnp.maximum(batch[name] - 1, 0)[None], 0)[0] & (batch[name] > 0) for name in PICKS]
@@ -177,8 +176,17 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
     }
 
 
-def finds(attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"]) -> Bool[Array, "B H Z"]:
-    """Whether a word attends more to its word in `gold` [.., from, to] than to each other of its `others`."""
-    to_gold = jnp.where(gold[:, None], attention, 0.0).sum(-1)
-    to_another = jnp.where((others & ~gold)[:, None], attention, -1.0).max(-1)
-    return (to_gold > to_another) & gold.any(-1)[:, None]
+def finds(
+    attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"], axis: int
+) -> Bool[Array, "B H Z"]:
+    """Whether the weight between a word and its head, `gold` [.., word, head], is more than that of each other of its `others`.
+
+    axis: that of the heads in `attention`; 3, where words attend to their heads, or 2, where heads attend to words.
+    """
+    rest = others & ~gold
+    place = gold.argmax(2)
+    if axis == 2:
+        rest = rest.swapaxes(1, 2)
+    own = jnp.take_along_axis(attention, jnp.expand_dims(place[:, None], axis), axis).squeeze(axis)
+    most = jnp.where(rest[:, None], attention, -1.0).max(axis)
+    return (own > most) & gold.any(2)[:, None]
