@@ -21,9 +21,9 @@ from types import TracebackType
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import fetch
-from bert_jax.storage.objects import Item, StorageError, listed, place, remove, require_bucket, upload
+from bert_jax.storage.objects import Item, StorageError, listed, place, read, remove, require_bucket, upload
 from bert_jax.storage.paths import Place, cache_directory, checked, is_remote
-from bert_jax.storage.record import Record, copy_of, is_unchanged
+from bert_jax.storage.record import Copy, Record, copy_of, is_unchanged
 
 EVERY = 30.0
 """Seconds between two uploads of what has changed; what a lost machine may lose."""
@@ -97,9 +97,23 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._known = {name: copy for name, copy in self._known.items() if (self.directory / name).is_file()}
 
     def _is_ours(self, name: str, item: Item) -> bool:
-        """Whether an object is as this machine has uploaded or fetched it, and the local file is still there."""
-        known = self._known.get(name)
-        return known is not None and known.generation == item.generation and (self.directory / name).is_file()
+        """Whether an object is as this machine has uploaded or fetched it, and the local file is still there.
+
+        It also is where the local file begins with its content: a process was killed when it had uploaded, before it could record
+        that, and had written on meanwhile.
+        """
+        known, file = self._known.get(name), self.directory / name
+        if not file.is_file():
+            return False
+        if known is not None and known.generation == item.generation:
+            return True
+        if item.size > file.stat().st_size or (there := read(f"{self.remote}/{name}")) is None:
+            return False
+        with file.open("rb") as opened:
+            begins = opened.read(item.size) == there.data
+        if begins:
+            self._known[name] = Copy(item.generation, item.size, 0)  # uploaded again
+        return begins
 
     def begin(self) -> None:
         """Begins to upload changes in the background."""
@@ -123,7 +137,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                     with contextlib.suppress(FileNotFoundError):  # replaced or removed in the meantime
                         before = copy_of(self.directory / name, "")
                         generation = upload(self.directory / name, f"{self.remote}/{name}")
-                        self._known[name] = type(before)(generation, before.size, before.modified)
+                        self._known[name] = Copy(generation, before.size, before.modified)
                 for name in gone:
                     remove(f"{self.remote}/{name}")
                     del self._known[name]

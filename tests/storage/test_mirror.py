@@ -89,6 +89,22 @@ def test_what_a_killed_process_had_not_uploaded_stays_on_its_machine(bucket: str
     assert content(bucket) == {"lines": b"12", "new": b"n"}
 
 
+def test_an_upload_that_a_kill_left_unrecorded_is_known_by_its_content(bucket: str):
+    with Mirror(bucket) as made:
+        (made.directory / "lines").write_bytes(b"1")
+        (made.directory / "config").write_bytes(b"c")
+    objects.write(f"{bucket}/lines", b"12")  # uploaded, and then killed
+    (made.directory / "lines").write_bytes(b"123")
+    with Mirror(bucket) as made:
+        made.fetch()
+        assert (made.directory / "lines").read_bytes() == b"123"
+    assert content(bucket) == {"lines": b"123", "config": b"c"}
+    objects.write(f"{bucket}/lines", b"x")  # by another machine
+    with Mirror(bucket) as made:
+        made.fetch()
+        assert (made.directory / "lines").read_bytes() == b"x"
+
+
 def test_a_directory_that_was_removed_from_the_bucket_begins_anew(bucket: str):
     with Mirror(bucket) as made:
         (made.directory / "lines").write_bytes(b"1")
