@@ -312,7 +312,7 @@ CASES = [
         copies={"corpus": "corpus"},
         spoil=cut("corpus/settings.json", 20),
     ),
-    Case("an empty output", "--output=", "--output= names no directory; write --flag=DIR"),
+    Case("an empty output", "--output=", "--output= is empty; give a name"),
     Case(
         "JSON that nests without end",
         "--source=jsonl:a.jsonl",
