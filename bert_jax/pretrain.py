@@ -12,6 +12,7 @@ prints training step 1234 of that run once more: the texts of its batch, the los
 
 from __future__ import annotations
 
+import bisect
 import functools
 import logging
 import time
@@ -39,7 +40,7 @@ from bert_jax.pretraining.log import PICTURE, PretrainingLog
 from bert_jax.pretraining.phases import Phase
 from bert_jax.pretraining.replay import experiment_of, replay, report
 from bert_jax.pretraining.results import results, trained_model
-from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.pretraining.returns import first_parameters, go_back, passed_over, returns
 from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.exporting import MODEL, export_trained, on_host
@@ -53,6 +54,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.storage.paths import Place
+from bert_jax.training.spikes import LossSpike
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
@@ -86,7 +88,8 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh)
     state = first_state(program, checkpoints, corpora.train.vocabulary, run.ledger)
-    step = first = int(state.step)
+    step, times = int(state.step), returns(state)
+    first = step
     if step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
         log.info("all %s are done: see %s", counted(last_step, "step"), place)
         return 0
@@ -98,13 +101,19 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
         verified = functools.partial(corpora.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
         verified = run.ledger.during(Activity.STAGING)(verified)
         saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror)
-        for index in range(len(experiment.phases)):
-            if step < starts[index + 1] and not stopped:
-                with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
-                    phase = Phase(program, index, corpora, run)
-                    train_step = phase.compile(step, must_be_saved=step == first)
+        while step < last_step and not stopped:
+            index = bisect.bisect(starts, step) - 1
+            with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
+                phase = Phase(program, index, corpora, run, passed_over(state))
+                train_step = phase.compile(step, must_be_saved=step == first)
+                try:
                     state, stopped = train_phase(phase, train_step, state, run, run_log, saver)
-                step = int(state.step)
+                except LossSpike as spike:
+                    before = phase.passed_over, times
+                    state = go_back(program, checkpoints, corpora.train.vocabulary, spike, before)
+                    times += 1
+                    run_log.went_back(int(state.step))
+            step = int(state.step)
 
         # --------------------------------------------------------------------------------------------------------------- the end
         with run.ledger.during(Activity.SAVING):
@@ -138,7 +147,7 @@ def train_phase(
     asked to stop; whether it was asked to stop)."""
     experiment = phase.experiment
     step, last_step, stopped = int(state.step), experiment.phase_starts()[-1], False
-    sums = StepSums(experiment.abort_after_skipped, run.workdir, phase.rows)
+    sums = StepSums(experiment.abort_after_skipped, run.workdir, phase.rows, experiment.spikes)
     run_log.phase(phase)
     if step == 0:
         with run_log.throughput.pause(Activity.EVALUATING):
@@ -176,7 +185,7 @@ def first_state(
         with ledger.during(Activity.RESTORING):
             state = checkpoints.restore_latest(program.state, former=former_layout(experiment, program.mesh))
         if state is None:
-            state = program.begin(pretraining_start(experiment, vocabulary) if experiment.init_from else None)
+            state = first_parameters(program, vocabulary)
         return state
 
 

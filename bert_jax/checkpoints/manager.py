@@ -115,6 +115,7 @@ class Checkpoints:
         where the disk has no room for one state more.
         """
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
+        self._wait_for_save()
         there = sorted(self._manager.all_steps(), reverse=True)
         steps = [step for step in there if until is None or step <= until]
         repeated = there[: len(there) - len(steps)]

@@ -32,6 +32,7 @@ from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.training.objectives import PRETRAINING
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Warmup
+from bert_jax.training.spikes import SpikeConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,7 @@ class PretrainingExperiment:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
+    spikes: SpikeConfig = dataclasses.field(default_factory=SpikeConfig)
     log_every: Count = 100
     abort_after_skipped: Count = 10
     """The run ends after this many consecutive steps without a finite loss and gradient."""

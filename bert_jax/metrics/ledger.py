@@ -104,6 +104,10 @@ class Ledger:
         self._step = step
         self._finish_step()
 
+    def went_back(self) -> None:
+        """Counts the steps that this start has done as repeated when they are done again."""
+        self._furthest = max(self._furthest, self._step)
+
     def record(self) -> JsonObject:
         """The line of the ledger's file for this start: its number, the moment it began, the last finished step, seconds."""
         with self._lock:

@@ -70,6 +70,15 @@ class MetricsWriter:
         else:
             self._close_events()  # rewritten from the lines once those are written
 
+    def go_back(self, step: int) -> None:
+        """Removes the lines of steps after `step`, which are about to be repeated."""
+        self._write_lines()
+        self._file.close()
+        _drop_later_lines(self._path, step)
+        self._file = self._path.open("ab", buffering=0)
+        self._close_events()
+        self._write_events(None)
+
     def close(self) -> None:
         """Closes the files; `write` must not be called afterwards."""
         if not self._write_lines():

@@ -7,6 +7,7 @@ In: an experiment and a corpus. Out: trained weights, held-out scores, log lines
     warm_start.py          initialises the parameters from an existing model
     evaluation.py          held-out scores and their baselines
     phases.py              Phase: its rows, its compiled step, its evaluation
+    returns.py             goes back before a spike of the loss
     replay.py              a training step once more, from the workdir alone
     log.py                 PretrainingLog: log lines, metrics.jsonl, the plot of the curves
     results.py             results.json and the exported model

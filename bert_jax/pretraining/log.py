@@ -51,6 +51,12 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         if self._ledger:
             self._ledger.close()
 
+    def went_back(self, step: int) -> None:
+        """Drops the records of the steps after `step`, which are repeated."""
+        if self.metrics:
+            self.metrics.go_back(step or -1)
+        self._run.ledger.went_back()
+
     def phase(self, phase: Phase) -> None:
         """Logs a line about the rows of a phase that begins or continues, and restarts the measurement of rates."""
         plan = phase.source.plan(0).summary()
@@ -77,8 +83,10 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         log.info(training_line(step, self._last_step, scores, rates, jax.devices()[0].device_kind, jax.device_count()))
         if float(window["skipped"]):
             log.warning("%d of these steps had no finite loss or gradient and were skipped", int(window["skipped"]))
+        if window.get("spikes"):
+            log.warning("%d of these steps had a loss far above the mean before and were left out", int(window["spikes"]))
         values = scores | rates | {"grad_norm": float(window["grad_norm"]) / steps}
-        values |= {name: float(window[name]) for name in ("learning_rate", "skipped")}
+        values |= {name: float(window[name]) for name in ("learning_rate", "skipped", "spikes") if name in window}
         if self.metrics:
             self.metrics.write(step, {f"train/{name}": value for name, value in values.items()})
         if self._ledger:

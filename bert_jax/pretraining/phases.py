@@ -27,13 +27,14 @@ def batch_source(experiment: PretrainingExperiment, index: int, corpus: Corpus) 
 
 
 class Phase:
-    """Phase `index` of a run, from the step `start` to the step `end`."""
+    """Phase `index` of a run, from the step `start` to the step `end`; its batches are those of `passed_over` steps later."""
 
-    def __init__(self, program: PretrainingProgram, index: int, corpora: Corpora, run: Run):
+    def __init__(self, program: PretrainingProgram, index: int, corpora: Corpora, run: Run, passed_over: int = 0):
         experiment = program.experiment
         self.experiment, self.index, self.config = experiment, index, experiment.phases[index]
         self.start, self.end = experiment.phase_starts()[index : index + 2]
         self.source = batch_source(experiment, index, corpora.train)
+        self.passed_over = passed_over
         self.verification = corpora.verification
         self.evaluate = HeldoutEvaluation(program, index, corpora, run)
         self._program, self._saved, self._ledger = program, run.compiled, run.ledger
@@ -42,7 +43,7 @@ class Phase:
     def rows(self, step: int) -> Batch:
         """The rows of the batch of `step` that belong to this process. Checks on the host that their ids are within the model's
         embedding tables."""
-        batch = self.source.at(step - self.start, self._shard)
+        batch = self.source.at(step - self.start + self.passed_over, self._shard)
         ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
         check_ids(self.experiment.model, **ids)
         return batch

@@ -29,7 +29,7 @@ from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.pretraining.corpora import FINGERPRINT, fingerprint
 from bert_jax.pretraining.phases import batch_source
-from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.pretraining.returns import first_parameters, passed_over
 from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
 from bert_jax.runtime.workdir import run_config
 from bert_jax.sharding.mesh import make_mesh
@@ -113,7 +113,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
         weights_of = int(state.step)
         if weights_of != step - 1:
             state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the dropout is that of the step
-        batch, phase = batches.at(step - 1), batches.phase(step - 1)
+        batch, phase = batches.at(step - 1, passed_over(state)), batches.phase(step - 1)
         norms, sums = program.gradient_norms(phase)(state, to_device(batch, mesh, BATCH))
         rate = piecewise(experiment.schedules())(jnp.int32(step - 1))
         losses = _losses_of_rows(program, state.params, batch)
@@ -131,10 +131,10 @@ class Batches:
         """The number of the phase, from 0."""
         return int(np.searchsorted(self._starts, step, side="right")) - 1
 
-    def at(self, step: int) -> Batch:
-        """The batch that is trained on after `step` steps."""
+    def at(self, step: int, passed_over: int) -> Batch:
+        """The batch that is trained on after `step` steps, where so many batches were passed over."""
         phase = self.phase(step)
-        return self._source(phase).at(step - self._starts[phase])
+        return self._source(phase).at(step - self._starts[phase] + passed_over)
 
 
 def _nearest_state(program: PretrainingProgram, workdir: Place, corpus: Corpus, step: int) -> TrainState:
@@ -151,7 +151,7 @@ def _nearest_state(program: PretrainingProgram, workdir: Place, corpus: Corpus, 
                 return checkpoints.restore(max(before) if before else min(there), program.state, former)
     if step >= experiment.checkpoints.every and not there:
         raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; name a step of another run")
-    return program.begin(pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else None)
+    return first_parameters(program, corpus.vocabulary)
 
 
 def _trained_on(program: PretrainingProgram, state: TrainState, batches: Batches, step: int) -> TrainState:
@@ -159,10 +159,11 @@ def _trained_on(program: PretrainingProgram, state: TrainState, batches: Batches
     first = int(state.step)
     if first >= step:
         return state
+    skipped = passed_over(state)
     log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
     progress, training_step = Progress("trained", step - first, "steps"), functools.cache(program.training_step)
     for at in range(first, step):
-        state, _ = training_step(batches.phase(at))(state, to_device(batches.at(at), program.mesh, BATCH))
+        state, _ = training_step(batches.phase(at))(state, to_device(batches.at(at, skipped), program.mesh, BATCH))
         progress.update(at + 1 - first)
     progress.close()
     return state

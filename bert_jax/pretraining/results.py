@@ -13,6 +13,7 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.programs.pretraining import PretrainingProgram
+from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
 
@@ -28,6 +29,7 @@ def results(
     return {
         "steps": int(state.step),
         "skipped_steps": int(state.skipped),
+        **_spikes(state),
         "parameters": count_parameters(experiment.model, heads=True, next_sentence=experiment.next_sentence),
         "heldout": scores,
         "times_unigram_accuracy": scores["mlm_accuracy"] / baseline if baseline else None,
@@ -37,6 +39,13 @@ def results(
         "python": platform.python_version(),
         "jax": jax.__version__,
     }
+
+
+def _spikes(state: TrainState) -> JsonObject:
+    """The numbers of a run with a policy for spikes."""
+    if not isinstance(state, WatchedTrainState):
+        return {}
+    return {name: int(getattr(state, name)) for name in ("spikes", "returns", "passed_over")}
 
 
 def trained_model(program: PretrainingProgram, params: PyTree[jax.Array], corpora: Corpora) -> Model:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -26,6 +27,7 @@ from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.objectives import PRETRAINING, Objective
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
+from bert_jax.training.spikes import judge, new_watched_state
 from bert_jax.training.steps import TrainState, UpdateRule, eval_step, gradient_norms, new_state, train_step
 
 
@@ -56,7 +58,8 @@ class PretrainingProgram:
         """The state before step 0 on the mesh, with these `parameters`, or with random ones drawn from the experiment's seed."""
         if parameters is None:
             return jax.jit(functools.partial(initial_state, self.experiment, self.optimizer), out_shardings=self.shardings)()
-        return jax.jit(functools.partial(new_state, optimizer=self.optimizer), out_shardings=self.shardings)(parameters)
+        make = functools.partial(state_maker(self.experiment), optimizer=self.optimizer)
+        return jax.jit(make, out_shardings=self.shardings)(parameters)
 
 
 def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh) -> PretrainingProgram:
@@ -76,7 +79,14 @@ def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
 def initial_state(experiment: PretrainingExperiment, optimizer: optax.GradientTransformation) -> TrainState:
     """The state before step 0, with random parameters; it depends on the seed only, not on the mesh."""
     key = jax.random.key(experiment.seed)
-    return new_state(nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence)), optimizer)
+    parameters = nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence))
+    return state_maker(experiment)(parameters, optimizer)
+
+
+def state_maker(experiment: PretrainingExperiment) -> Callable[..., TrainState]:
+    """The function that makes the state before the first step from parameters and an `optimizer`: with the counts of spikes where
+    there is a policy for them."""
+    return new_state if experiment.spikes.policy == "none" else new_watched_state
 
 
 def trained_parameters(experiment: PretrainingExperiment) -> dict[str, PyTree[nn.Partitioned]]:
@@ -104,7 +114,7 @@ def former_layout(experiment: PretrainingExperiment, mesh: Mesh) -> TrainState |
 def _layout(
     experiment: PretrainingExperiment, boxed: PyTree[nn.Partitioned], optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> tuple[TrainState, TrainState]:
-    abstract = jax.eval_shape(functools.partial(new_state, optimizer=optimizer), nn.unbox(boxed))
+    abstract = jax.eval_shape(functools.partial(state_maker(experiment), optimizer=optimizer), nn.unbox(boxed))
     params = parameter_shardings(boxed, mesh)
     if experiment.mesh.zero_sharding:
         params = zero_shardings(params, abstract.params, mesh)
@@ -131,6 +141,7 @@ def update_rule(
         seed=experiment.seed,
         clip_norm=experiment.optimizer.clip_norm,
         accumulation=experiment.phases[phase].accumulation,
+        judge=judge(experiment.spikes) if experiment.spikes.policy != "none" else None,
     )
 
 

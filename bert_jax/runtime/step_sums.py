@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch
 from bert_jax.interface.words import counted
 from bert_jax.training.losses import Sums
+from bert_jax.training.spikes import LossSpike, SpikeConfig
 from bert_jax.training.steps import add_sums
 
 
@@ -32,8 +33,10 @@ class StepSums:
     >>> sums.check(step)
     """
 
-    def __init__(self, limit: int, directory: pathlib.Path, rows: Callable[[int], Batch]):
-        self._limit, self._directory, self._rows = limit, directory, rows
+    def __init__(
+        self, limit: int, directory: pathlib.Path, rows: Callable[[int], Batch], spikes: SpikeConfig | None = None
+    ):
+        self._limit, self._directory, self._rows, self._spikes = limit, directory, rows, spikes or SpikeConfig()
         self._window: Sums = {}
         self._last: Sums = {}
 
@@ -55,7 +58,9 @@ class StepSums:
 
     def check(self, step: int) -> None:
         """Waits for the training step that led to `step`, the last one added. Raises UserError where it ended a series of `limit`
-        steps that were not finite."""
+        steps that were not finite, or of spikes; LossSpike where the run has to go back."""
+        if self._last and self._spikes.policy != "none":
+            self._check_spikes(step, int(self._last["spikes_in_a_row"]))
         if not self._last or float(self._last["skipped_in_a_row"]) < self._limit:
             return
         path = self._directory / f"nonfinite-step-{step}-process-{jax.process_index()}.npz"
@@ -71,6 +76,17 @@ class StepSums:
             "The checkpoints hold finite weights: lower the learning rate, or start the same command again to retry from the "
             "newest"
         )
+
+
+    def _check_spikes(self, step: int, in_a_row: int) -> None:
+        if self._spikes.policy == "go_back" and in_a_row >= self._spikes.in_a_row:
+            raise LossSpike(step, in_a_row)
+        if in_a_row >= self._limit:
+            raise UserError(
+                f"the loss was far above that of the steps before in {counted(in_a_row, 'step')} in a row, up to step {step:,} "
+                "(config.abort_after_skipped); these steps did not change the weights. This is no spike: lower the learning "
+                "rate, or set config.spikes.policy=none in another --workdir"
+            )
 
 
 def require_learned(steps: int, skipped: int) -> None:

@@ -9,5 +9,6 @@ In: logits and targets, gradients, the state of a run. Out: sums that add over b
     schedules.py          the learning rate as a function of the step
     layerwise_rates.py    learning rates by layer: decay, freezing, gradual unfreezing
     steps.py              train_step, eval_step, TrainState
+    spikes.py             steps whose loss is a spike are left out
     data_parallel.py      gradients while the state is sharded over the data axis (ZeRO)
 """

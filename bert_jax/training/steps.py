@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
-from jaxtyping import Array, Float, Int, Integer, Num, PyTree
+from jaxtyping import Array, Bool, Float, Int, Integer, Num, PyTree
 
 from bert_jax.model.layers import Seed, hash_word
 from bert_jax.training.losses import Sums
@@ -100,6 +100,11 @@ def gradients(
     return total
 
 
+Judge = Callable[[Any, Float[Array, ""], Bool[Array, ""]], tuple[Bool[Array, ""], Any, Sums]]
+"""(state, loss of the batch, whether loss and gradient are finite) -> (whether the step changes the weights, the state with the
+judge's own counts, further sums of the step). See `training/spikes.py`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class UpdateRule:
     """The functions and numbers by which a step turns a batch into an update; the same in all steps of a phase."""
@@ -120,6 +125,8 @@ class UpdateRule:
     """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters; gradients with
     the factor 0 are left out of the norm too. None is 1 for all."""
     gradients: Gradients = gradients
+    judge: Judge | None = None
+    """Decides whether a step changes the weights; None where every finite one does."""
 
 
 def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[TrainState, Sums]:
@@ -134,7 +141,7 @@ def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[Tr
     and the "learning_rate" of this step. `add_sums` adds those of several steps; the means are computed last.
 
     If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state stay as they are, the sums are
-    0, and the step is counted as skipped: a bad batch costs one step.
+    0, and the step is counted as skipped: a bad batch costs one step. `rule.judge` counts the steps that it leaves out.
     """
     objective = rule.objective
     counts = objective.counts(batch)
@@ -146,7 +153,10 @@ def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[Tr
         grads = jax.tree.map(lambda g, f: jnp.where(f > 0, g, 0.0), grads, factors)
     with jax.named_scope(OPTIMIZER):
         norm = optax.tree.norm(grads)
-        finite = jnp.isfinite(norm) & jnp.isfinite(objective.loss(sums, sums))
+        finite = changes = jnp.isfinite(norm) & jnp.isfinite(loss := objective.loss(sums, sums))
+        judged: Sums = {}
+        if rule.judge:
+            changes, state, judged = rule.judge(state, loss, finite)
         if rule.clip_norm:
             factor = rule.clip_norm / jnp.maximum(norm, rule.clip_norm)
             grads = jax.tree.map(lambda g: g * factor, grads)
@@ -157,23 +167,24 @@ def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[Tr
         params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction)
 
     @jax.named_scope(OPTIMIZER)
-    def if_finite(new: Any, old: Any) -> Any:
-        return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+    def if_changed(new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda n, o: jnp.where(changes, n, o), new, old)
 
     bad = 1 - finite.astype(jnp.int32)
-    state = TrainState(
+    state = dataclasses.replace(
+        state,
         step=state.step + 1,
-        params=if_finite(params, state.params),
-        opt_state=if_finite(opt_state, state.opt_state),
+        params=if_changed(params, state.params),
+        opt_state=if_changed(opt_state, state.opt_state),
         skipped=state.skipped + bad,
         skipped_in_a_row=(state.skipped_in_a_row + 1) * bad,
     )
-    sums = {name: jnp.where(finite, total, 0.0) for name, total in sums.items()}
-    return state, sums | {
-        "steps": finite.astype(jnp.float32),
+    sums = {name: jnp.where(changes, total, 0.0) for name, total in sums.items()}
+    return state, sums | judged | {
+        "steps": changes.astype(jnp.float32),
         "skipped": bad.astype(jnp.float32),
         "skipped_in_a_row": state.skipped_in_a_row.astype(jnp.float32),
-        "grad_norm": jnp.where(finite, norm, 0.0),
+        "grad_norm": jnp.where(changes, norm, 0.0),
         "learning_rate": jnp.float32(rate),
     }
 

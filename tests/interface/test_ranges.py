@@ -96,7 +96,8 @@ def required(verb: str) -> list[str]:
     if verb == "corpus":
         return ["--source=embedded", "--output=a"]
     needed = [action.option_strings for action in VERBS[verb]._actions if action.required]
-    return [f"{names[0]}=a" if names else "a" for names in needed]
+    one_of = [group._group_actions[0].option_strings for group in VERBS[verb]._mutually_exclusive_groups if group.required]
+    return [f"{names[0]}=a" if names else "a" for names in [*needed, *one_of]]
 
 
 @pytest.mark.parametrize("verb", VERBS)

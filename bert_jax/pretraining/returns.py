@@ -1,0 +1,75 @@
+"""Going back before a spike of the loss: an earlier state, and batches that are passed over (`training/spikes.py`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.programs.pretraining import PretrainingProgram
+from bert_jax.training.spikes import LossSpike, WatchedTrainState
+from bert_jax.training.steps import TrainState
+
+log = logging.getLogger(__name__)
+
+
+def passed_over(state: TrainState) -> int:
+    """The number of batches that were passed over: the batch of a step is so many later."""
+    return int(state.passed_over) if isinstance(state, WatchedTrainState) else 0
+
+
+def returns(state: TrainState) -> int:
+    """How often the run has gone back."""
+    return int(state.returns) if isinstance(state, WatchedTrainState) else 0
+
+
+def first_parameters(program: PretrainingProgram, vocabulary: VocabularyInfo) -> TrainState:
+    """The state before step 0: the weights of `init_from`, or random ones."""
+    experiment = program.experiment
+    return program.begin(pretraining_start(experiment, vocabulary) if experiment.init_from else None)
+
+
+def go_back(
+    program: PretrainingProgram, checkpoints: Checkpoints, vocabulary: VocabularyInfo, spike: LossSpike, before: tuple[int, int]
+) -> TrainState:
+    """The state to go on from after a spike: the newest checkpoint at least `config.spikes.back` steps before it, else the
+    beginning; later checkpoints are removed. The batches from there to the spike are passed over.
+
+    `before` is (the batches passed over before, how often the run has gone back). A run that is killed before its next checkpoint
+    meets the spike again, and goes back again. Raises UserError after `config.spikes.times` returns.
+    """
+    config, (skipped, times) = program.experiment.spikes, before
+    if times >= config.times:
+        raise UserError(
+            f"the loss was a spike in {counted(spike.in_a_row, 'step')} in a row up to step {spike.step:,}, after the run had "
+            f"gone back {counted(times, 'time')} (config.spikes.times); the checkpoints are from before it: lower the learning "
+            f"rate, or look at the batch with --replay={spike.step}"
+        )
+    until = max(0, spike.step - spike.in_a_row - config.back)
+    state = checkpoints.restore_latest(program.state, until=until) or first_parameters(program, vocabulary)
+    step = int(state.step)
+    skipped += spike.step - step
+    log.warning(
+        "the loss was a spike in %s in a row up to step %s: back to step %s, passing over %s (return %d of at most %d)",
+        counted(spike.in_a_row, "step"),
+        f"{spike.step:,}",
+        f"{step:,}",
+        counted(spike.step - step, "batch"),
+        times + 1,
+        config.times,
+    )
+    assert isinstance(state, WatchedTrainState)
+
+    def like(old: jax.Array, value: int) -> jax.Array:
+        return jax.device_put(jnp.int32(value), old.sharding)
+
+    return dataclasses.replace(
+        state, passed_over=like(state.passed_over, skipped), returns=like(state.returns, times + 1)
+    )

@@ -1,0 +1,82 @@
+"""A run that goes back before a spike of its loss."""
+
+from __future__ import annotations
+
+import functools
+import json
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.batches.source import BatchSource
+from bert_jax.errors import UserError
+from bert_jax.pretraining.returns import go_back
+from bert_jax.training.spikes import LossSpike, SpikeConfig
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import command
+from tests.end_to_end.runs import LAST_STEP, assert_same_weights, records, results
+
+POLICY = ("policy=go_back", "window=4", "deviations=2.0", "in_a_row=3", "back=0")
+FLAGS = (*(f"--config.spikes.{setting}" for setting in POLICY), "--config.evaluation.every=100")
+BAD = range(9, 12)
+"""Batches of the first phase in which every word to predict is [SEP]."""
+
+
+def _change_batches(change: Callable[[BatchSource, int, Callable[..., Any]], dict[str, np.ndarray]]) -> None:
+    made = BatchSource.at
+
+    @functools.wraps(made)
+    def changed(source: BatchSource, step: int, *shard: Any) -> dict[str, np.ndarray]:
+        return change(source, step, functools.partial(made, source, *(), shard=shard[0] if shard else (0, 1)))
+
+    BatchSource.at = changed  # type: ignore[method-assign]
+
+
+def spoil() -> None:
+    """The BAD batches of rows of 32 tokens are spoilt."""
+
+    def spoilt(source: BatchSource, step: int, make: Callable[..., Any]) -> dict[str, np.ndarray]:
+        batch: dict[str, np.ndarray] = make(step)
+        if step in BAD and batch["input_ids"].shape[1] == 32:
+            batch["masked_targets"] = np.where(batch["masked_targets"] >= 0, 3, -1).astype(np.int32)
+        return batch
+
+    _change_batches(spoilt)
+
+
+def pass_over() -> None:
+    """The batches from the ninth on are those of four steps later."""
+
+    def later(source: BatchSource, step: int, make: Callable[..., Any]) -> dict[str, np.ndarray]:
+        batch: dict[str, np.ndarray] = make(step)
+        return batch if batch["input_ids"].shape[1] == 32 and step < 8 else make(step + 4)
+
+    _change_batches(later)
+
+
+def test_a_run_goes_back_before_bad_batches_and_learns_what_it_would_have_learnt_without_them(experiment, tmp_path):
+    """Batches 9 to 11 are bad, so steps 10 to 12 are spikes: back to the checkpoint of step 8, which goes on with batch 12."""
+    (end,) = forked.run(tmp_path, command(experiment, tmp_path / "bad", *FLAGS), prepare=spoil)
+    assert end.status == 0, end.output
+    said = "a spike in 3 steps in a row up to step 12: back to step 8, passing over 4 batches (return 1 of at most 3)"
+    assert said in end.output
+    found = results(tmp_path / "bad")
+    assert [found[name] for name in ("returns", "passed_over", "skipped_steps")] == [1, 4, 0]
+    steps = [record["step"] for record in records(tmp_path / "bad") if "train/loss" in record]
+    assert steps == list(range(1, LAST_STEP + 1))
+    ledger = json.loads((tmp_path / "bad" / "results.json").read_text())["ledger"]
+    assert ledger["seconds"]["repeated_steps"] > 0
+    (control,) = forked.run(tmp_path, command(experiment, tmp_path / "control", *FLAGS), prepare=pass_over)
+    assert control.status == 0, control.output
+    assert results(tmp_path / "control")["returns"] == 0
+    assert_same_weights(tmp_path / "bad", tmp_path / "control")
+
+
+def test_a_run_that_has_gone_back_often_enough_ends_with_the_step_to_look_at():
+    program: Any = types.SimpleNamespace(experiment=types.SimpleNamespace(spikes=SpikeConfig(policy="go_back", times=2)))
+    nothing: Any = None
+    with pytest.raises(UserError, match=r"gone back 2 times \(config.spikes.times\); .* --replay=120"):
+        go_back(program, nothing, nothing, LossSpike(120, 3), (40, 2))

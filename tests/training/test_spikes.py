@@ -1,0 +1,73 @@
+"""Steps whose loss is a spike."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.training.objectives import pretraining_objective
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.spikes import SpikeConfig, WatchedTrainState, is_spike, judge, new_watched_state
+from bert_jax.training.steps import UpdateRule, train_step
+from tests.random_rows import TINY, random_batch, random_parameters
+
+CONFIG = SpikeConfig(policy="skip", window=10, deviations=4.0)
+OPTIMIZER = make_optimizer(OptimizerConfig(), nn.unbox(abstract_parameters(TINY)))
+
+
+@pytest.fixture(scope="module")
+def fresh() -> WatchedTrainState:
+    return jax.jit(functools.partial(new_watched_state, optimizer=OPTIMIZER))(random_parameters())
+
+
+def judged(state: WatchedTrainState, losses: list[float]) -> tuple[list[bool], WatchedTrainState]:
+    """Which losses change the weights, and the state after the last."""
+    found = []
+    decide = jax.jit(judge(CONFIG))
+    bare = dataclasses.replace(state, params={}, opt_state=())
+    for loss in losses:
+        keeps, bare, _ = decide(bare, jnp.float32(loss), jnp.isfinite(jnp.float32(loss)))
+        found.append(bool(keeps))
+    return found, bare
+
+
+def test_a_loss_far_above_the_moving_mean_is_a_spike_once_the_window_is_full_and_leaves_the_averages_alone(fresh):
+    rng = np.random.default_rng(0)
+    usual = (5 + 0.1 * rng.normal(size=30)).tolist()
+    assert judged(fresh, [*usual[:9], 9.0])[0] == [True] * 10  # too few losses to judge by
+    kept, state = judged(fresh, [*usual, 9.0, 9.0, usual[0], 9.0, float("nan")])
+    assert kept == [True] * 30 + [False, False, True, False, False]
+    assert (int(state.spikes), int(state.spikes_in_a_row), int(state.losses)) == (3, 0, 31)
+    mean, variance = usual[0], 0.0  # by hand: moving averages that decay by 1 - 1/window
+    for loss in [*usual[1:], usual[0]]:
+        mean, variance = mean + 0.1 * (loss - mean), 0.9 * (variance + 0.1 * (loss - mean) ** 2)
+    assert float(state.loss_mean) == pytest.approx(mean, rel=1e-5)
+    assert float(state.loss_variance) == pytest.approx(variance, rel=1e-3)
+
+
+def test_a_loss_that_falls_or_trembles_by_rounding_has_no_spikes(fresh):
+    assert all(judged(fresh, np.linspace(10, 2, 60).tolist())[0])
+    assert all(judged(fresh, [5.0] * 20 + [5.1] + [5.0] * 5)[0])
+
+
+def test_a_step_that_is_a_spike_changes_no_weight_and_is_not_counted_as_skipped(fresh):
+    quiet = dataclasses.replace(fresh, losses=jnp.int32(50), loss_mean=jnp.float32(0.1))
+    rule = UpdateRule(pretraining_objective(TINY), OPTIMIZER, lambda step: 1e-3, 1.0, seed=3, judge=judge(CONFIG))
+    step = jax.jit(functools.partial(train_step, rule=rule))
+    assert bool(is_spike(quiet, jnp.float32(8), CONFIG))
+    after, sums = step(quiet, random_batch())
+    jax.tree.map(np.testing.assert_array_equal, (quiet.params, quiet.opt_state), (after.params, after.opt_state))
+    assert {name: float(sums[name]) for name in ("steps", "spikes", "spikes_in_a_row", "skipped", "mlm_loss")} == {
+        "steps": 0, "spikes": 1, "spikes_in_a_row": 1, "skipped": 0, "mlm_loss": 0,
+    }  # fmt: skip
+    assert (int(after.step), int(after.spikes), int(after.skipped)) == (1, 1, 0)
+    moved, sums = step(fresh, random_batch())
+    assert float(sums["spikes"]) == 0
+    assert any((a != b).any() for a, b in zip(jax.tree.leaves(fresh.params), jax.tree.leaves(moved.params), strict=True))
