@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from bert_jax.analysis.named import Label, NamedArray
 from bert_jax.analysis.probing.annotated import Annotated, AnnotatedFile, spread
 from bert_jax.analysis.probing.control import NONE, Labels, control_task, majority_accuracy, numbered
-from bert_jax.analysis.probing.features import Features, Say, Scale, read_features, scale_of
+from bert_jax.analysis.probing.features import Features, Say, Scale, read_features, scale_of, silent
 from bert_jax.analysis.probing.linear import linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probing.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
 from bert_jax.analysis.probing.structural import Structural, chain_scores, structural_scores, train_structural, tree_sentences
@@ -29,8 +29,8 @@ TASKS = ("label", "control")
 SCORES = ("uuas", "distance correlation", "root accuracy", "depth correlation")
 RIGHT_BRANCHING, FIXED = "right-branching", "best fixed distance"
 WORDS, RANK, EPOCHS, SEEDS = (Interval(ge=1, le=most) for most in (10_000_000, 4096, 10_000, 100))
-Progress = Callable[[str], Say]
-"""Returns what shows the progress of a stage."""
+Progress = Callable[[str, str], Say]
+"""Returns what shows the progress of a stage, given its name and the unit of its counts, such as "words"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ def measure_probes(
     training: AnnotatedFile,
     evaluation: AnnotatedFile,
     options: Probing,
-    progress: Progress = lambda stage: lambda done, total: None,
+    progress: Progress = lambda stage, unit: silent,
 ) -> Probes:
     """Trains probes on `training` and scores them on `evaluation`.
 
@@ -138,7 +138,7 @@ def measure_probes(
     if "labels" in chosen or "structure" in chosen:
         stages = ("reading the training words", "reading the evaluation words")
         features = [
-            read_features(engine, part, n, progress(stage))
+            read_features(engine, part, n, progress(stage, "words"))
             for part, n, stage in zip(parts, words, stages, strict=True)
         ]
         size, cut = sum(own.size for own in features), sum(sum(own.cut) for own in features)
@@ -192,16 +192,16 @@ class _Data:
     def layers(self) -> list[Label]:
         return list(range(self.training.vectors.shape[1]))
 
-    def each(self, what: str) -> Iterator[tuple[int, Say]]:
+    def each(self, what: str, unit: str) -> Iterator[tuple[int, Say]]:
         """Every seed with the progress of its training."""
         for i, seed in enumerate(self.seeds, 1):
-            yield seed, self.progress(f"training {what} {i} of {self.options.seeds}")
+            yield seed, self.progress(f"training {what} {i} of {self.options.seeds}", unit)
 
 
 def _label_probes(data: _Data, kinds: Sequence[Labels]) -> LabelProbes:
     training, evaluation = data.training, data.evaluation
     accuracy, mix = [], []
-    for seed, say in data.each("probes of labels"):
+    for seed, say in data.each("probes of labels", "steps"):
         controls = [control_task(labels, training.types, evaluation.types, seed) for labels in kinds]
         every = [*kinds, *controls]
         probes = train_linear(training.vectors, every, data.scale, data.options.epochs, seed, say)
@@ -223,7 +223,7 @@ def _label_probes(data: _Data, kinds: Sequence[Labels]) -> LabelProbes:
 def _structure_probes(data: _Data) -> StructureProbes:
     settings = Structural(data.options.rank, data.options.epochs)
     by_seed = []
-    for seed, say in data.each("structural probes"):
+    for seed, say in data.each("structural probes", "sentences"):
         probe = train_structural(data.training, data.scale, settings, seed, say)
         found = structural_scores(probe, data.evaluation, data.scale).results()
         by_seed.append([found[score][0] for score in SCORES])
@@ -241,8 +241,8 @@ def _parser_probes(
     engine: Engine, parts: Sequence[Sequence[Annotated]], options: Probing, progress: Progress
 ) -> ParserProbes:
     trained, scored = (offset_counts(engine, part) for part in parts)
-    weights = train_parsers(engine, parts[0], options.passes, options.seed, progress("training parsers"))
-    accuracy, n = parser_accuracy(engine, weights, parts[1], progress("scoring parsers"))
+    weights = train_parsers(engine, parts[0], options.passes, options.seed, progress("training parsers", "words"))
+    accuracy, n = parser_accuracy(engine, weights, parts[1], progress("scoring parsers", "words"))
     distance = trained.most_common(1)[0][0] if trained else -1
     baselines = {FIXED: scored[distance] / n if n else float("nan"), RIGHT_BRANCHING: scored[-1] / n if n else float("nan")}
     found: Mapping[str, float] = {**accuracy, **baselines}

@@ -160,6 +160,7 @@ def train_parsers(
             state = _steps(state, read, {part: np.float32(rate * share) for part, rate in LEARNING_RATES.items()})
             done += words
             say(done, total)
+    say(total, total)
     return state[0]
 
 
@@ -199,6 +200,7 @@ def parser_accuracy(
         n += int(asked)
         done += int((read["sequence"] > 0).sum())
         say(done, total)
+    say(total, total)
     return {name: count / n if n else float("nan") for name, count in right.items()}, n
 
 

@@ -61,13 +61,13 @@ def probe(flags: argparse.Namespace) -> int:
     return int(any(file.failed for file in files))
 
 
-def shown(stage: str) -> Say:
+def shown(stage: str, unit: str) -> Say:
     """Shows the progress of a stage."""
     progress: list[Progress] = []
 
     def say(done: int, total: int) -> None:
         if not progress:
-            progress.append(Progress(stage, total, "", delay=2.0))
+            progress.append(Progress(stage, total, unit, delay=2.0))
         progress[0].update(done)
         if done >= total:
             progress[0].close()
