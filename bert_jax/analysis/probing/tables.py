@@ -98,7 +98,7 @@ def labels_figure(found: LabelProbes) -> Figure:
         axes.axhline(found.majority.values[i], color="black", linewidth=0.8, linestyle=":", label="usual label of the word")
         axes.set_title(f"{label}: {counted(int(found.n.values[i]), 'word')}", fontsize=9, loc="left")
         _layers(axes, found.accuracy)
-        axes.set_ylim(0, 1)
+        axes.set_ylim(min(0.0, np.nanmin(gap) - 0.03), 1)
     every[0].set_ylabel("share of words", fontsize=8)
     figure.legend(*every[0].get_legend_handles_labels(), fontsize=7, loc="outside right upper", frameon=False)
     return figure
