@@ -117,7 +117,7 @@ def test_a_file_of_tags_has_probes_of_its_tags_alone(analyser, tmp_path):
 def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
     with pytest.raises(UserError, match="is the training file too; give another file to score the probes on"):
         analyser.probes(files[0], files[0])
-    with pytest.raises(UserError, match="has more words than the limit of 2; raise it"):
+    with pytest.raises(UserError, match="the limit of 2 words is too low for a sentence of"):
         analyser.probes(*files, words=2)
     with pytest.raises(UserError, match=r"probe\.words=0 must be at least 1"):
         analyser.probes(*files, words=0)

@@ -58,12 +58,15 @@ def test_the_control_task_gives_each_word_type_one_label_of_the_same_distributio
     assert (other.training != control.training).any()
 
 
-def test_a_limit_of_words_takes_whole_sentences_from_all_parts_of_a_file():
-    sentences = [Annotated(("w",) * (1 + i % 3), {}) for i in range(300)]
-    assert list(spread(sentences, 600)) == sentences
-    taken = [i for i, s in enumerate(sentences) if any(s is t for t in spread(sentences, 60))]
-    assert sum(len(sentences[i].words) for i in taken) in range(57, 61)
-    assert min(np.histogram(taken, 3, (0, 300))[0]) > 5
+def test_a_limit_of_words_takes_whole_sentences_of_all_lengths_from_all_parts_of_a_file():
+    lengths = np.random.default_rng(5).integers(1, 40, 900)
+    sentences = [Annotated(("w",) * int(n), {}) for n in lengths]
+    assert list(spread(sentences, int(lengths.sum()))) == sentences
+    chosen = {id(sentence) for sentence in spread(sentences, 3000)}
+    taken = [i for i, sentence in enumerate(sentences) if id(sentence) in chosen]
+    assert 2700 < lengths[taken].sum() <= 3000
+    assert abs(lengths[taken].mean() - lengths.mean()) < 3
+    assert min(np.histogram(taken, 3, (0, 900))[0]) > 35
 
 
 # ------------------------------------------------------------------------------------------------------------------------ probes

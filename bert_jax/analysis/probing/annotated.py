@@ -74,11 +74,12 @@ def annotated(sentence: Sentence) -> Annotated:
 
 def spread(sentences: Iterable[Annotated], words: int) -> Iterator[Annotated]:
     """Sentences evenly spread over `sentences`, which are iterated over twice, of at most `words` words together; all of them if
-    they have no more."""
+    they have no more. Long sentences are as likely as short ones."""
     total = sum(len(sentence.words) for sentence in sentences)
-    seen = taken = 0
-    for sentence in sentences:
-        seen += len(sentence.words)
-        if (taken + len(sentence.words)) * total <= min(words, total) * seen:
+    share, taken = min(words, total), 0
+    for i, sentence in enumerate(sentences):
+        if (i + 1) * share // total > i * share // total:
             taken += len(sentence.words)
+            if taken > words:
+                return
             yield sentence

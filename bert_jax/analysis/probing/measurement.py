@@ -20,6 +20,7 @@ from bert_jax.analysis.probing.parser import PARSERS, offset_counts, parser_accu
 from bert_jax.analysis.probing.structural import Structural, chain_scores, structural_scores, train_structural, tree_sentences
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import OneOf, Seed, check_ranges
+from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
 
 PROBES = ("labels", "structure", "parsers")
@@ -162,7 +163,7 @@ def _possible(
 ) -> tuple[str, ...]:
     for file, part in zip(files, parts, strict=True):
         if not part:
-            raise UserError(f"the first sentence of {file.path} has more words than the limit of {options.words:,}; raise it")
+            raise UserError(f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it")
     trees = [any(sentence.heads for sentence in part) for part in parts]
     there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees)}
     if "labels" in options.probes and not kinds:
