@@ -74,10 +74,10 @@ class Treebank:
         comments: list[str] = []
         for record in _with_a_blank_end(self._open()):
             self.line = record.number
-            columns = record.values.get("columns", ())
-            if not record.blank and columns and columns[0].startswith("#"):
-                comments.append(" ".join(columns))
-                if _NEWDOC.match(columns[0]):
+            line = record.values.get("line", "")
+            if line.startswith("#"):
+                comments.append(line.replace("\t", " "))
+                if _NEWDOC.match(line):
                     document, documents = document + documents, True
             elif not record.blank:
                 rows.append(record)
@@ -94,7 +94,7 @@ class Treebank:
             raise UserError(f"{self.path} holds no sentence that can be read; give a CoNLL-U file")
 
     def _open(self) -> Records:
-        return read_records((), self.path, (Field("columns", many=True),), blank_lines=True)
+        return read_records((), self.path, (Field("line"),), blank_lines=True)
 
     def _leave_out(self, problem: str) -> None:
         if problem not in self._reported:  # an earlier iteration has reported it
@@ -111,7 +111,7 @@ def _with_a_blank_end(records: Records) -> Iterator[Record]:
 
 
 def read_sentence(rows: Sequence[Record], document: int, needs_heads: bool) -> Sentence:
-    """The sentence of these lines, whose values are "columns".
+    """The sentence of these lines.
 
     Raises UserError, with file and line, for a line that is not one of CoNLL-U, for heads that are no tree, and with
     `needs_heads` for a sentence without heads.
@@ -141,11 +141,13 @@ def read_sentence(rows: Sequence[Record], document: int, needs_heads: bool) -> S
 def _columns(record: Record) -> list[str]:
     if record.problem:
         raise UserError(f"{record.place}{record.problem}")
-    row = [str(column) for column in record.values["columns"]]
+    row = str(record.values["line"]).split("\t")
     if len(row) != 10:
         raise UserError(f"{record.place}{counted(len(row), 'column')} between TABs, not the 10 of CoNLL-U; correct the line")
     if not _ID.fullmatch(row[0]):
         raise UserError(f"{record.place}the ID {row[0]!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line")
+    if not all(row):
+        raise UserError(f"{record.place}column {row.index('') + 1} is empty; correct the line (_ stands for nothing)")
     return row
 
 

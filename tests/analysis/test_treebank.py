@@ -62,7 +62,7 @@ def test_documents_are_counted_by_newdoc_and_else_by_sentence(tmp_path):
         ("1\ta\n", "line 1: 2 columns between TABs, not the 10 of CoNLL-U; correct the line"),
         (row("x", "a"), "line 1: the ID 'x' is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
         (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows 1; number the words of a sentence from 1"),
-        (row(1, ""), "line 1: its columns holds no text or an empty one"),
+        (row(1, ""), "line 1: column 2 is empty; correct the line (_ stands for nothing)"),
         (row("1-2", "don't"), "line 1: a sentence without a word"),
     ],
 )
