@@ -28,7 +28,7 @@ setup(
     version=version,
     description="BERT in JAX: pretraining, fine-tuning and analysis on a CPU, a GPU or a TPU pod",
     packages=find_packages(include=["bert_jax", "bert_jax.*"]),
-    package_data={"bert_jax.analysis": ["page.html"]},
+    package_data={"bert_jax.analysis.attention": ["page.html"]},
     python_requires=">=3.11,<3.15",
     install_requires=base,
     extras_require=extras,

@@ -6,14 +6,13 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from bert_jax.analysis.aligned import paired_windows
-from bert_jax.analysis.attention import Attention, read_attention
-from bert_jax.analysis.behaviour import Heads, HeadStatistics, measure_heads
-from bert_jax.analysis.comparison import Comparing, Comparison, compare_models
+from bert_jax.analysis.attention.weights import Attention, read_attention
+from bert_jax.analysis.comparison.aligned import paired_windows
+from bert_jax.analysis.comparison.models import Comparing, Comparison, compare_models
 from bert_jax.analysis.coreference.antecedents import Coreference
 from bert_jax.analysis.coreference.choice import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.files import open_texts
-from bert_jax.analysis.dependencies import (
+from bert_jax.analysis.dependencies.scores import (
     Dependencies,
     DependencyScores,
     choose_heads,
@@ -21,12 +20,13 @@ from bert_jax.analysis.dependencies import (
     halves,
     report_heads,
 )
-from bert_jax.analysis.neighbours import Neighbouring, Neighbours, find_neighbours
-from bert_jax.analysis.pieces import WordPieces, nearest_pieces
+from bert_jax.analysis.heads.statistics import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.neighbours.contexts import Neighbouring, Neighbours, find_neighbours
+from bert_jax.analysis.neighbours.pieces import WordPieces, nearest_pieces
 from bert_jax.analysis.probing.annotated import AnnotatedFile
 from bert_jax.analysis.probing.measurement import Probes, Probing, measure_probes
 from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.vocabulary import Vocabulary, read_vocabulary
+from bert_jax.analysis.vocabulary.tour import Vocabulary, read_vocabulary
 from bert_jax.analysis.words import Window, read_window, read_windows
 from bert_jax.errors import UserError
 from bert_jax.interop.conversion import load_model

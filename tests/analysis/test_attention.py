@@ -8,11 +8,11 @@ import zlib
 import numpy as np
 import pytest
 
-from bert_jax.analysis import page as pages
-from bert_jax.analysis.attention import Attention, arrays_of, read_head
-from bert_jax.analysis.attention_figures import head_figure, overview_figure
+from bert_jax.analysis.attention import page as pages
+from bert_jax.analysis.attention.figures import head_figure, overview_figure
+from bert_jax.analysis.attention.page import attention_page, thumbnail
+from bert_jax.analysis.attention.weights import Attention, arrays_of, read_head
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.page import attention_page, thumbnail
 from bert_jax.errors import UserError
 from tests.analysis.browser import Page, find_browser
 
@@ -89,7 +89,7 @@ def test_pictures_show_words_or_pieces_and_lines_while_there_is_room(found, monk
     assert [tick.get_text() for tick in heat_map.get_yticklabels()] == list(found.word_texts)
     np.testing.assert_array_equal(heat_map.images[0].get_array(), found.words.sel(layer=2, head=3).values)
     assert len(lines.collections[0].get_segments()) == (found.words.sel(layer=2, head=3).values >= 0.01).sum()
-    monkeypatch.setattr("bert_jax.analysis.attention_figures.MOST_LINES", 3)
+    monkeypatch.setattr("bert_jax.analysis.attention.figures.MOST_LINES", 3)
     heat_map, _ = head_figure(found, 1, 1, in_words=False).axes
     assert len(heat_map.get_yticklabels()) == len(found.tokens)
 

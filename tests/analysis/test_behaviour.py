@@ -6,10 +6,10 @@ from matplotlib.figure import Figure
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
-from bert_jax.analysis.behaviour import STATISTICS, Heads
 from bert_jax.analysis.divergence import plane, tree
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.head_figures import write_heads
+from bert_jax.analysis.heads.figures import write_heads
+from bert_jax.analysis.heads.statistics import STATISTICS, Heads
 from bert_jax.analysis.words import Kind, read_windows
 from bert_jax.errors import UserError
 from tests.analysis.reference import in_words, sources, weights_of

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from bert_jax.analysis.aligned import paired_windows
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.cka import alignments, cross_sums, own_sums
-from bert_jax.analysis.comparison import Comparing, Comparison, compared_layers, matched
-from bert_jax.analysis.comparison_figures import write_comparison
+from bert_jax.analysis.comparison.aligned import paired_windows
+from bert_jax.analysis.comparison.cka import alignments, cross_sums, own_sums
+from bert_jax.analysis.comparison.figures import write_comparison
+from bert_jax.analysis.comparison.masked import MaskedWords, twins
+from bert_jax.analysis.comparison.models import Comparing, Comparison, compared_layers, matched
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.masked import MaskedWords, twins
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.config import ModelConfig

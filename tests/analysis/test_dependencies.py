@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.clark import IN_UNIVERSAL_DEPENDENCIES, counterpart, published
 from bert_jax.analysis.controls import permuted_heads, random_weights, shuffled_words
-from bert_jax.analysis.dependencies import Dependencies, controlled_engine, halves
-from bert_jax.analysis.dependency_figures import heat_map, write_dependencies
-from bert_jax.analysis.dependency_hits import DIRECTIONS, MOST_RELATIONS, Relations
+from bert_jax.analysis.dependencies.clark import IN_UNIVERSAL_DEPENDENCIES, counterpart, published
+from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
+from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, Relations
+from bert_jax.analysis.dependencies.scores import Dependencies, controlled_engine, halves
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.treebank import Sentence, Treebank
 from bert_jax.analysis.words import word_windows

@@ -12,12 +12,12 @@ import numpy as np
 from annotated_types import Interval
 from jaxtyping import Array, Float, Float32, Int, Int32
 
-from bert_jax.analysis.behaviour import head_names
 from bert_jax.analysis.controls import CONTROLS as OF_WORDS
 from bert_jax.analysis.controls import engine_with_random_weights
 from bert_jax.analysis.coreference.documents import Document
 from bert_jax.analysis.coreference.mentions import Text, TextFile
 from bert_jax.analysis.coreference.sections import Section, sections
+from bert_jax.analysis.heads.statistics import head_names
 from bert_jax.analysis.maps import Batch, Params, from_chosen_words, word_slots
 from bert_jax.analysis.named import Axes, NamedArray
 from bert_jax.errors import UserError, nearest

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import itertools
 
-from bert_jax.analysis.attention import arrays_of, read_head
-from bert_jax.analysis.attention_figures import head_figure, overview_figure
+from bert_jax.analysis.attention.figures import head_figure, overview_figure
+from bert_jax.analysis.attention.page import attention_page
+from bert_jax.analysis.attention.weights import arrays_of, read_head
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.page import attention_page
 from bert_jax.analysis.verbs.verb import Verb, load, print_written, text_flags
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import nonempty

@@ -7,10 +7,10 @@ import argparse
 import numpy as np
 from annotated_types import Interval
 
-from bert_jax.analysis.aligned import paired_windows
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.comparison import SHARE, Comparing, Comparison, compare_models, matched
-from bert_jax.analysis.comparison_figures import FILES, distances, prediction_rows, write_comparison
+from bert_jax.analysis.comparison.aligned import paired_windows
+from bert_jax.analysis.comparison.figures import FILES, distances, prediction_rows, write_comparison
+from bert_jax.analysis.comparison.models import SHARE, Comparing, Comparison, compare_models, matched
 from bert_jax.analysis.controls import CONTROLS, random_weights
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.verbs.verb import Reading, Verb, load, print_written, text_flags

@@ -7,7 +7,8 @@ import argparse
 from annotated_types import Interval
 
 from bert_jax.analysis.controls import CONTROLS
-from bert_jax.analysis.dependencies import (
+from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, write_dependencies
+from bert_jax.analysis.dependencies.scores import (
     OFFSETS,
     REPLICATES,
     Best,
@@ -18,7 +19,6 @@ from bert_jax.analysis.dependencies import (
     halves,
     report_heads,
 )
-from bert_jax.analysis.dependency_figures import FILES, beaten, frequent, write_dependencies
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.treebank import Treebank
 from bert_jax.analysis.verbs.verb import Verb, check_choose, load, print_written, progress_of

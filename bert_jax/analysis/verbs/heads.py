@@ -6,9 +6,9 @@ import argparse
 
 from annotated_types import Interval
 
-from bert_jax.analysis.behaviour import REACH, Heads, HeadStatistics, measure_heads
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.head_figures import FILES, TITLES, write_heads
+from bert_jax.analysis.heads.figures import FILES, TITLES, write_heads
+from bert_jax.analysis.heads.statistics import REACH, Heads, HeadStatistics, measure_heads
 from bert_jax.analysis.verbs.verb import Reading, Verb, load, print_written, text_flags
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted

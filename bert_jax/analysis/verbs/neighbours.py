@@ -8,9 +8,9 @@ import sys
 from annotated_types import Interval
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.neighbour_figures import FILES, PIECES, summary, write_neighbours, write_pieces
-from bert_jax.analysis.neighbours import COUNT, OCCURRENCES, Neighbouring, Neighbours, checked_layers, find_neighbours
-from bert_jax.analysis.pieces import WordPieces, nearest_pieces
+from bert_jax.analysis.neighbours.contexts import COUNT, OCCURRENCES, Neighbouring, Neighbours, checked_layers, find_neighbours
+from bert_jax.analysis.neighbours.figures import FILES, PIECES, summary, write_neighbours, write_pieces
+from bert_jax.analysis.neighbours.pieces import WordPieces, nearest_pieces
 from bert_jax.analysis.verbs.verb import Reading, Verb, load, print_written
 from bert_jax.analysis.words import marked_window
 from bert_jax.errors import UserError

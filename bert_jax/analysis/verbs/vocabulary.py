@@ -6,8 +6,8 @@ import argparse
 
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.verbs.verb import Verb, load, print_written
-from bert_jax.analysis.vocabulary import groups
-from bert_jax.analysis.vocabulary_figures import FILES, examples, write_vocabulary
+from bert_jax.analysis.vocabulary.figures import FILES, examples, write_vocabulary
+from bert_jax.analysis.vocabulary.tour import groups
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
 from bert_jax.prediction.streams import Field, read_records

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32
 
-from bert_jax.analysis.aligned import Other, WindowPair, other_batch, own_batch, with_column
+from bert_jax.analysis.comparison.aligned import Other, WindowPair, other_batch, own_batch, with_column
 from bert_jax.analysis.maps import Batch, Params
-from bert_jax.analysis.vocabulary import read_piece
+from bert_jax.analysis.vocabulary.tour import read_piece
 from bert_jax.analysis.words import Kind
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError

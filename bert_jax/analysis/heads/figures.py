@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.behaviour import HeadStatistics
 from bert_jax.analysis.divergence import plane, tree
 from bert_jax.analysis.folder import Folder, new_figure
+from bert_jax.analysis.heads.statistics import HeadStatistics
 from bert_jax.interface.words import counted
 
 TITLES = {

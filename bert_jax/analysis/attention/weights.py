@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from bert_jax.analysis.behaviour import head_names
+from bert_jax.analysis.heads.statistics import head_names
 from bert_jax.analysis.maps import first_row
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.words import Kind, Window

@@ -9,12 +9,12 @@ from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.behaviour import head_names
 from bert_jax.analysis.bootstrap import interval
-from bert_jax.analysis.clark import beside_published
-from bert_jax.analysis.dependencies import Best, DependencyScores
-from bert_jax.analysis.dependency_hits import DIRECTIONS
+from bert_jax.analysis.dependencies.clark import beside_published
+from bert_jax.analysis.dependencies.hits import DIRECTIONS
+from bert_jax.analysis.dependencies.scores import Best, DependencyScores
 from bert_jax.analysis.folder import Folder, new_figure
+from bert_jax.analysis.heads.statistics import head_names
 from bert_jax.interface.words import counted
 
 FILES = (

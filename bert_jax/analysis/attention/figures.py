@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.attention import Attention
+from bert_jax.analysis.attention.weights import Attention
 from bert_jax.analysis.folder import new_figure
 from bert_jax.analysis.words import Kind
 

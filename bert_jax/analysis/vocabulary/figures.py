@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder, new_figure
-from bert_jax.analysis.vocabulary import Piece, Vocabulary, groups
+from bert_jax.analysis.vocabulary.tour import Piece, Vocabulary, groups
 from bert_jax.interface.words import counted
 
 FILES = ("vocabulary.tsv", "groups.tsv", "lengths.tsv", "lengths.png", "parameters.tsv", "parameters.png", "unseen.tsv")

@@ -13,7 +13,7 @@ from jaxtyping import Float64, Int64
 
 from bert_jax.analysis.bootstrap import ResampledSums, interval
 from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights, permuted_heads, shuffled_words
-from bert_jax.analysis.dependency_hits import DIRECTIONS, MOST_RELATIONS, PICKS, Dependents, HitCounts, Relations, count_hits
+from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, PICKS, Dependents, HitCounts, Relations, count_hits
 from bert_jax.analysis.named import Axes, NamedArray
 from bert_jax.analysis.treebank import Sentence
 from bert_jax.errors import UserError, nearest

@@ -13,8 +13,8 @@ import zlib
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from bert_jax.analysis.attention import Attention
-from bert_jax.analysis.behaviour import head_names
+from bert_jax.analysis.attention.weights import Attention
+from bert_jax.analysis.heads.statistics import head_names
 from bert_jax.analysis.words import Kind
 
 THUMBNAIL = 64

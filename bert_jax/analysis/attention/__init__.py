@@ -1,0 +1,8 @@
+"""The attention of every layer and head for one text or pair.
+
+In: a window of words. Out: the weights between pieces and between words, a page for the browser, pictures.
+
+    weights.py  the weights of all heads for one text
+    page.py     the weights -> a page for the browser, from page.html
+    figures.py  the pictures of heads and of all heads
+"""

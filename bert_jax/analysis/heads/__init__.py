@@ -1,0 +1,7 @@
+"""Statistics of the attention of every head over texts of any number and length.
+
+In: windows of words. Out: means over all words, tables, pictures.
+
+    statistics.py  the statistics, summed on the devices batch by batch
+    figures.py     the tables and pictures
+"""
