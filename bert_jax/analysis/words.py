@@ -130,7 +130,7 @@ def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
     if not marks:
         return None
     if len(marks) > 1:
-        raise UserError(f"{shortened(text)} has {len(marks)} words in brackets; put one in brackets")
+        raise UserError(f"{shortened(text)} has {counted(len(marks), 'word')} in brackets; put one in brackets")
     before, marked, after = (
         text_words(tokenizer, part) for part in (text[: marks[0].start()], marks[0][1], text[marks[0].end() :])
     )

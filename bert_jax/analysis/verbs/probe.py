@@ -98,7 +98,7 @@ def print_found(found: Probes) -> None:
             chain = found.structure.right_branching.values[i]
             print(f"{score:24} {best:5}{mean[i, best]:10.3f}{'':22}{mean[i, -1]:7.3f}{chain:17.3f}")
     if found.parsers:
-        print(f"{'parser':24} heads found")
+        print(f"{'parser':24} {'heads found':>11}")
         for name, value in zip(found.parsers.accuracy["parser"], found.parsers.accuracy.values, strict=True):
             print(f"{name:24} {value:11.3f}")
 
