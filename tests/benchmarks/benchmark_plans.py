@@ -1,14 +1,16 @@
 """Time to the first batch and memory of corpora of 10^8 to 10^11 tokens, described by the lengths of a part that repeats.
 
-    python -m tests.benchmarks.benchmark_plans
+    python -m tests.benchmarks.benchmark_plans --json=FILE
 
-Each size in a process of its own: the time from the corpus to its first batch, to a batch from the middle of the epoch, and the
-peak of the memory beyond that of the imports.
+Each size in a process of its own: the time from the corpus to its first batch, the same for a batch from the middle of the epoch,
+as at a restart, and the peak of the memory beyond that of the synthetic corpus.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import multiprocessing
+import pathlib
 import resource
 import time
 
@@ -19,6 +21,7 @@ from bert_jax.corpus.offsets import ShardedOffsets
 from bert_jax.corpus.store import BLOCK_TOKENS, Corpus, TokenStore
 from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.examples.config import ExampleConfig
+from tests.benchmarks.figures import flag_parser, give
 
 SIZES = (10**8, 10**9, 10**10, 10**11)
 SENTENCES = 1 << 20
@@ -46,25 +49,32 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(tokens: int) -> None:
-    """Prints a line of the table."""
+def measure(tokens: int) -> dict[str, float]:
+    """The figures of one size: seconds and MiB."""
     corpus, before, start = synthetic(tokens), peak(), time.perf_counter()
     source = BatchSource(corpus, ExampleConfig(), 256, seed=0)
     source.at(0)
-    first = time.perf_counter() - start
+    first, rows = time.perf_counter() - start, source.rows_per_epoch
+    del source
     start = time.perf_counter()
-    BatchSource(corpus, ExampleConfig(), 256, seed=0).at(source.rows_per_epoch // 512)
+    BatchSource(corpus, ExampleConfig(), 256, seed=0).at(rows // 512)
     middle = time.perf_counter() - start
-    rows = source.rows_per_epoch
-    print(f"{corpus.num_tokens:17,} {rows:14,} {first:8.1f} s {middle:8.1f} s {(peak() - before) / 2**20:8,.0f} MiB", flush=True)
+    return {"tokens": corpus.num_tokens, "rows": rows, "first": first, "middle": middle, "mib": (peak() - before) / 2**20}
+
+
+def report(figures: list[dict[str, float]], file: pathlib.Path | None) -> None:
+    """A row for each size."""
+    rows = [
+        [f"{f['tokens']:,}", f"{f['rows']:,}", f"{f['first']:.1f}", f"{f['middle']:.1f}", f"{f['mib']:,.0f}"] for f in figures
+    ]
+    give(["tokens", "rows of 128", "first batch, s", "from the middle, s", "MiB"], rows, {"figures": figures}, file)
 
 
 def main() -> None:
-    print(f"{'tokens':>17} {'rows of 128':>14} {'first':>10} {'middle':>10} {'memory':>12}")
-    for tokens in SIZES:
-        process = multiprocessing.get_context("spawn").Process(target=measure, args=(tokens,))
-        process.start()
-        process.join()
+    options = flag_parser(__doc__).parse_args()
+    fresh = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=fresh, max_tasks_per_child=1) as pool:
+        report(list(pool.map(measure, SIZES)), options.json)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,9 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
         ],
         file,
     ),
+    "dependencies": lambda file: _module("dependencies").report(
+        {"ours": [RUN | {"cpu": [1.0], "first": 2.0}], "peer": [RUN | {"cpu": [2.0], "first": 3.0}]}, [(0, 900)], file
+    ),
     "embed": lambda file: _module("embed").report({"ours": [RUN], "peer": [RUN]}, 1e-7, file),
     "finetune": lambda file: _module("finetune").report({("mrpc", "ours"): [RUN], ("mrpc", "peer"): [RUN]}, file),
     "gpu_step": lambda file: _module("gpu_step").report([_gpu_figure("ours"), _gpu_figure("peer, mask")], file),
@@ -84,6 +87,9 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
         [{"devices": 16, "rows": 4, "rounding": 0.0044, "noise": 0.51}], file
     ),
     "loss_curves": lambda file: _module("loss_curves").report(CURVES, OTHERS, {"overrides": []}, file),
+    "plans": lambda file: _module("plans").report(
+        [{"tokens": 10**9, "rows": 10**7, "first": 3.5, "middle": 7.0, "mib": 900.0}], file
+    ),
     "scaling": lambda file: _module("scaling").report(
         [_module("scaling").Point("base", 128, 4, 64, 19.3, 2.7, 397.0, 2.6, 0.506)], "v5p", file
     ),

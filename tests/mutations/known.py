@@ -41,8 +41,8 @@ SEEN = [
     Mistake(
         "bert_jax/batches/source.py",
         1,
-        "places[epochs == epoch] % plan.num_rows",
-        "np.minimum(places[epochs == epoch], plan.num_rows - 1)",
+        "places[blocks == block] % plan.num_rows",
+        "np.minimum(places[blocks == block], plan.num_rows - 1)",
     ),
     Mistake("bert_jax/costs/hlo.py", 1, '(1 if direction == "LE" else -1 if direction == "GE" else 0)', "0"),
     Mistake("bert_jax/examples/pairs.py", 1, "key_of(key, _CUT_B)", "key_of(key, _CUT_A)"),
