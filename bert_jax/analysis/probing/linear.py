@@ -90,7 +90,7 @@ def train_linear(
     count, layers, width = vectors.shape
     probes = initial_probes(layers, width, {kind.name: len(kind.classes) for kind in labels}, seed)
     steps = epochs * -(-count // BATCH)
-    step, optimizer = _step(steps, LEARNING_RATE)
+    step, optimizer = probe_step(linear_loss, steps, LEARNING_RATE)
     state = (probes, optimizer.init(probes))
     rng = np.random.default_rng(seed)
     done = 0
@@ -104,13 +104,17 @@ def train_linear(
 
 
 @functools.lru_cache(maxsize=4)
-def _step(steps: int, rate: float) -> tuple[Callable[..., State], optax.GradientTransformation]:
+def probe_step(
+    loss: Callable[..., Array], steps: int, rate: float
+) -> tuple[Callable[..., State], optax.GradientTransformation]:
+    """(the compiled step of training, (state, vectors, targets, scale) -> state; its optimizer: Adam with a cosine decay to 0 in
+    `steps`). `loss` is a function of the probes, the standardised vectors and the targets."""
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
     @jax.jit
-    def step(state: State, vectors: Array, labels: Mapping[str, Array], scale: tuple[Array, Array]) -> State:
+    def step(state: State, vectors: Array, targets: Mapping[str, Array], scale: tuple[Array, Array]) -> State:
         probes, moments = state
-        gradients = jax.grad(linear_loss)(probes, standardised(vectors, scale), labels)
+        gradients = jax.grad(loss)(probes, standardised(vectors, scale), targets)
         updates, moments = optimizer.update(gradients, moments)
         return optax.apply_updates(probes, updates), moments
 

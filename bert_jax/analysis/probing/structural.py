@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Float16, Float32
 
 from bert_jax.analysis.probing.features import Features, Say, Scale, silent
-from bert_jax.analysis.probing.linear import Probe, State, initial_mix, standardised, with_mix
+from bert_jax.analysis.probing.linear import Probe, initial_mix, probe_step, standardised, with_mix
 from bert_jax.analysis.probing.trees import TreeScores, chain, tree_distances
 from bert_jax.prediction.packing import power_of_two
 
@@ -146,7 +145,7 @@ def train_structural(
     probe = structural_initial(layers, width, options.rank, seed)
     total = options.epochs * len(numbers)
     steps = options.epochs * max(1, round(sum(len(features.sentences[i].words) for i in numbers) / WORDS))
-    step, optimizer = _step(steps, LEARNING_RATE)
+    step, optimizer = probe_step(structural_loss, steps, LEARNING_RATE)
     state = (probe, optimizer.init(probe))
     rng, done = np.random.default_rng(seed), 0
     for _ in range(options.epochs):
@@ -155,20 +154,6 @@ def train_structural(
             done += len(batch.numbers)
             say(done, total)
     return state[0]
-
-
-@functools.lru_cache(maxsize=4)
-def _step(steps: int, rate: float) -> tuple[Callable[..., State], optax.GradientTransformation]:
-    optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
-
-    @jax.jit
-    def step(state: State, vectors: Array, trees: Mapping[str, Array], scale: tuple[Array, Array]) -> State:
-        probe, moments = state
-        gradients = jax.grad(structural_loss)(probe, standardised(vectors, scale), trees)
-        updates, moments = optimizer.update(gradients, moments)
-        return optax.apply_updates(probe, updates), moments
-
-    return step, optimizer
 
 
 def structural_scores(probe: Probe, features: Features, scale: Scale) -> TreeScores:
