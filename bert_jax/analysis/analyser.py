@@ -124,8 +124,8 @@ class Analyser:
         return read_vocabulary(self.engine.model, None if corpus is None else os.fspath(corpus), names)
 
     def compare(self, other: Analyser, texts: Iterable[str], **options: Any) -> Comparison:
-        """Where this model and another differ on the words of `texts`: see `compare_models`; `options` are the fields of
-        `Comparing`."""
+        """The differences between this model and another on the words of `texts`: see `compare_models`; `options` are the fields
+        of `Comparing`."""
         pairs = (
             pair
             for text in _texts(texts)

@@ -26,7 +26,7 @@ def passed_over(state: TrainState) -> int:
 
 
 def returns(state: TrainState) -> int:
-    """How often the run has gone back."""
+    """The number of times that the run has gone back."""
     return int(state.returns) if isinstance(state, WatchedTrainState) else 0
 
 

@@ -59,8 +59,8 @@ class Run:
     """The upload of the workdir, where it is one in a bucket."""
 
     def durable(self, path: pathlib.Path) -> Place:
-        """Where a file or directory of the workdir stays: `path` itself, or its place in the bucket. Checkpoints are written
-        there at once."""
+        """The lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints are
+        written there at once."""
         return self.mirror.durable(path) if self.mirror else path
 
 

@@ -27,7 +27,7 @@ _ROOM = 64 << 20  # bytes that stay free
 
 
 def copy_place(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Where the copy of a path in a bucket is."""
+    """The local path of the copy of a path in a bucket."""
     bucket, key = split(path)
     return cache_directory() / COPIES / bucket / key
 

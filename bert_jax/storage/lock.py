@@ -118,7 +118,7 @@ class _Lock:
 
 
 def _machine() -> str:
-    """What tells this machine, and its processes' numbers, from others; "" where the system does not say."""
+    """A text that tells this machine, and its processes' numbers, from others; "" where the system does not say."""
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no file, so Path.readlink's result is of no use

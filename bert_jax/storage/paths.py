@@ -1,4 +1,4 @@
-"""Which text is a path in a bucket (`gs://BUCKET/PATH`), which a local path, and which a mistake; the cache directory."""
+"""Tells which text is a path in a bucket (`gs://BUCKET/PATH`), which a local path, and which a mistake; the cache directory."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class LossSpike(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpikeConfig:
-    """What is done about spikes of the training loss."""
+    """The policy for spikes of the training loss."""
 
     policy: Annotated[str, OneOf(POLICIES)] = "none"
     """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "go_back": so too, and after `in_a_row`
@@ -69,7 +69,7 @@ class WatchedTrainState(TrainState):
     passed_over: Int[Array, ""]
     """Batches that were passed over: the batch of a step is so many later."""
     returns: Int[Array, ""]
-    """How often the run has gone back."""
+    """The number of times that the run has gone back."""
 
 
 def new_watched_state(params: Params, optimizer: optax.GradientTransformation) -> WatchedTrainState:

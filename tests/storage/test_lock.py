@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import time
 
@@ -58,7 +59,8 @@ def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(bucket
     dead = (1 << 22) + 5  # beyond the largest number of a process
     objects.write(f"{bucket}/.lock", f"process {dead} on here\n{lock._machine()}\n{dead}\nx\n".encode())
     with locked_in_bucket(objects.place(bucket), ".lock"):
-        pass
+        assert (held := objects.read(f"{bucket}/.lock")) is not None
+        assert held.data.startswith(f"process {os.getpid()} on ".encode())
 
 
 def test_of_two_that_take_a_stale_lock_over_only_one_gets_it(bucket: str, monkeypatch: pytest.MonkeyPatch):
@@ -97,11 +99,22 @@ def test_a_write_whose_answer_was_lost_is_ours(bucket: str, monkeypatch: pytest.
         return write(path, data, generation)  # as gcsfs does after a lost answer
 
     monkeypatch.setattr(lock, "write", twice)
-    with locked_in_bucket(objects.place(bucket), ".lock", leave=lambda status: pytest.fail(str(status))):
+    left: list[int] = []
+    with locked_in_bucket(objects.place(bucket), ".lock", leave=left.append):
         time.sleep(0.5)
+        assert (held := objects.read(f"{bucket}/.lock")) is not None
+        assert held.data.startswith(f"process {os.getpid()} on ".encode())
+    assert left == []
 
 
 def test_a_lost_connection_does_not_end_the_holder(bucket: str, emulator: Emulator):
-    with locked_in_bucket(objects.place(bucket), ".lock", leave=lambda status: pytest.fail(str(status))):
+    left: list[int] = []
+    with locked_in_bucket(objects.place(bucket), ".lock", leave=left.append):
+        before = objects.read(f"{bucket}/.lock")
         emulator.fail(403, count=3)
         time.sleep(0.5)
+        after = objects.read(f"{bucket}/.lock")
+        assert before is not None
+        assert after is not None
+        assert (after.data, after.generation != before.generation) == (before.data, True)  # renewed once it could be
+    assert left == []

@@ -47,6 +47,7 @@ def test_changes_are_uploaded_in_the_background_and_at_once_when_asked(bucket: s
         (made.directory / "lines").write_bytes(b"12")
         made.soon()
         until(lambda: content(bucket) == {"lines": b"12"})
+    assert content(bucket) == {"lines": b"12"}
 
 
 def until(holds: object) -> None:

@@ -1,4 +1,4 @@
-"""Where two models differ.
+"""The differences between two models.
 
 In: two models, and texts. Out: heads matched by behaviour, the likeness of layers, predictions of the same masked words.
 

@@ -37,7 +37,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """How two models predict the same masked words."""
+    """The predictions of two models for the same masked words."""
 
     n: int
     accuracy: float

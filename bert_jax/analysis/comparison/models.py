@@ -1,4 +1,4 @@
-"""Where two models differ, word by word on the same text: their heads, their layers and their predictions."""
+"""The differences between two models, word by word on the same text: their heads, their layers and their predictions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def matched(divergence: Float64[np.ndarray, "heads _"]) -> dict[int, int]:
 
 @flax.struct.dataclass
 class _Plan:
-    """What is measured: the other model, the layers of both, and the vectors that are subtracted from theirs, since sums of
+    """The settings: the other model, the layers of both, and the vectors that are subtracted from theirs, since sums of
     products of float32 are exact where the mean is small."""
 
     other: Other

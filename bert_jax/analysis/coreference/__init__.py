@@ -1,4 +1,4 @@
-"""Which head of a model finds the antecedent of a pronoun, of a name and of a noun, beside rules that do.
+"""The heads of a model that find the antecedent of a pronoun, of a name and of a noun, beside rules that do.
 
 In: a file of documents with coreference. Out: for every head and every rule the number of antecedents that it finds.
 

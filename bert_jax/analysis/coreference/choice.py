@@ -21,7 +21,7 @@ THREE_WAY = "A, B or neither"
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """How often one chooser is right, with the ends of the 95 % interval from a bootstrap over documents."""
+    """The accuracy of one chooser, with the ends of the 95 % interval from a bootstrap over documents."""
 
     chooser: str
     """A head, LAYER-HEAD, or a rule."""
@@ -56,7 +56,7 @@ class Best:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CoreferenceScores:
-    """What heads and rules find."""
+    """The antecedents that heads and rules find."""
 
     best: tuple[Best, ...]
     """By group of mentions; for GAP also with neither name as an answer (THREE_WAY)."""

@@ -16,7 +16,7 @@ EVERY_GENDER = frozenset(("masculine", "feminine", "neuter"))
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """What a mention has to agree in with its antecedent."""
+    """The traits in which a mention agrees with its antecedent."""
 
     number: str = ""
     """"singular", "plural", or "" where it is not known."""
@@ -64,7 +64,7 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Text(abc.ABC):
-    """What a file of any format is read into: words, and questions about them."""
+    """The content of a file of any format: words, and questions about them."""
 
     name: str
     words: tuple[str, ...]

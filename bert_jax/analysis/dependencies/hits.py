@@ -1,4 +1,4 @@
-"""How often each head finds the head of a dependent, in both directions, counted on the devices batch by batch.
+"""Counts how often each head finds the head of a dependent, in both directions, counted on the devices batch by batch.
 
 A head of the model predicts as in Clark et al. 2019 (arXiv:1906.04341, section 4.2): "dependent -> head" is the word that the
 dependent attends to most, "head -> dependent" the word that attends to it most. Every other word of the sentence can be it,

@@ -112,7 +112,7 @@ class DependencyScores:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """What was chosen on the first sentences."""
+    """The choices made on the first sentences."""
 
     relations: Relations
     groups: tuple[str, ...]

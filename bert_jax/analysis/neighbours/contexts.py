@@ -248,7 +248,7 @@ class _Search:
                 sample.vectors[key] = found["occurrences"][:, x].copy()
 
     def result(self) -> Neighbours:
-        """What was found."""
+        """The neighbours that were found."""
         n, layers = self.words, list(self.layers)
         cosines = np.where(np.isfinite(self.nearest.cosines), self.nearest.cosines, np.float32(np.nan))
         random = ((self.total**2).sum(-1) - n) / (n * (n - 1)) if n > 1 else np.full(len(layers), np.nan)

@@ -56,7 +56,7 @@ class Reading:
         return self.each(lambda text: read_windows(self._engine, text))
 
     def each(self, windows: Callable[[str], Iterator[T]]) -> Iterator[T]:
-        """What `windows` gives for each text, as `windows` of this class."""
+        """The values that `windows` gives for each text, as `windows` of this class."""
         total = self._records.count()
         for record in self._records:
             self._line, self._total = record.number, total
