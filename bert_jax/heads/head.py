@@ -72,13 +72,15 @@ class TaskHead:
     """Dropout before the layer; None: the model's `hidden_dropout`, or no dropout for a span head."""
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     """The input of a sequence head: "pooler", the output of the pooler for [CLS]; or "concat", the concatenation of the [CLS],
-    the mean and the maximum over the tokens of the text (ULMFiT, arXiv:1801.06146, section 3.3)."""
+    the mean and the maximum over the tokens of the text (ULMFiT, arXiv:1801.06146, section 3.3). With an `lstm` the final states
+    of both directions take the place of the pooler's output and of the [CLS], and the pooler is not read."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
     """The hidden states that are read: those of the "last" or the "second_to_last" layer, the "embeddings", the sum of the last
     four or of all layers, the concatenation of the last four ("last_four_concat"), or an average with trained weights of the
     last four ("last_four_mix") or of the embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
-    """Width of each direction of a two-layer bidirectional LSTM between the encoder and a token head; 0: no LSTM."""
+    """Width of each direction of a two-layer bidirectional LSTM between the encoder and the layer of a sequence, token or span
+    head ("+ BiLSTM" of the paper's Table 5, and its section 5.3); 0: no LSTM. It does not cross from one text to the next."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "head")
@@ -88,7 +90,8 @@ class TaskHead:
             raise UserError(f"a {self.kind} head has no labels, but was given {len(self.labels)}; leave them out")
         for name in ("problem", "pooling", "lstm"):
             if name not in self.settings and getattr(self, name) != getattr(TaskHead, name):
-                owners = " or ".join(kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
+                *others, last = (kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
+                owners = f"{', '.join(others)} or {last}" if others else last
                 raise UserError(
                     f"head.{name}={getattr(self, name)!r} is for a {owners} head, not for a {self.kind} head; leave it out"
                 )
@@ -123,7 +126,7 @@ class TaskHead:
     @property
     def reads_last_at_positions(self) -> bool:
         """Whether it reads only the last layer, and only at few positions of a row."""
-        return not self.per_token and self.pooling == "pooler" and self.layers == "last"
+        return not self.per_token and (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
 
     @property
     def is_plain(self) -> bool:

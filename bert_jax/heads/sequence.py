@@ -1,4 +1,5 @@
-"""The head of text classification and regression (paper Figure 4a, b): a layer on the pooled [CLS] of a text or a pair."""
+"""The head of text classification and regression (paper Figure 4a, b): a layer on the pooled [CLS] of a text or a pair, or on
+an LSTM over its tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float
 from bert_jax.examples.labelled import LabelLayout
 from bert_jax.heads.head import Pooling, TaskHead
 from bert_jax.model.bert import Batch
-from bert_jax.model.features import concat_pooling
+from bert_jax.model.features import concat_pooling, final_states
 from bert_jax.model.layers import gather_positions
 
 
@@ -19,7 +20,7 @@ class SequenceHead(TaskHead):
 
     kind = "sequence"
     has_labels = True
-    settings = ("problem", "pooling")
+    settings = ("problem", "pooling", "lstm")
     reads_pairs = True
     action = "classify"
     architecture = "BertForSequenceClassification"
@@ -30,7 +31,7 @@ class SequenceHead(TaskHead):
     @property
     def reads_pooler(self) -> bool:
         """Whether the input is the output of the pooler."""
-        return self.pooling == "pooler"
+        return self.pooling == "pooler" and not self.lstm
 
     @property
     def layout(self) -> LabelLayout:
@@ -39,10 +40,13 @@ class SequenceHead(TaskHead):
 
     def input_width(self, hidden_size: int) -> int:
         """O, the width of the input of the layer."""
-        return self.token_width(hidden_size) * (1 if self.reads_pooler else 3)
+        return super().input_width(hidden_size) * (3 if self.pooling == "concat" else 1)
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """The input of the layer, from the features of all tokens: the pooled [CLS], or `concat_pooling`."""
+        """The input of the layer, from the features of all tokens: the pooled [CLS], the final states of the LSTM, or
+        `concat_pooling` with either of the two as its first part (the [CLS] not pooled)."""
         if self.reads_pooler:
             return super().inputs(tokens, batch, pooler)
-        return concat_pooling(tokens, gather_positions(tokens, batch["cls_positions"]), batch["sequence_ids"])
+        ids, cls = batch["sequence_ids"], batch["cls_positions"]
+        one = final_states(tokens, cls, ids) if self.lstm else gather_positions(tokens, cls)
+        return concat_pooling(tokens, one, ids) if self.pooling == "concat" else one

@@ -18,6 +18,7 @@ class SpanHead(TaskHead):
     """The first and the last token of an answer: logits [B, L, 2]."""
 
     kind = "span"
+    settings = ("lstm",)
     per_token = True
     has_dropout = False  # run_squad.py, and transformers, have none
     action = "answer questions"

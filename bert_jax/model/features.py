@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.model.layers import Dense, named, truncated_normal
+from bert_jax.model.layers import Dense, gather_positions, named, truncated_normal
 from bert_jax.model.products import precision
 
 
@@ -55,7 +55,8 @@ def concat_pooling(
 ) -> Float[Array, "B P 3*I"]:
     """The concatenation of [CLS], the mean and the maximum over the tokens of each text, float32 (arXiv:1801.06146, section 3.3).
 
-    The tokens of text p have the sequence id p + 1. Mean and maximum of a text without tokens are zero.
+    cls: the vectors of the [CLS]s, or the `final_states` of an LSTM over the tokens, as in ULMFiT. The tokens of text p
+    have the sequence id p + 1. Mean and maximum of a text without tokens are zero.
     """
     texts = cls.shape[1] + 1  # padding is segment 0
 
@@ -66,6 +67,20 @@ def concat_pooling(
 
     over_tokens = jax.vmap(mean_and_maximum)(x.astype(jnp.float32), sequence_ids)
     return jnp.concatenate([cls.astype(jnp.float32), over_tokens], axis=-1)
+
+
+def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B P O"]:
+    """The final states of both directions of an LSTM over each text, concatenated: the forward half of `x` at the last token and
+    the backward half at the first.
+
+    x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have the sequence id
+    p + 1. A slot without a text has a finite vector without meaning.
+    """
+    texts, positions = first.shape[1] + 1, jnp.arange(x.shape[1], dtype=jnp.int32)  # padding is segment 0
+    last = jax.vmap(lambda ids: jax.ops.segment_max(positions, ids, texts)[1:])(sequence_ids)
+    forward, backward = jnp.split(x, 2, axis=-1)
+    both = gather_positions(forward, jnp.maximum(last, 0)), gather_positions(backward, first)
+    return jnp.concatenate(both, axis=-1)
 
 
 def mention_features(marked: Float[Array, "B P 3 I"]) -> Float[Array, "B P 5*I"]:

@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
+from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.model.config import ModelConfig
@@ -127,8 +128,9 @@ def test_the_head_is_the_tasks_with_what_the_configuration_asks_for():
     assert experiment().head_config(SEQUENCE) == SEQUENCE
     asked = experiment(head__pooling="concat", head__layers="scalar_mix", head__dropout=0.4).head_config(SEQUENCE)
     assert asked == dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix", dropout=0.4)
-    with pytest.raises(UserError, match=r"head\.lstm=8 is for a token head"):
-        experiment(head__lstm=8).head_config(SEQUENCE)
+    assert experiment(head__lstm=8).head_config(SEQUENCE) == dataclasses.replace(SEQUENCE, lstm=8)
+    with pytest.raises(UserError, match=r"head\.lstm=8 is for a sequence, span or token head"):
+        experiment(head__lstm=8).head_config(ChoiceHead())
 
 
 def test_the_model_is_the_one_that_was_loaded_but_for_how_it_trains():

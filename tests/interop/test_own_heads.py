@@ -36,6 +36,8 @@ HEADS = [
     TokenHead(labels=("O", "B"), lstm=5, layers="last_four_concat"),
     MentionHead(labels=("A", "B", "neither"), layers="last_four_mix"),
     SpanHead(layers="all_sum"),
+    SpanHead(lstm=3),
+    SequenceHead(labels=("no", "yes"), pooling="concat", lstm=3),
     ChoiceHead(layers="embeddings"),
 ]
 HEADS += [kind.typical() for kind in registry.HEADS.values() if not kind.architecture and kind is not MentionHead]

@@ -18,11 +18,14 @@ def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, ment
         for layer in ("lower", "upper"):
             inputs, kernel = own["lstm"][f"{layer}_input"], own["lstm"][f"{layer}_recurrence"]["kernel"]
             x = np.concatenate([one_direction(x, inputs, kernel, direction) for direction in (0, 1)], -1)
+    ends = np.concatenate([x[-1, : head.lstm], x[0, head.lstm :]])  # with an LSTM: where each direction has read the whole text
     if head.kind == "mention":
         m0, ma, mb = x[mentions]
         x = np.concatenate([m0, ma, mb, m0 * ma, m0 * mb])
     elif head.pooling == "concat":
-        x = np.concatenate([x[0], x.mean(0), x.max(0)])
+        x = np.concatenate([ends if head.lstm else x[0], x.mean(0), x.max(0)])
+    elif head.kind == "sequence" and head.lstm:
+        x = ends
     elif head.kind in ("sequence", "choice"):
         x = np.tanh(x[0] @ params["pooler"]["dense"]["kernel"] + params["pooler"]["dense"]["bias"])
     return x @ own["dense"]["kernel"] + own["dense"]["bias"]

@@ -39,10 +39,12 @@ def head_of(kind: str, **fields) -> TaskHead:
 
 
 CONCAT, MENTION, LSTM = head_of("sequence", pooling="concat"), head_of("mention"), head_of("token", lstm=4)
+ENDS = head_of("sequence", lstm=4)
 HEADS = [
     CONCAT,
     MENTION,
     LSTM,
+    ENDS,
     *(head_of("token", layers=layers) for layers in LAYERS),
     head_of("span", layers="second_to_last"),
     head_of("choice", layers="scalar_mix"),
@@ -51,6 +53,9 @@ HEADS = [
     head_of("mention", layers="last_four_concat"),
     head_of("token", lstm=3, layers="last_four_concat"),
     head_of("token", lstm=3, layers="last_four_mix"),
+    head_of("sequence", lstm=3, layers="last_four_concat"),
+    head_of("sequence", lstm=4, pooling="concat"),
+    head_of("span", lstm=4),
 ]
 
 
@@ -128,7 +133,7 @@ def test_a_head_computes_what_numpy_does_on_each_text_alone(head):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=ROUNDING * max(1, np.abs(theirs).max()))
 
 
-@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM], ids=name_of)
+@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM, ENDS], ids=name_of)
 def test_a_slot_without_a_text_has_finite_logits_and_no_gradient(head):
     params, batch, states = random_params(head), layout(), hidden_states()
     assert np.isfinite(logits_from_states(head, params, states, batch)).all()
@@ -146,7 +151,7 @@ def test_a_slot_without_a_text_has_finite_logits_and_no_gradient(head):
     assert not gradient[:, batch["sequence_ids"] == 0].any()
 
 
-@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM], ids=name_of)
+@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM, ENDS], ids=name_of)
 def test_packed_texts_have_the_logits_of_a_row_each(head):
     params, batch = random_params(head), layout()
     found = texts(batch)
@@ -161,7 +166,7 @@ def test_packed_texts_have_the_logits_of_a_row_each(head):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * ROUNDING * max(1, np.abs(theirs).max()))  # five layers more
 
 
-@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM], ids=name_of)
+@pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM, ENDS], ids=name_of)
 def test_neither_a_neighbour_nor_padding_changes_an_answer(head):
     params, batch = random_params(head), layout()
     other = batch | {"input_ids": (batch["input_ids"] + 7) % CONFIG.vocab_size}
@@ -285,7 +290,7 @@ def test_four_layers_are_not_to_be_had_of_three(layers):
         ({"kind": "token", "labels": ("a",), "pooling": "concat"}, "is for a sequence head, not for a token head"),
         ({"kind": "sequence", "labels": ("a",), "pooling": "mean"}, "head.pooling='mean' is not one of pooler, concat"),
         ({"kind": "span", "layers": "last_for_sum"}, "head.layers='last_for_sum' is not one of .*; did you mean 'last_four_sum'"),
-        ({"kind": "span", "lstm": 8}, "head.lstm=8 is for a token head, not for a span head; leave it out"),
+        ({"kind": "choice", "lstm": 8}, "head.lstm=8 is for a sequence, span or token head, not for a choice head; leave it"),
         ({"kind": "token", "labels": ("a",), "lstm": -1}, "head.lstm=-1 must be at least 0"),
         ({"kind": "choice", "layers": "last_four_concat"}, "four times as wide .*; set head.layers='last_four_sum'$"),
         ({"kind": "sequence", "labels": ("a",), "layers": "last_four_concat"}, "'last_four_sum' or head.pooling='concat'"),

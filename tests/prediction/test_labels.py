@@ -32,6 +32,7 @@ ONE_TYPE = {"type_vocab_size": 1}
 # Heads that transformers has no class for.
 POOLED = dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix")
 LSTM = dataclasses.replace(TOKENS, lstm=5, layers="scalar_mix")
+ENDS = dataclasses.replace(SEQUENCE, lstm=5)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,9 @@ def test_words_are_tagged_through_an_lstm_as_by_the_unpacked_model(labelled):
     assert len({round(tag["probability"], 4) for answer in answers for tag in answer["tags"]}) > 100, "words are told apart"
 
 
-@pytest.mark.parametrize(("head", "verb"), [(POOLED, "classify"), (LSTM, "tag")], ids=["concat", "lstm"])
+@pytest.mark.parametrize(
+    ("head", "verb"), [(POOLED, "classify"), (LSTM, "tag"), (ENDS, "classify")], ids=["concat", "lstm", "ends"]
+)
 def test_many_rows_at_once_are_answered_as_one_row_is(labelled, head, verb):
     """The slots of a batch are those of all its rows, here on eight devices."""
     model, one_row = labelled(head)
@@ -337,6 +340,7 @@ ASK = {
     CHOICE: lambda p: p.choose([("a", ["b", "c"])]),
     POOLED: lambda p: p.classify(["a"]),
     LSTM: lambda p: p.tag(["a"]),
+    ENDS: lambda p: p.classify(["a"]),
 }
 
 

@@ -42,9 +42,10 @@ CASES = [
         "config.keep_head keeps the head of $model, but that has no head, ... leave keep_head out to start a new head",
     ),
     Case(
-        "an LSTM on a sequence head",
-        "--config.head.lstm=8",
-        "head.lstm=8 is for a token head, not for a sequence head; leave it out",
+        "an LSTM on a head for choices",
+        f"{LINES} --config.task.own.dev=train.jsonl --config.task.name=own/choice --config.head.lstm=8",
+        "head.lstm=8 is for a sequence, span or token head, not for a choice head; leave it out",
+        files={"train.jsonl": '{"prompt": "it", "choices": ["was", "is"], "label": 1}\n'},
     ),
     Case("a negative LSTM", "--config.head.lstm=-1", "config.head.lstm=-1 must be at least 0"),
     Case(
