@@ -4,16 +4,19 @@
     python -m bert_jax.convert --from=uncased_L-12_H-768_A-12 --to=models/base --activation=gelu_tanh
     python -m bert_jax.convert --from=models/base --to=models/long --max-position=2048 --drop=nsp_head
     python -m bert_jax.convert --from=run --to=served --format=stablehlo --length=128
+    python -m bert_jax.convert --from=run --step=50000 --to=models/at_50000
 
 The source is a Hugging Face directory, the workdir of a run, a name on the hub, or a TensorFlow 1 checkpoint of the original
 (its directory, or the common prefix of its files). A part that the target format cannot hold is an error unless it is left out
-with --drop=PART.
+with --drop=PART. --step takes the weights of a checkpoint of a pretraining run, which `config.checkpoints.keep_at` keeps.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
 
 from annotated_types import Interval
 
@@ -22,11 +25,14 @@ from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import COUNT, SEED, InRange
 from bert_jax.interop.conversion import FORMATS, changed, check_flags, model_lines, part_lines, read_all, written
-from bert_jax.interop.huggingface import DTYPES, PARTS
+from bert_jax.interop.huggingface import DTYPES, PARTS, export_model
 from bert_jax.interop.stablehlo import FUNCTIONS, PLATFORMS
 from bert_jax.interop.surgery import NEW_POSITIONS, average
 from bert_jax.model.config import ACTIVATIONS
+from bert_jax.pretraining.kept import model_of_step
+from bert_jax.runtime.log_setup import quiet_libraries
 from bert_jax.storage.mirror import is_input, uploaded
+from bert_jax.storage.objects import place
 from bert_jax.storage.paths import checked
 
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
@@ -37,10 +43,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = _parser().parse_args(argv)
     check_flags(flags)
     flags.remote = checked(flags.to, "--to")
-    with uploaded(flags.to, "--to", is_input, exact=True) as flags.to:
+    given = flags.source
+    with uploaded(flags.to, "--to", is_input, exact=True) as flags.to, at_step(flags.source, flags.step) as flags.source:
         lines = convert(flags)
     for n, (title, line) in enumerate(lines):
-        print(f"{'' if n and title == lines[n - 1][0] else title:<9} {line.replace(flags.to, flags.remote)}")
+        line = line.replace(flags.to, flags.remote)
+        if flags.step is not None:
+            line = line.replace(flags.source, f"{given}, step {flags.step:,}")
+        print(f"{'' if n and title == lines[n - 1][0] else title:<9} {line}")
+
+
+@contextlib.contextmanager
+def at_step(source: str, step: int | None) -> Iterator[str]:
+    """The model directory of the run `source` after `step` steps, which exists within the context; without a step, `source`."""
+    if step is None:
+        yield source
+        return
+    quiet_libraries()
+    model = model_of_step(place(checked(source, "--from")), step)
+    with tempfile.TemporaryDirectory(prefix="bert_jax-step-") as directory:
+        export_model(directory, model, {"step": step})
+        yield directory
 
 
 def convert(flags: argparse.Namespace) -> list[tuple[str, str]]:
@@ -62,6 +85,7 @@ def _parser() -> FlagParser:
     parser = FlagParser(prog="python -m bert_jax.convert", description=__doc__)
     parser.may_be_in_bucket = ("--from", "--to", "--average")
     parser.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model to read")
+    parser.add_argument("--step", type=InRange(int, COUNT), metavar="N", help="the weights of the run A after N steps")
     parser.add_argument("--to", type=nonempty, required=True, metavar="B", help="the directory to write; replaces an old export")
     parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="what to write (default: huggingface)")
     parser.add_argument("--dtype", metavar="|".join(DTYPES), help="type of the written weights (default: float32)")

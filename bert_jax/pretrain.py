@@ -132,7 +132,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     if run.is_first:
         found = results(program, state, run_log.scores, corpora, time.monotonic() - started)
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
-        export_trained(run.workdir, trained_model(program, params, corpora), {"step": last_step}, found)
+        export_trained(run.workdir, trained_model(experiment, params, corpora.train.tokenizer), {"step": last_step}, found)
         places = (run.durable(run.workdir / name) for name in (RESULTS, PICTURE, MODEL))
         log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)
     if unsaved:
@@ -161,7 +161,7 @@ def train_phase(
             run.ledger.step_done(step)
             phase.verification.check()
             stopped = run.preemption.requested(step)
-            saves = due(step, experiment.checkpoints.every, last=last_step) or stopped
+            saves = due(step, experiment.checkpoints.every, last=last_step) or step in experiment.checkpoints.keep_at or stopped
             if due(step, experiment.log_every, last=phase.end) or saves:
                 run_log.training(step, phase, sums.take())
             if due(step, experiment.evaluation.every, last=phase.end):
@@ -202,10 +202,10 @@ def main() -> int:
     experiment = PretrainingExperiment.from_dict(values)
     check_corpus(experiment, train, heldout)
     completed = functools.partial(with_defaults, PretrainingExperiment, beside=FINGERPRINT)
-    config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout)}
+    config, kept = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout)}, experiment.checkpoints
     with (
         begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
-        Checkpoints(run.durable(run.workdir / "checkpoints"), keep=experiment.checkpoints.keep) as checkpoints,
+        Checkpoints(run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at) as checkpoints,
         Verification(directory) as verification,
     ):
         for note in notes:

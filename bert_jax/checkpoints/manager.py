@@ -64,12 +64,16 @@ class Checkpoints:
     """The instance whose save several processes have begun last. Orbax's barriers are shared by all managers of a process, and
     one that is under way refuses the next, so their saves must not overlap."""
 
-    def __init__(self, directory: Place, *, keep: int = 1, read_only: bool = False):
-        """`keep` is the number of newest states that are kept. With `read_only` nothing is written or removed, not even what a
-        killed run has left half-written: for a run that may be training."""
+    def __init__(self, directory: Place, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
+        """`keep` is the number of newest states that are kept; states of the steps `keep_at` are kept beside them. With
+        `read_only` nothing is written or removed, not even what a killed run has left half-written: for a run that may be
+        training."""
         self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
+        kept = [ocp.checkpoint_managers.LatestN(keep), ocp.checkpoint_managers.CustomSteps(frozenset(keep_at))]
         self._options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True
+            preservation_policy=ocp.checkpoint_managers.AnyPreservationPolicy(kept),
+            enable_async_checkpointing=True,
+            cleanup_tmp_directories=True,
         )
         if read_only:
             self._options = ocp.CheckpointManagerOptions(read_only=True)

@@ -175,6 +175,8 @@ class FinetuningExperiment:
         if not self.init_from:
             raise UserError("config.init_from is empty; name the model to fine-tune (directory, workdir or hub name)")
         t, s, d = self.training, self.selection, self.distillation
+        if self.checkpoints.keep_at:
+            raise UserError("config.checkpoints.keep_at is for pretraining; leave it out, and see config.selection.per_epoch")
         if self.init_random and (self.keep_head or self.init_new):
             raise UserError("config.init_random starts from random weights, without keep_head and init_new; leave them out")
         if s.patience and s.select == "last":

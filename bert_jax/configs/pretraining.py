@@ -85,6 +85,9 @@ class CheckpointConfig:
     """Steps between checkpoints."""
     keep: Count = 2
     """The newest checkpoints that are kept; older ones are deleted."""
+    keep_at: tuple[Count, ...] = ()
+    """Steps whose checkpoints are saved and kept beside the newest, for `convert --step`: the model at several moments of one
+    run. Each takes the disk space of a whole state, three times that of the weights in float32."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,6 +144,10 @@ class PretrainingExperiment:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
         if (steps := self.phase_starts()[-1]) > MAX_COUNT:
             raise UserError(f"config.phases have {counted(steps, 'step')} together, above the limit {MAX_COUNT:,}; shorten them")
+        if beyond := [step for step in self.checkpoints.keep_at if step > steps]:
+            raise UserError(
+                f"config.checkpoints.keep_at has step {beyond[0]:,}, but the run ends at step {steps:,}; name steps of the run"
+            )
         if self.next_sentence and self.model.type_vocab_size < 2:
             raise UserError(
                 f"config.model.type_vocab_size={self.model.type_vocab_size} has no embedding for the second text of a pair; "

@@ -11,4 +11,5 @@ In: an experiment and a corpus. Out: trained weights, held-out scores, log lines
     replay.py              a training step once more, from the workdir alone
     log.py                 PretrainingLog: log lines, metrics.jsonl, the plot of the curves
     results.py             results.json and the exported model
+    kept.py                the model of an earlier step, from a checkpoint that was kept
 """

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import jax
 from jaxtyping import PyTree
 
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.files import JsonObject
+from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.corpora import Corpora
@@ -48,7 +50,7 @@ def _spikes(state: TrainState) -> JsonObject:
     return {name: int(getattr(state, name)) for name in ("spikes", "returns", "passed_over")}
 
 
-def trained_model(program: PretrainingProgram, params: PyTree[jax.Array], corpora: Corpora) -> Model:
-    """The model to export, with `params` as whole numpy arrays (not sharded)."""
-    assert corpora.train.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
-    return Model(params=params, config=program.experiment.model, tokenizer=corpora.train.tokenizer)
+def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:
+    """The model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus."""
+    assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
+    return Model(params=params, config=experiment.model, tokenizer=tokenizer)

@@ -79,16 +79,16 @@ def stored_config(directory: Place) -> JsonObject:
     return stored
 
 
-def run_config(directory: Place, verb: str) -> JsonObject:
-    """The configuration of the run of `verb` in a workdir, as `stored_config` without the key `written_by`.
+def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObject:
+    """The configuration of the run of `verb` in a workdir, which a `flag` names, as `stored_config` without the key `written_by`.
 
     Raises UserError where there is no such run.
     """
     if not (directory / CONFIG).exists():
-        raise UserError(f"--workdir={directory} holds no run; name the workdir of a run of {verb}")
+        raise UserError(f"{flag}={directory} holds no run; name the workdir of a run of {verb}")
     stored = stored_config(directory)
     if not str(stored[WRITTEN_BY]).endswith(f" {verb}"):
-        raise UserError(f"--workdir={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")
+        raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")
     return {key: value for key, value in stored.items() if key != WRITTEN_BY}
 
 

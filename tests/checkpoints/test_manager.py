@@ -115,6 +115,17 @@ def test_the_newest_are_kept(tmp_path: pathlib.Path):
     assert steps_in(tmp_path) == [3, 4]
 
 
+def test_chosen_steps_are_kept_beside_the_newest(tmp_path: pathlib.Path):
+    for first, last in ((1, 4), (5, 6)):  # in two starts
+        with Checkpoints(tmp_path, keep=2, keep_at=(2, 3)) as checkpoints:
+            for step in range(first, last + 1):
+                checkpoints.save(step, state_at(step))
+            checkpoints.finish()
+    assert steps_in(tmp_path) == [2, 3, 5, 6]
+    with Checkpoints(tmp_path, read_only=True) as checkpoints:
+        assert_equal(checkpoints.restore(2, abstract(state_at(0))), state_at(2))
+
+
 def test_runs_side_by_side_may_save_at_the_same_moment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """Orbax counts saves once a process: the second to begin would take the first one's number from it, and both would wait
     for minutes. The pause after counting makes them meet every time."""

@@ -57,6 +57,13 @@ CASES = [
         "--drop=pooler",
         "nsp_head reads the pooler, which the model lacks; add --drop=nsp_head or --new=pooler",
     ),
+    Case(
+        "a step of a run of another verb",
+        "--from=$run --step=3",
+        "--from=$run holds a run of bert_jax ... finetune; name the workdir of a run of pretrain",
+    ),
+    Case("a step of a model", "--step=3", "$model holds a config.json that is not of a run (a model directory?)"),
+    Case("a step of nothing", "--from=$here/gone --step=3", "--from=$here/gone holds no run; name the workdir of a run"),
     Case("no positions", "--max-position=0", "--max-position=0 must be at least 1 and at most 1,048,576"),
     Case("negative positions", "--max-position=-3", "--max-position=-3 must be at least 1"),
     Case("no token types", "--token-types=0", "--token-types=0 must be at least 1 and at most 65,536"),

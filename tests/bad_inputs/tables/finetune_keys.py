@@ -140,6 +140,7 @@ CASES = [
         "--config.selection.select=newest",
         "config.selection.select='newest' is not one of best, last; did you mean 'best'?",
     ),
+    Case("a checkpoint kept of a task", "--config.checkpoints.keep_at=[4]", "config.checkpoints.keep_at is for pretraining"),
     Case(
         "patience for the last weights",
         "--config.selection.patience=2 --config.selection.select=last",

@@ -69,6 +69,11 @@ CASES = [
         files={"mine.py": "def get_config(): return {'corpus': {'directory': '$corpus'}, 'phases': 3}\n"},
     ),
     Case(
+        "a checkpoint kept after the end",
+        "--config.checkpoints.keep_at=[4,25]",
+        "config.checkpoints.keep_at has step 25, but the run ends at step 24; name steps of the run",
+    ),
+    Case(
         "a phase without steps",
         "--config=mine.py",
         "config.phases.0 needs steps",

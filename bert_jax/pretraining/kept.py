@@ -1,0 +1,58 @@
+"""The model of a step of a pretraining run, from one of its checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.configs.files import with_defaults
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.corpus.staging import staged
+from bert_jax.corpus.store import open_splits
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import Model
+from bert_jax.pretraining.corpora import FINGERPRINT
+from bert_jax.pretraining.results import trained_model
+from bert_jax.programs.pretraining import former_layout, pretraining_program
+from bert_jax.runtime.exporting import MODEL, on_host
+from bert_jax.runtime.workdir import run_config
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.storage.fetching import fetched
+from bert_jax.storage.paths import Place, is_remote
+
+
+def model_of_step(workdir: Place, step: int) -> Model:
+    """The model that the pretraining run in `workdir` had after `step` steps; the run may be going on.
+
+    Raises UserError where `workdir` holds no pretraining run, and where it has no checkpoint of that step: with the steps of
+    those that it has.
+    """
+    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), beside=FINGERPRINT)
+    stored.pop(FINGERPRINT, None)
+    experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())
+    directory, there = workdir / "checkpoints", list[int]()
+    mesh = make_mesh(experiment.mesh, jax.devices()[:1])
+    if directory.is_dir():
+        with Checkpoints(directory, read_only=True) as checkpoints:
+            there = checkpoints.steps
+            if step in there:
+                program = pretraining_program(experiment, mesh)
+                state = checkpoints.restore(step, program.state, former_layout(experiment, mesh))
+                params = on_host(state.params, mesh)
+                return trained_model(experiment, params, _tokenizer(workdir, experiment))
+    has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
+    raise UserError(
+        f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "
+        f"--config.checkpoints.keep_at='[{step}]'"
+    )
+
+
+def _tokenizer(workdir: Place, experiment: PretrainingExperiment) -> Tokenizer | None:
+    """The tokenizer of the run: that of its exported model, which is smaller than the corpus; before the end, the corpus's."""
+    if (workdir / MODEL).is_dir():
+        model = workdir / MODEL
+        return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)
+    return open_splits(staged(experiment.corpus.directory))[0].tokenizer
