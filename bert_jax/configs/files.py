@@ -28,8 +28,12 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
     return config
 
 
-RENAMED = {("mesh", "spread_state"): "zero_sharding"}
-"""Keys of stored configurations that have another name now: (group, old name) to new name."""
+RENAMED: dict[tuple[str, str], tuple[str, dict[bool, str]]] = {
+    ("mesh", "spread_state"): ("zero_sharding", {}),
+    ("examples", "whole_word"): ("masking", {False: "tokens", True: "whole_words"}),
+}
+"""Keys of stored configurations that have another name now: (group, old name) to (new name, old value to new value where values
+have other names too)."""
 
 
 def with_defaults(
@@ -41,10 +45,12 @@ def with_defaults(
     unchanged.
     """
     values = {key: value for key, value in stored.items() if key != beside}
-    for (group, old), new in RENAMED.items():
+    for (group, old), (new, now) in RENAMED.items():
         there = values.get(group)
         if isinstance(there, Mapping) and old in there:
-            values[group] = {new if name == old else name: value for name, value in there.items()}
+            value = there[old]
+            renamed = {new: now.get(value, value) if isinstance(value, bool) else value}
+            values[group] = {name: value for name, value in there.items() if name != old} | renamed
     try:
         experiment = kind.from_dict(values)
     except UserError:

@@ -37,6 +37,7 @@ ALIASES = {
     "max_answer": ("max_answer_tokens", "max_answer_length"),
     "max_question": ("max_query_length",),
     "max_predictions": ("max_predictions_per_seq",),
+    "masking": ("whole_word", "whole_word_mask", "do_whole_word_mask", "wwm"),
     "masked_fraction": ("mlm_probability", "masked_lm_prob", "mask_prob"),
     "rematerialisation": ("remat", "rematerialization", "gradient_checkpointing"),
     "log_every": ("log_steps", "logging_steps", "log_interval"),

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int, Int32, Int64, Integer, Num, UInt16
 
 from bert_jax.corpus.store import Corpus, TokenStore
 from bert_jax.examples.counter_rng import random_bits, rehash
-from bert_jax.examples.masking import UNUSED, MaskingTables, choose_tokens, choose_whole_words, replace_tokens
+from bert_jax.examples.masking import UNUSED, MaskingTables, choose_spans, choose_tokens, choose_whole_words, replace_tokens
 from bert_jax.examples.plan import EpochPlan
 
 Batch = dict[str, Num[np.ndarray, "B ..."]]
@@ -92,15 +92,26 @@ def _make_examples(
     candidates.reshape(-1)[first] = candidates.reshape(-1)[separators] = False
     candidates &= ids != vocabulary.unk_id  # the only special token in a text; the original may predict it
     counts = np.minimum(config.predictions(length), np.count_nonzero(candidates, axis=1))
-    if config.whole_word:
-        assert tables.continuation is not None, "whole-word masking needs the vocabulary's continuation table"
-        positions = choose_whole_words(key, candidates, tables.continuation[ids], counts, config.max_predictions)
+    width = config.max_predictions
+    fates = None
+    if config.masking == "tokens":
+        positions = choose_tokens(key, candidates, counts, width)
     else:
-        positions = choose_tokens(key, candidates, counts, config.max_predictions)
+        assert tables.continuation is not None, "masking of words needs the vocabulary's continuation table"
+        continues = tables.continuation[ids]
+        if config.masking == "words":
+            most = config.most_pieces(length)
+            positions = choose_whole_words(key, candidates, continues, most, width, config.predicted_words)
+        elif config.masking == "spans":
+            positions, firsts = choose_spans(key, candidates, continues, counts, width)
+            fates = random_bits(rehash(key), firsts)  # those of the first position of the span, for all of its positions
+        else:
+            positions = choose_whole_words(key, candidates, continues, counts, width)
     used = positions != UNUSED
     places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
     originals = flat[places]
-    flat[places] = np.where(used, replace_tokens(originals, random_bits(rehash(key), positions), config, tables), originals)
+    replaced = replace_tokens(originals, random_bits(rehash(key), positions), config, tables, fates)
+    flat[places] = np.where(used, replaced, originals)
     targets = np.where(used, originals, np.int32(-1)).astype(np.int32)
     labels = pairs.random_next[examples] if config.pairs != "none" else np.full(len(examples), -1)
     return _Examples(length, real, in_second, ids, positions, targets, labels)

@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
 
 PAIRS = ("original", "paper", "none")
+MASKING = ("tokens", "whole_words", "words", "spans")
 LONGEST = 2**15 - 1
 """The maximum length of a row: lengths and positions are stored in 16 bits."""
 
@@ -38,8 +39,11 @@ class ExampleConfig:
     """The probability that a predicted token is replaced by [MASK]."""
     random_probability: Fraction = 0.1
     """The probability that a predicted token is replaced by a random token; otherwise it is kept."""
-    whole_word: bool = False
-    """Whether all pieces of a word are predicted together (whole-word masking)."""
+    masking: Annotated[str, OneOf(MASKING)] = "tokens"
+    """"tokens": single pieces; "whole_words": all pieces of a word together, until `masked_fraction` of the pieces is reached
+    (the original's whole-word masking); "words": `masked_fraction` of the words, so that a long word is drawn as often as a short
+    one; "spans": runs of whole words of geometric length (SpanBERT, arXiv:1907.10529), with one replacement for a span. With
+    "words" the number of predicted pieces varies by row: words beyond `max_predictions` are left out, so give it a third more."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
     """"original": as the released code, whose random next segments are more than 50 %; "paper": exactly 50 %; "none": one
     segment, no next sentence prediction, and a model without pooler and next-sentence head."""
@@ -62,7 +66,7 @@ class ExampleConfig:
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
                 "the rest of 1 is the share of chosen tokens that are kept"
             )
-        if self.packed_examples > 1 and (needed := _most_predictions(self)) > self.max_predictions:
+        if self.packed_examples > 1 and self.masking != "words" and (needed := _most_predictions(self)) > self.max_predictions:
             raise UserError(
                 f"max_predictions={self.max_predictions} is too small for packed_examples={self.packed_examples} "
                 f"at length={self.length}: one row can have {needed} masks; set max_predictions={needed} or packed_examples=1"
@@ -83,6 +87,17 @@ class ExampleConfig:
         rounds half to even."""
         wanted = np.maximum(1, np.rint(self.masked_fraction * lengths)).astype(np.int64)
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
+
+    def predicted_words(self, words: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
+        """The number of predicted words of examples with so many `words`, where words are counted (`masking="words"`)."""
+        return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
+
+    def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
+        """The maximum number of predicted tokens of examples with these `lengths` where words are counted: `max_predictions`, or
+        an example's share of it in a packed row."""
+        if self.packed_examples == 1:
+            return np.full(len(lengths), self.max_predictions, np.int64)
+        return (self.max_predictions * lengths.astype(np.int64)) // self.length
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,14 +8,15 @@ docstrings state the differences.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int, Int32, Integer, UInt16, UInt64
+from jaxtyping import Bool, Int, Int32, Int64, Integer, UInt16, UInt64
 
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.examples.counter_rng import lower_half, random_bits_32, rehash, uniform_integers
+from bert_jax.examples.counter_rng import lower_half, random_bits, random_bits_32, rehash, uniform_integers
 
 UNUSED = np.uint16(0xFFFF)  # fills the positions of examples that have fewer predicted tokens than the array has columns
 _NEVER = np.uint64(2**64 - 1)
@@ -69,6 +70,7 @@ def choose_whole_words(
     continues: Bool[np.ndarray, "E L"],
     counts: Int[np.ndarray, " E"],
     width: int,
+    word_counts: Callable[[Int[np.ndarray, " E"]], Int[np.ndarray, " E"]] | None = None,
 ) -> UInt16[np.ndarray, "E {width}"]:
     """As `choose_tokens`, but for whole words; `continues` is True for tokens that continue the word of the token before them.
 
@@ -76,16 +78,16 @@ def choose_whole_words(
     and smaller words may follow. So an example may have fewer predicted tokens than its count, even none. (In the original a `##`
     piece directly after [SEP] belongs to the last word before it; here words end with their segment.)
 
+    `word_counts`, from the number of words to the number of predicted words, bounds the words too: those after the first so many
+    are not taken.
+
     A cumulative sum finds the first word that does not fit. The room that is left can only shrink, so all later words that are
     larger are removed at once; a few such rounds are enough for every example.
     """
     size = candidates.shape[1]
     positions = np.arange(size, dtype=np.int32)
-    begins = ~(continues & candidates)
-    begins[:, 1:] |= ~candidates[:, :-1]
+    begins, following = _word_bounds(candidates, continues)
     heads = np.maximum.accumulate(np.where(begins, positions, 0), axis=1)
-    following = np.full(begins.shape, size, np.int32)  # the position at which the next word begins
-    following[:, :-1] = np.minimum.accumulate(np.where(begins, positions, size)[:, :0:-1], axis=1)[:, ::-1]
 
     # Sort keys for words in random order with their pieces together: 32 random bits, 16 for the position of the head (the first
     # piece), 16 for that of the piece.
@@ -97,6 +99,9 @@ def choose_whole_words(
     piece, head = np.where(is_candidate, keys & np.uint64(0xFFFF), 0).astype(np.int32), keys.astype(np.uint32) >> np.uint32(16)
     is_head = (piece == head) & is_candidate
     weight = np.where(is_head, np.take_along_axis(following - positions, piece, axis=1), 0)  # the size of a word at its head
+    if word_counts:
+        rank = np.cumsum(is_head, axis=1)
+        weight[rank > word_counts(rank[:, -1])[:, np.newaxis]] = 0
 
     unsettled = np.arange(len(weight))
     while len(unsettled):
@@ -116,15 +121,97 @@ def choose_whole_words(
     return np.ascontiguousarray(chosen[:, :width])
 
 
+def choose_spans(
+    key: UInt64[np.ndarray, "E 1"],
+    candidates: Bool[np.ndarray, "E L"],
+    continues: Bool[np.ndarray, "E L"],
+    counts: Int[np.ndarray, " E"],
+    width: int,
+) -> tuple[UInt16[np.ndarray, "E {width}"], UInt16[np.ndarray, "E {width}"]]:
+    """(positions as of `choose_whole_words`, the first position of the span of each): spans of whole words, until the count is
+    reached (SpanBERT, arXiv:1907.10529, section 3.1).
+
+    A span begins at a random word that is not masked and not larger than the room that is left, and has a random number of words
+    (`span_lengths`). It ends early at the end of its segment, at [UNK], at a masked word, and before a word that would exceed the
+    count; SpanBERT cuts such a word. So every example has as many predicted tokens as its count, unless all words left are larger
+    than the room. Two spans may touch.
+
+    Each round adds a span to every example that has room, from the next random number of its key.
+    """
+    columns = np.arange(candidates.shape[1], dtype=np.int32)
+    begins, following = _word_bounds(candidates, continues)
+    firsts = np.full(candidates.shape, UNUSED, np.uint16)
+    words = np.where(begins & candidates, following - columns, 0)  # the size of a word that may be masked, at its head
+    unsettled, room, draw = np.arange(len(words)), counts.astype(np.int32), 0
+    while True:
+        fits = (words > 0) & (words <= room[:, np.newaxis])
+        choices = np.count_nonzero(fits, axis=1)
+        goes_on = choices > 0
+        if not goes_on.any():
+            break
+        if not goes_on.all():
+            unsettled, words, room, fits, choices = (x[goes_on] for x in (unsettled, words, room, fits, choices))
+        bits = random_bits(key[unsettled, 0], np.full(len(unsettled), draw))
+        start = np.argmax(np.cumsum(fits, axis=1, dtype=np.int32) > uniform_integers(choices, bits)[:, np.newaxis], axis=1)
+        end, more = start.copy(), span_lengths(lower_half(bits))
+        for _ in range(_SPAN_WORDS):
+            there = np.minimum(end, len(columns) - 1)
+            size = np.where(end < len(columns), words[np.arange(len(words)), there], 0)
+            grows = (more > 0) & (size > 0) & (end - start + size <= room)
+            more = np.where(grows, more - 1, 0)
+            end += np.where(grows, size, 0)
+        row, column = np.nonzero((columns >= start[:, np.newaxis]) & (columns < end[:, np.newaxis]))
+        firsts[unsettled[row], column] = start[row]
+        words[row, column] = 0
+        room, draw = room - (end - start).astype(np.int32), draw + 1
+    positions = np.where(firsts != UNUSED, columns, UNUSED).astype(np.uint16)
+    positions.sort(axis=1)
+    positions = np.ascontiguousarray(positions[:, :width])
+    used = positions != UNUSED
+    return positions, np.where(used, np.take_along_axis(firsts, np.where(used, positions, 0), axis=1), UNUSED)
+
+
+def span_lengths(bits: UInt64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
+    """Random numbers of words of a span, 1 to 10, from the upper 32 of `bits`: geometric with p = 0.2, without the lengths above
+    10; 3.8 on average."""
+    return 1 + np.searchsorted(_SPAN_BOUNDS, bits >> np.uint64(32), side="right").astype(np.int64)
+
+
+_SPAN_WORDS = 10  # the maximum number of words of a span
+_SPAN_BOUNDS = np.cumsum(0.2 * 0.8 ** np.arange(_SPAN_WORDS))
+_SPAN_BOUNDS = np.rint(_SPAN_BOUNDS[:-1] / _SPAN_BOUNDS[-1] * 2**32).astype(np.uint64)
+
+
+def _word_bounds(
+    candidates: Bool[np.ndarray, "E L"], continues: Bool[np.ndarray, "E L"]
+) -> tuple[Bool[np.ndarray, "E L"], Int32[np.ndarray, "E L"]]:
+    """(whether a word begins at a position, the position at which the next word begins); a token that is no candidate stands as a
+    word of its own."""
+    size = candidates.shape[1]
+    positions = np.arange(size, dtype=np.int32)
+    begins = ~(continues & candidates)
+    begins[:, 1:] |= ~candidates[:, :-1]
+    following = np.full(begins.shape, size, np.int32)
+    following[:, :-1] = np.minimum.accumulate(np.where(begins, positions, size)[:, :0:-1], axis=1)[:, ::-1]
+    return begins, following
+
+
 def replace_tokens(
-    tokens: Integer[np.ndarray, "*shape"], bits: UInt64[np.ndarray, "*shape"], config: ExampleConfig, tables: MaskingTables
+    tokens: Integer[np.ndarray, "*shape"],
+    bits: UInt64[np.ndarray, "*shape"],
+    config: ExampleConfig,
+    tables: MaskingTables,
+    fates: UInt64[np.ndarray, "*shape"] | None = None,
 ) -> Integer[np.ndarray, "*shape"]:
-    """The replacements of the predicted `tokens`, independent of each other: [MASK], a random legal token, or the token itself.
+    """The replacements of the predicted `tokens`: [MASK], a random legal token, or the token itself.
+
+    The upper halves of `fates`, by default of `bits`, decide which of the three; tokens with the same fate have the same. Random
+    tokens follow from `bits` and are independent of each other.
 
     The original draws random tokens from the whole vocabulary, 3 % of which are special or [unusedN]; here only legal ids are
     drawn.
     """
-    fate = bits >> np.uint64(32)
+    fate = (bits if fates is None else fates) >> np.uint64(32)
     masked = fate < np.uint64(round(config.mask_probability * 2**32))
     replaced = fate < np.uint64(round((config.mask_probability + config.random_probability) * 2**32))
     random_tokens = tables.legal_ids[uniform_integers(len(tables.legal_ids), lower_half(rehash(bits)))]

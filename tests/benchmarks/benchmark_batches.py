@@ -38,7 +38,9 @@ V = 30_522
 SETTINGS = {
     "128": ExampleConfig(length=128, max_predictions=20),
     "512": ExampleConfig(length=512, max_predictions=80),
-    "128, whole words": ExampleConfig(length=128, max_predictions=20, whole_word=True),
+    "128, whole words": ExampleConfig(length=128, max_predictions=20, masking="whole_words"),
+    "128, words": ExampleConfig(length=128, max_predictions=27, masking="words"),
+    "128, spans": ExampleConfig(length=128, max_predictions=20, masking="spans"),
     "128, 3 packed": ExampleConfig(length=128, max_predictions=20, packed_examples=3),
     "512, 3 packed": ExampleConfig(length=512, max_predictions=80, packed_examples=3),
 }

@@ -8,7 +8,7 @@ from scipy import stats
 
 from bert_jax.examples import assemble
 from bert_jax.examples.assemble import assemble_rows
-from bert_jax.examples.config import ExampleConfig
+from bert_jax.examples.config import MASKING, ExampleConfig
 from bert_jax.examples.masking import MaskingTables
 from bert_jax.examples.pairs import Pairs
 from bert_jax.examples.plan import EpochPlan, plan_epoch
@@ -114,7 +114,10 @@ def test_tokens_are_those_of_the_planned_spans(packed):
         assert ids[row].tolist() == expected + [0] * (64 - len(expected))
 
 
-@pytest.mark.parametrize("changes", [{}, {"packed_examples": 3}, {"pairs": "none"}, {"whole_word": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"packed_examples": 3}, {"pairs": "none"}, *({"masking": masking} for masking in MASKING[1:])],
+)
 def test_special_tokens_and_padding_are_never_masked(changes):
     rng = np.random.default_rng(0)
     tables = dataclasses.replace(TABLES, continuation=rng.random(CORPUS.vocabulary.size) < 0.3)
@@ -191,7 +194,7 @@ def test_a_mask_count_that_exceeds_the_limit_is_cut():
     assert np.mean(used == 5) > 0.5
 
 
-@pytest.mark.parametrize("changes", [{}, {"whole_word": True}, {"pairs": "none"}])
+@pytest.mark.parametrize("changes", [{}, {"masking": "whole_words"}, {"masking": "spans"}, {"pairs": "none"}])
 def test_a_packed_example_equals_the_unpacked_one_in_tokens_masks_and_label(changes):
     corpus = corpus_of(random_documents(400, seed=2, sentences=3, tokens=6))
     tables = dataclasses.replace(TABLES, continuation=np.arange(corpus.vocabulary.size) % 3 == 0)
@@ -215,9 +218,13 @@ def test_a_packed_example_equals_the_unpacked_one_in_tokens_masks_and_label(chan
     assert (np.diff(packed["masked_positions"], axis=1)[packed["masked_targets"][:, 1:] >= 0] > 0).all()
 
 
-def test_whole_words_are_masked_or_left_alone():
-    continuation = np.random.default_rng(0).random(CORPUS.vocabulary.size) < 0.3
-    plan, batch = all_rows(settings(whole_word=True), tables=dataclasses.replace(TABLES, continuation=continuation))
+CONTINUATION = np.random.default_rng(0).random(CORPUS.vocabulary.size) < 0.3
+
+
+@pytest.mark.parametrize("masking", ["whole_words", "spans"])
+def test_whole_words_are_masked_or_left_alone(masking):
+    continuation = CONTINUATION
+    plan, batch = all_rows(settings(masking=masking), tables=dataclasses.replace(TABLES, continuation=continuation))
     ids, places = originals(batch), masked_places(batch)
     joined = continuation[ids] & (ids >= FIRST)
     joined[:, 1:] &= ids[:, :-1] >= FIRST  # the first piece of a segment begins a word
@@ -225,6 +232,32 @@ def test_whole_words_are_masked_or_left_alone():
     counts = plan.config.predictions(plan.lengths()[plan.rows[:, 0]])
     assert (places.sum(axis=1) <= counts).all()
     assert places.sum() > 0.98 * counts.sum()
+
+
+@pytest.mark.parametrize("packed", [1, 4])
+def test_the_masked_fraction_is_one_of_words_where_words_are_counted(packed):
+    config = settings(masking="words", max_predictions=30, packed_examples=packed)
+    _, batch = all_rows(config, tables=dataclasses.replace(TABLES, continuation=CONTINUATION))
+    ids, places = originals(batch), masked_places(batch)
+    heads = ids >= FIRST
+    heads[:, 1:] &= ~CONTINUATION[ids[:, 1:]] | (ids[:, :-1] < FIRST)
+    assert places[heads].mean() == pytest.approx(0.15, abs=0.005)
+    assert places[ids >= FIRST].mean() == pytest.approx(0.15, abs=0.005)
+    assert places.sum(axis=1).max() <= 30
+
+
+def test_a_span_has_one_replacement_and_spans_follow_the_mix():
+    """Spans that touch are told apart by their first positions, so runs between unmasked tokens are compared: of one fate unless
+    two spans touch."""
+    tables = dataclasses.replace(TABLES, continuation=np.zeros_like(CONTINUATION))
+    _, batch = all_rows(settings(masking="spans", mask_probability=0.5, random_probability=0.25), tables=tables)
+    places, seen, before = masked_places(batch), batch["input_ids"], originals(batch)
+    fate = np.where(seen == 103, 0, np.where(seen == before, 2, 1))
+    both = places[:, 1:] & places[:, :-1]
+    assert np.mean(fate[:, 1:][both] == fate[:, :-1][both]) > 0.9  # independent fates agree in 0.375 of the neighbours
+    n = places.sum() / 3.8
+    for i, expected in enumerate((0.5, 0.25, 0.25)):
+        assert np.mean(fate[places] == i) == pytest.approx(expected, abs=6 * np.sqrt(expected * (1 - expected) / n))
 
 
 def test_a_row_is_the_same_in_any_company(monkeypatch):

@@ -6,8 +6,17 @@ from scipy import stats
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.examples.counter_rng import key_of, random_bits, random_bits_32
-from bert_jax.examples.masking import UNUSED, MaskingTables, choose_tokens, choose_whole_words, masking_tables, replace_tokens
+from bert_jax.examples.counter_rng import key_of, lower_half, random_bits, random_bits_32, uniform_integers
+from bert_jax.examples.masking import (
+    UNUSED,
+    MaskingTables,
+    choose_spans,
+    choose_tokens,
+    choose_whole_words,
+    masking_tables,
+    replace_tokens,
+    span_lengths,
+)
 from tests.examples.corpora import vocabulary
 
 
@@ -51,16 +60,22 @@ def test_no_candidate_no_mask():
     assert (choose_tokens(keys_of(1), np.zeros((1, 9), bool), np.array([0]), 4) == UNUSED).all()
 
 
-def greedy_words(bits, candidates, continues, count):
-    """The original's loop over words in random order, for one example."""
+def words_of(candidates, continues):
+    """The positions of each word of an example."""
     words = []
-    for position in range(len(bits)):
-        if candidates[position] and continues[position] and candidates[position - 1]:
+    for position in np.flatnonzero(candidates).tolist():
+        if continues[position] and candidates[position - 1]:
             words[-1].append(position)
-        elif candidates[position]:
+        else:
             words.append([position])
+    return words
+
+
+def greedy_words(bits, candidates, continues, count, most_words=None):
+    """The original's loop over words in random order, for one example; only over the first `most_words`."""
+    words = words_of(candidates, continues)
     chosen = []
-    for word in sorted(words, key=lambda word: (int(bits[word[0]]), word[0])):
+    for word in sorted(words, key=lambda word: (int(bits[word[0]]), word[0]))[:most_words]:
         if len(chosen) >= count:
             break
         if len(chosen) + len(word) <= count:
@@ -80,6 +95,84 @@ def test_whole_words_are_chosen_as_by_the_originals_loop():
         assert positions[example].tolist() == expected + [int(UNUSED)] * (12 - len(expected))
 
 
+def random_words(examples: int, places: int) -> tuple[np.ndarray, np.ndarray]:
+    """(candidates, continues) of texts whose words have more pieces from example to example."""
+    rng = np.random.default_rng(0)
+    return random_candidates(examples, places), rng.random((examples, places)) < rng.uniform(0, 0.8, (examples, 1))
+
+
+def test_words_are_counted_as_by_the_loop_over_the_first_words_in_random_order():
+    candidates, continues = random_words(400, 61)
+    drawn = choose_whole_words(keys_of(400), candidates, continues, np.full(400, 14), 14, CONFIG.predicted_words)
+    bits = random_bits_32(keys_of(400), 61)
+    for example in range(400):
+        words = len(words_of(candidates[example], continues[example]))
+        expected = greedy_words(bits[example], candidates[example], continues[example], 14, max(1, round(0.15 * words)))
+        assert drawn[example].tolist() == expected + [int(UNUSED)] * (14 - len(expected))
+
+
+def test_words_of_every_size_are_drawn_at_the_same_rate_where_words_are_counted_and_long_ones_less_often_by_pieces():
+    """Words of 1 to 5 pieces; 30 of them, so 0.15 * 30 rounds to 4 words."""
+    sizes = np.array([1, 2, 3, 4, 5] * 6)
+    heads = np.cumsum(sizes) - sizes
+    continues = np.ones((20_000, sizes.sum()), bool)
+    continues[:, heads] = False
+    candidates, room = np.ones_like(continues), np.full(20_000, sizes.sum())
+    pieces = np.full(20_000, 6)
+    by_words = choose_whole_words(keys_of(20_000), candidates, continues, room, 90, CONFIG.predicted_words)
+    by_pieces = choose_whole_words(keys_of(20_000), candidates, continues, pieces, 90)
+    for positions, same in [(by_words, True), (by_pieces, False)]:
+        of_size = np.bincount(sizes[np.searchsorted(heads, positions[np.isin(positions, heads)])], minlength=6)[1:]
+        assert (stats.chisquare(of_size).pvalue > 1e-4) == same
+        if same:
+            assert of_size.sum() == 4 * 20_000
+
+
+def span_loop(key, candidates, continues, count):
+    """Spans one after another, for one example: {masked position: the first position of its span}."""
+    words, masked, draw = words_of(candidates, continues), {}, 0
+    while fitting := [i for i, w in enumerate(words) if w[0] not in masked and len(w) <= count - len(masked)]:
+        bits = random_bits(key, np.array([draw]))
+        first, draw = fitting[int(uniform_integers(len(fitting), bits)[0])], draw + 1
+        for i in range(first, min(first + int(span_lengths(lower_half(bits))[0]), len(words))):
+            apart = i > first and words[i][0] != words[i - 1][-1] + 1
+            if apart or words[i][0] in masked or len(words[i]) > count - len(masked):
+                break
+            masked |= dict.fromkeys(words[i], words[first][0])
+    return masked
+
+
+def test_spans_are_those_of_a_loop_that_draws_one_after_another():
+    candidates, continues = random_words(400, 61)
+    counts = np.minimum(np.arange(400) % 25, candidates.sum(axis=1))
+    positions, firsts = choose_spans(keys_of(400), candidates, continues, counts, 24)
+    for example in range(400):
+        expected = span_loop(keys_of(400)[example], candidates[example], continues[example], counts[example])
+        used = positions[example] != UNUSED
+        assert dict(zip(positions[example][used].tolist(), firsts[example][used].tolist(), strict=True)) == expected
+        assert positions[example][used].tolist() == sorted(expected)
+        assert (firsts[example][~used] == UNUSED).all()
+
+
+def test_spans_are_geometric_up_to_ten_words_with_a_mean_of_3_8():
+    lengths = span_lengths(random_bits(key_of(3), np.arange(100_000)))
+    expected = 0.2 * 0.8 ** np.arange(10)
+    assert stats.chisquare(np.bincount(lengths)[1:], 100_000 * expected / expected.sum()).pvalue > 1e-4
+    assert lengths.mean() == pytest.approx(3.8, abs=0.03)
+
+
+def test_the_first_span_begins_anywhere_alike_and_has_its_full_length_where_nothing_stops_it():
+    """Rows of 40 single pieces and a count of 10: the first span is whole unless the row ends."""
+    candidates = np.ones((20_000, 40), bool)
+    draws = random_bits(keys_of(20_000)[:, 0], np.zeros(20_000, np.int64))
+    wanted = span_lengths(lower_half(draws))
+    positions, firsts = choose_spans(keys_of(20_000), candidates, np.zeros_like(candidates), np.full(20_000, 10), 10)
+    assert (positions != UNUSED).all()
+    start = uniform_integers(40, draws)
+    assert stats.chisquare(np.bincount(start, minlength=40)).pvalue > 1e-4
+    assert ((firsts == start[:, np.newaxis]).sum(axis=1) == np.minimum(wanted, 40 - start)).all()
+
+
 def test_whole_word_masking_of_single_pieces_is_plain_masking_in_distribution():
     candidates = np.ones((20_000, 12), bool)
     candidates[:, 0] = False
@@ -90,7 +183,11 @@ def test_whole_word_masking_of_single_pieces_is_plain_masking_in_distribution():
 CONFIG = ExampleConfig(length=128, max_predictions=20)
 
 
-@pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, 0.25)])
+TABLE_8 = [(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.8), (0.0, 1.0)]
+"""The mixes of the paper's Table 8: the probabilities of [MASK] and of a random token; the rest is kept."""
+
+
+@pytest.mark.parametrize(("mask", "random"), [*TABLE_8, (0.0, 0.0), (0.5, 0.25)])
 def test_the_mix_of_mask_random_and_kept_is_as_configured(mask, random):
     config = ExampleConfig(length=128, max_predictions=20, mask_probability=mask, random_probability=random)
     tokens = np.full(200_000, 500, np.int32)

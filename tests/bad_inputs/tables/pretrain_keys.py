@@ -53,8 +53,18 @@ CASES = [
     ),
     Case(
         "a word for true or false",
-        "--config.examples.whole_word=maybe",
-        "--config.examples.whole_word=maybe: wanted true or false (now False)",
+        "--config.mesh.zero_sharding=maybe",
+        "--config.mesh.zero_sharding=maybe: wanted true or false (now True)",
+    ),
+    Case(
+        "the former name of a key",
+        "--config.examples.whole_word=true",
+        "did you mean 'examples.masking'?",
+    ),
+    Case(
+        "an unknown kind of masking",
+        "--config.examples.masking=words_whole",
+        "config.examples.masking='words_whole' is not one of tokens, whole_words, words, spans",
     ),
     Case(
         "no phases",
