@@ -17,7 +17,6 @@ from bert_jax.analysis.dependencies.scores import (
     DependencyScores,
     choose_heads,
     controlled_engine,
-    halves,
     report_heads,
 )
 from bert_jax.analysis.heads.statistics import Heads, HeadStatistics, measure_heads
@@ -91,9 +90,9 @@ class Analyser:
         """
         chosen_options, reported = Dependencies(**options), Treebank(treebank, needs_heads=True)
         engine = controlled_engine(self.engine, chosen_options)
-        choosing = halves(reported, 0) if choose is None else Treebank(choose, needs_heads=True)
+        choosing = reported.half(0) if choose is None else Treebank(choose, needs_heads=True)
         chosen = choose_heads(engine, choosing, chosen_options)
-        return report_heads(engine, halves(reported, 1) if choose is None else reported, chosen, chosen_options)
+        return report_heads(engine, reported.half(1) if choose is None else reported, chosen, chosen_options)
 
     def coreference(
         self, path: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any

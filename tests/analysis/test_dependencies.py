@@ -12,7 +12,7 @@ from bert_jax.analysis.controls import permuted_heads, random_weights, shuffled_
 from bert_jax.analysis.dependencies.clark import IN_UNIVERSAL_DEPENDENCIES, counterpart, published
 from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
 from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, Relations
-from bert_jax.analysis.dependencies.scores import Dependencies, controlled_engine, halves
+from bert_jax.analysis.dependencies.scores import Dependencies, controlled_engine
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.treebank import Sentence, Treebank
 from bert_jax.analysis.words import word_windows
@@ -80,7 +80,7 @@ def looked_at(analyser, model, sentences) -> tuple[dict[str, list[np.ndarray]], 
 
 @pytest.mark.parametrize(("half", "array", "counts"), [(0, "choosing", "n_choosing"), (1, "accuracy", "n")])
 def test_the_accuracy_of_every_head_is_that_of_a_loop_over_dependents(found, analyser, model, treebank, half, array, counts):
-    by_relation, _ = looked_at(analyser, model, halves(Treebank(treebank), half))
+    by_relation, _ = looked_at(analyser, model, Treebank(treebank).half(half))
     by_relation["nsubj:*"] = [*by_relation["nsubj"], *by_relation["nsubj:pass"]]
     by_relation["all"] = [one for name in RELATIONS[:-1] for one in by_relation[name]]
     unsure = 0

@@ -52,6 +52,30 @@ def test_documents_are_counted_by_newdoc_and_else_by_sentence(tmp_path):
     assert [sentence.document for sentence in sentences] == [0, 1]
 
 
+def test_the_halves_of_a_file_are_its_sentences_in_turn_and_parse_no_sentence_of_the_other(tmp_path):
+    path = tmp_path / "x.conllu"
+    cycle = row(1, "a", 2) + row(2, "b", 1)
+    path.write_text("\n".join([GOOD, GOOD, f"# newdoc\n{GOOD}", cycle, GOOD]))
+    problems: list[str] = []
+    treebank = Treebank(path, report=problems.append)
+    even = list(treebank.half(0))
+    assert problems == []
+    odd = list(treebank.half(1))
+    assert len(problems) == 1
+    whole = list(treebank)
+    assert (even, odd) == ([whole[0], whole[2], whole[3]], [whole[1]])
+
+
+def test_half_of_a_file_without_a_sentence_that_can_be_read_is_refused_and_a_file_of_one_has_an_empty_half(tmp_path):
+    path = tmp_path / "x.conllu"
+    path.write_text(GOOD)
+    assert list(Treebank(path).half(1)) == []
+    for text in ("", row(1, "a", 1)):
+        path.write_text(text)
+        with pytest.raises(UserError, match="no sentence that can be read"):
+            list(Treebank(path, report=lambda problem: None).half(0))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

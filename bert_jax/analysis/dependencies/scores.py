@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
@@ -172,11 +171,6 @@ def report_heads(
     if not scores.best:
         raise UserError("no relation is both in the sentences that heads are chosen on and in the others; give more sentences")
     return scores
-
-
-def halves(sentences: Iterable[Sentence], half: int) -> Iterator[Sentence]:
-    """Every other sentence: of half 0 the first, third, ..., of half 1 the second, fourth, ..."""
-    return itertools.islice(iter(sentences), half, None, 2)
 
 
 def _controlled(sentences: Iterable[Sentence], options: Dependencies, part: int) -> Iterator[Sentence]:

@@ -16,7 +16,6 @@ from bert_jax.analysis.dependencies.scores import (
     DependencyScores,
     choose_heads,
     controlled_engine,
-    halves,
     report_heads,
 )
 from bert_jax.analysis.folder import Folder
@@ -72,9 +71,9 @@ def _measured(engine: Engine, choosing: Treebank, treebank: Treebank, options: D
     """The scores, with progress through both treebanks; each is split in halves where it is one."""
     engine, split = controlled_engine(engine, options), choosing is treebank
     with progress_of(choosing) as show:
-        chosen = choose_heads(engine, halves(choosing, 0) if split else choosing, options, show)
+        chosen = choose_heads(engine, choosing.half(0) if split else choosing, options, show)
     with progress_of(treebank) as show:
-        return report_heads(engine, halves(treebank, 1) if split else treebank, chosen, options, show)
+        return report_heads(engine, treebank.half(1) if split else treebank, chosen, options, show)
 
 
 def print_scores(found: DependencyScores, controls: dict[str, DependencyScores], least: int) -> None:
