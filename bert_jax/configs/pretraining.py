@@ -102,8 +102,9 @@ class PretrainingExperiment:
     """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
     init_drop: str = ""
     """Comma-separated parts of `init_from` that are left out."""
-    objective: Annotated[str, OneOf(tuple(PRETRAINING))] = "bert"
-    """"bert": masked language modelling, and next sentence prediction where rows hold pairs."""
+    objective: Annotated[str, OneOf(("auto", *PRETRAINING))] = "auto"
+    """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
+    predicted from those before it. "auto": the one that the model allows (`natural_objective`)."""
     corpus: CorpusConfig = CorpusConfig()
     examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
@@ -118,6 +119,11 @@ class PretrainingExperiment:
     """The run ends after this many consecutive steps without a finite loss and gradient."""
 
     @property
+    def objective_name(self) -> str:
+        """The name of the objective in PRETRAINING: `objective`, or the one that the model allows."""
+        return natural_objective(self.model) if self.objective == "auto" else self.objective
+
+    @property
     def next_sentence(self) -> bool:
         """Whether next sentence prediction, and with it the pooler, is trained: True where examples are sentence pairs."""
         return self.examples.pairs != "none"
@@ -126,6 +132,7 @@ class PretrainingExperiment:
     def from_dict(cls, values: JsonObject) -> PretrainingExperiment:
         """The experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
         if isinstance(values, Mapping):
+            values = _with_objective(values)
             # first, so that an error in config.examples is not reported as one of the phases that inherit its values
             dataclass_from_dict(ExampleConfig, values.get("examples", {}), "config.examples", cls)
         experiment = dataclass_from_dict(cls, _with_row_defaults(values), "config")
@@ -147,6 +154,16 @@ class PretrainingExperiment:
         if beyond := [step for step in self.checkpoints.keep_at if step > steps]:
             raise UserError(
                 f"config.checkpoints.keep_at has step {beyond[0]:,}, but the run ends at step {steps:,}; name steps of the run"
+            )
+        if self.objective_name != natural_objective(self.model):
+            raise UserError(
+                f"config.objective={self.objective} does not train a model with direction={self.model.direction}; leave it out, "
+                f"which is {natural_objective(self.model)}, or set config.model.direction"
+            )
+        if self.next_sentence and self.model.direction == "left_to_right":
+            raise UserError(
+                f"config.examples.pairs={self.examples.pairs} trains [CLS] to judge a pair, and the [CLS] of a left-to-right "
+                "model sees no other token; set config.examples.pairs=none"
             )
         if self.next_sentence and self.model.type_vocab_size < 2:
             raise UserError(
@@ -176,7 +193,8 @@ class PretrainingExperiment:
     def example_config(self, phase: int) -> ExampleConfig:
         """The configuration of a phase's examples and rows."""
         p = self.phases[phase]
-        return dataclasses.replace(self.examples, **{name: getattr(p, name) for name in ROW_KEYS})
+        row: JsonObject = {name: getattr(p, name) for name in ROW_KEYS}
+        return dataclasses.replace(self.examples, **row, targets=targets_of(self.objective_name))
 
     def phase_starts(self) -> list[int]:
         """The first step of every phase, followed by the number of steps of the whole run."""
@@ -207,6 +225,35 @@ class PretrainingExperiment:
                     )
                 )
         return result
+
+
+def natural_objective(model: ModelConfig) -> str:
+    """The name of the objective in PRETRAINING that a model of this configuration allows."""
+    return "next_token" if model.direction == "left_to_right" else "bert"
+
+
+def targets_of(objective: str) -> str:
+    """`ExampleConfig.targets` of the rows that an objective reads: masked tokens for BERT's, whole texts for all others."""
+    return "masked" if objective == "bert" else "next"
+
+
+def _with_objective(values: JsonObject) -> JsonObject:
+    """The `values` of an experiment with the name of its objective in place of "auto", and with the targets of its examples.
+
+    So a stored configuration says both, and those of earlier versions, which only say "bert", are the same as today's. Raises
+    UserError for other targets than those of the objective.
+    """
+    model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
+    objective, examples = values.get("objective", "auto"), values.get("examples", {})
+    if objective not in ("auto", *PRETRAINING) or not isinstance(examples, Mapping):
+        return values  # `dataclass_from_dict` reports it
+    objective = natural_objective(model) if objective == "auto" else objective
+    targets = targets_of(objective)
+    if examples.get("targets", targets) != targets:
+        raise UserError(
+            f"config.examples.targets={examples['targets']} is not what config.objective={objective} reads; leave it out"
+        )
+    return {**values, "objective": objective, "examples": {**examples, "targets": targets}}
 
 
 def _with_row_defaults(values: JsonObject) -> JsonObject:

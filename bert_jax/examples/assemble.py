@@ -1,4 +1,5 @@
-"""Assembles batches from the rows of a plan: gathers the spans of all examples at once, masks them, and packs them into rows.
+"""Assembles batches from the rows of a plan: gathers the spans of all examples at once, chooses their targets, masks these unless
+they are next tokens, and packs the examples into rows.
 
 There is no loop over rows. Examples are assembled and masked as rows of [E, L] before they are packed, so packing does not change
 their masks.
@@ -30,7 +31,7 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
     sequence_ids      int32 [B, L]   0 = padding, 1..P = the number of the example in the row
     position_ids      int32 [B, L]   from 0 for every example; 0 at padding
     masked_positions  int32 [B, M]   positions in the row, ascending; 0 where unused
-    masked_targets    int32 [B, M]   the original tokens; -1 where unused
+    masked_targets    int32 [B, M]   the original tokens; with targets="next" those after the positions; -1 where unused
     cls_positions     int32 [B, P]   positions in the row of the [CLS]s; 0 where unused
     nsp_labels        int32 [B, P]   0 = B follows A, 1 = random; -1 = no example, or pairs="none"
     """
@@ -55,12 +56,12 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
 
 @dataclass(frozen=True)
 class _Examples:
-    """Masked examples before packing, one in each row."""
+    """Examples with their targets before packing, one in each row."""
 
     length: Int64[np.ndarray, " E"]  # with the special tokens
     real: Bool[np.ndarray, "E L"]  # False at padding
     in_second: Bool[np.ndarray, "E L"]  # after the first [SEP], padding included
-    ids: Integer[np.ndarray, "E L"]  # masked; arbitrary at padding
+    ids: Integer[np.ndarray, "E L"]  # arbitrary at padding
     positions: UInt16[np.ndarray, "E M"]  # ascending, then UNUSED
     targets: Int32[np.ndarray, "E M"]  # -1 where unused
     labels: Bool[np.ndarray, " E"] | Int[np.ndarray, " E"]  # of next sentence prediction
@@ -69,7 +70,7 @@ class _Examples:
 def _make_examples(
     corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables
 ) -> _Examples:
-    """The plan's examples with the numbers `examples`, masked."""
+    """The plan's examples with the numbers `examples`, masked unless their targets are the next tokens."""
     config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
     a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
     length = a + b + config.special_tokens
@@ -88,9 +89,13 @@ def _make_examples(
 
     # Random bits are a function of (plan.mask_key, example, position), so masks do not depend on the row.
     key = random_bits(plan.mask_key, examples)[:, np.newaxis]
+    target_ids = ids if config.targets == "masked" else np.roll(ids, -1, axis=1)
     candidates = real.copy()
-    candidates.reshape(-1)[first] = candidates.reshape(-1)[separators] = False
-    candidates &= ids != vocabulary.unk_id  # the only special token in a text; the original may predict it
+    if config.targets == "masked":
+        candidates.reshape(-1)[first] = candidates.reshape(-1)[separators] = False
+    else:
+        candidates.reshape(-1)[first + length - 1] = False  # no token of the example follows its last [SEP]
+    candidates &= target_ids != vocabulary.unk_id  # the only special token in a text; the original may predict it
     counts = np.minimum(config.predictions(length), np.count_nonzero(candidates, axis=1))
     width = config.max_predictions
     fates = None
@@ -109,9 +114,10 @@ def _make_examples(
             positions = choose_whole_words(key, candidates, continues, counts, width)
     used = positions != UNUSED
     places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
-    originals = flat[places]
-    replaced = replace_tokens(originals, random_bits(rehash(key), positions), config, tables, fates)
-    flat[places] = np.where(used, replaced, originals)
+    originals = target_ids.reshape(-1)[places]
+    if config.targets == "masked":
+        replaced = replace_tokens(originals, random_bits(rehash(key), positions), config, tables, fates)
+        flat[places] = np.where(used, replaced, originals)
     targets = np.where(used, originals, np.int32(-1)).astype(np.int32)
     labels = pairs.random_next[examples] if config.pairs != "none" else np.full(len(examples), -1)
     return _Examples(length, real, in_second, ids, positions, targets, labels)

@@ -15,6 +15,7 @@ from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
 
 PAIRS = ("original", "paper", "none")
 MASKING = ("tokens", "whole_words", "words", "spans")
+TARGETS = ("masked", "next")
 LONGEST = 2**15 - 1
 """The maximum length of a row: lengths and positions are stored in 16 bits."""
 
@@ -31,6 +32,9 @@ class ExampleConfig:
     """L, the length of a row in tokens, with [CLS] and [SEP]."""
     max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
     """M, the maximum number of predicted tokens in a row."""
+    targets: Annotated[str, OneOf(TARGETS)] = "masked"
+    """"masked": masked tokens are predicted. "next": nothing is masked, and from M random positions of a row the next token is
+    predicted, from all of them if M is at least L - 1. It follows from the objective of a run: leave it out there."""
     packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
     """P, the maximum number of examples in a row."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
@@ -57,10 +61,11 @@ class ExampleConfig:
         shortest = self.special_tokens + (1 if self.pairs == "none" else 2)
         if self.length < shortest:
             raise UserError(f"length={self.length} must be at least {shortest}, {self.special_tokens} of them special tokens")
-        if self.max_predictions > self.max_tokens:
-            raise UserError(
-                f"max_predictions={self.max_predictions} must be at most {self.max_tokens}, the places in {self.length}"
-            )
+        most = self.max_tokens if self.targets == "masked" else self.length - 1
+        if self.max_predictions > most:
+            raise UserError(f"max_predictions={self.max_predictions} must be at most {most}, the places in {self.length}")
+        if self.masking != "tokens" and self.targets == "next":
+            raise UserError(f"masking={self.masking} masks words, and next tokens are predicted without masks; leave it out")
         if self.mask_probability + self.random_probability > 1 + 1e-9:
             raise UserError(
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
@@ -83,8 +88,13 @@ class ExampleConfig:
         return self.length - self.special_tokens
 
     def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """The number of predicted tokens of examples with these `lengths`, special tokens included: the original's formula, which
-        rounds half to even."""
+        """The number of predicted tokens of examples with these `lengths`, special tokens included.
+
+        Of masked tokens, the original's formula, which rounds half to even. Of next tokens, all up to `max_predictions`; in
+        packed rows an example has a share of `max_predictions` in proportion to its length, so that a row never has more.
+        """
+        if self.targets == "next":
+            return np.minimum(self.most_pieces(lengths), np.maximum(lengths.astype(np.int64) - 1, 0))
         wanted = np.maximum(1, np.rint(self.masked_fraction * lengths)).astype(np.int64)
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
 
@@ -93,8 +103,8 @@ class ExampleConfig:
         return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
 
     def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """The maximum number of predicted tokens of examples with these `lengths` where words are counted: `max_predictions`, or
-        an example's share of it in a packed row."""
+        """The maximum number of predicted tokens of examples with these `lengths` where words are counted, or next tokens:
+        `max_predictions`, or an example's share of it in a packed row."""
         if self.packed_examples == 1:
             return np.full(len(lengths), self.max_predictions, np.int64)
         return (self.max_predictions * lengths.astype(np.int64)) // self.length

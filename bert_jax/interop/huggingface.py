@@ -103,7 +103,7 @@ def export_model(
         raise UserError(f"weights cannot be written with dtype {dtype!r}: {nearest(dtype, DTYPES)}")
     config, tokenizer = model.config, model.tokenizer
     check_vocabulary(tokenizer, config, model.source or str(directory))
-    architecture = architecture_of(model.params, model.head)
+    architecture = architecture_of(model.params, model.head, config.direction)
     fields = config_to_json(
         config,
         architecture=architecture,
@@ -115,10 +115,9 @@ def export_model(
     fields[OURS] = {"version": __version__, "vocabulary_sha256": tokenizer.vocabulary.sha256, **(extra or {})}
     if model.untrained:
         fields[OURS]["untrained"] = sorted(model.untrained)
-    if model.head:
-        fields[OURS] |= own_fields(model.head)
-        if model.of_pairs is not None and model.head.reads_pairs:
-            fields[OURS]["of_pairs"] = model.of_pairs
+    fields[OURS] |= own_fields(config, model.head)
+    if model.head and model.of_pairs is not None and model.head.reads_pairs:
+        fields[OURS]["of_pairs"] = model.of_pairs
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
     if not config.tied_decoder and "mlm_head" in model.params:  # the bias that transformers reads for an untied decoder

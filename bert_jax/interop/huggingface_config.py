@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.outputs import OUTPUTS
 from bert_jax.heads.registry import HEAD_PARTS, HEADS, head_class
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import POSITIONS, ModelConfig
 
 FIELDS = {
     "vocab_size": "vocab_size",
@@ -43,7 +43,6 @@ ACTIVATIONS = {
 FIXED: JsonObject = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
-    "is_decoder": False,
     "add_cross_attention": False,
     "is_encoder_decoder": False,
     "pruned_heads": {},
@@ -67,6 +66,7 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {
     "BertModel": (),
     "BertForPreTraining": ("pooler", "mlm_head", "nsp_head"),
     "BertForMaskedLM": ("mlm_head",),
+    "BertLMHeadModel": ("mlm_head",),
     "BertForNextSentencePrediction": ("pooler", "nsp_head"),
     **{
         head.architecture: ("pooler", f"{kind}_head") if head.typical().reads_pooler else (f"{kind}_head",)
@@ -88,15 +88,16 @@ PROBLEM_TYPES = {
 """From transformers' `problem_type` to `TaskHead.problem`."""
 
 
-def architecture_of(parts: Collection[str], head: TaskHead | None = None) -> str:
-    """The transformers class with these parts and no others. A task head takes precedence over the pretraining heads, and is
-    ignored where transformers has no class for it."""
+def architecture_of(parts: Collection[str], head: TaskHead | None = None, direction: str = "both") -> str:
+    """The transformers class with these parts and no others, for a model of this `direction`. A task head takes precedence over
+    the pretraining heads, and is ignored where transformers has no class for it."""
     if head is not None and not head.is_plain:
         parts = set(parts) - {head.part}
     for name, needed in ARCHITECTURES.items():
         if needed and needed[-1] in parts and needed[-1] in HEAD_PARTS:
             return name
-    for name in ("BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction"):
+    language_model = "BertForMaskedLM" if direction == "both" else "BertLMHeadModel"
+    for name in ("BertForPreTraining", language_model, "BertForNextSentencePrediction"):
         if set(ARCHITECTURES[name]) <= set(parts):
             return name
     return "BertModel"
@@ -125,12 +126,18 @@ def config_to_json(
         "tie_word_embeddings": config.tied_decoder,
         "torch_dtype": "float32",
     }
+    if config.direction == "left_to_right":
+        fields["is_decoder"] = True
     return fields | (head_to_json(head) if head else {})
 
 
-def own_fields(head: TaskHead) -> JsonObject:
-    """The fields under "bert_jax" in `config.json` for a task head without a transformers class."""
-    return {} if head.is_plain else {"head": {name: getattr(head, name) for name in OWN_FIELDS}}
+def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
+    """The fields under "bert_jax" in `config.json`: positions that are not learned, whose table transformers reads as a learned
+    one, and a task head without a transformers class."""
+    fields: JsonObject = {} if config.positions == "learned" else {"positions": config.positions}
+    if head is not None and not head.is_plain:
+        fields["head"] = {name: getattr(head, name) for name in OWN_FIELDS}
+    return fields
 
 
 def head_to_json(head: TaskHead) -> JsonObject:
@@ -158,7 +165,14 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
     tied = fields.get("tie_word_embeddings", True)
     if not isinstance(tied, bool):
         raise UserError(f"{source}: tie_word_embeddings={tied!r} must be true or false")
-    values: JsonObject = {"tied_decoder": tied}
+    is_decoder = fields.get("is_decoder", False)
+    if not isinstance(is_decoder, bool):
+        raise UserError(f"{source}: is_decoder={is_decoder!r} must be true or false")
+    positions = recorded(fields).get("positions", "learned")
+    if positions not in POSITIONS:
+        raise UserError(f'{source}: "positions" under "{OURS}" is {positions!r}; known: {", ".join(POSITIONS)}')
+    direction = "left_to_right" if is_decoder else "both"
+    values: JsonObject = {"tied_decoder": tied, "direction": direction, "positions": positions}
     for ours, theirs in FIELDS.items():
         if theirs not in fields:
             if ours in SHAPE_FIELDS:

@@ -24,6 +24,7 @@ from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.words import counted
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.embeddings import fixed_positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +51,15 @@ class Row:
         return self.ours.split("/")[0]
 
 
+POSITIONS = "bert.embeddings.position_embeddings.weight"
+"""The position table, which is a parameter of ours only where positions are learned; the other format always has its tensor."""
+
 # Axis letters: D width, E width (as an output), H heads, K head width, F feed-forward width, V vocabulary, S positions, T token
 # types, C = 2 classes. In a task head: Y outputs, J inputs, I width of a token, M layers of a mix; in its LSTM: W width of a
 # direction, Z the same (as an input), U width of both directions, G = 4 gates, X = 2 directions.
 TABLE = (
     Row("embeddings/word_embeddings/embedding", "V D", "bert.embeddings.word_embeddings.weight", "V D"),
-    Row("embeddings/position_embeddings/embedding", "S D", "bert.embeddings.position_embeddings.weight", "S D"),
+    Row("embeddings/position_embeddings/embedding", "S D", POSITIONS, "S D"),
     Row("embeddings/token_type_embeddings/embedding", "T D", "bert.embeddings.token_type_embeddings.weight", "T D"),
     Row("embeddings/layer_norm/scale", "D", "bert.embeddings.LayerNorm.weight", "D"),
     Row("embeddings/layer_norm/bias", "D", "bert.embeddings.LayerNorm.bias", "D"),
@@ -93,8 +97,11 @@ DECODER = Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D"
 
 
 def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
-    """The rows for a model: `TABLE`, the decoder where it is not tied, and the task head."""
-    result = TABLE if config.tied_decoder else (*TABLE, DECODER)
+    """The rows for a model: `TABLE` (without the position table where positions are not learned), the decoder where it is not
+    tied, and the task head."""
+    result: tuple[Row, ...] = TABLE if config.tied_decoder else (*TABLE, DECODER)
+    if config.positions != "learned":
+        result = tuple(row for row in result if row.theirs != POSITIONS)
     if head is None:
         return result
     if not head.is_plain:
@@ -177,7 +184,7 @@ def tensors_from_params(
     params: Mapping[str, PyTree[np.ndarray]], config: ModelConfig, head: TaskHead | None = None
 ) -> dict[str, np.ndarray]:
     """Converts our parameter tree (or a tree of gradients) to float32 tensors by name in the other format, without the padding
-    rows of the vocabulary.
+    rows of the vocabulary, and with the position table of a model that does not learn one.
 
     `params` may lack whole parts (as a model without the NSP head), but not single parameters. Raises ValueError listing missing
     and unknown parameters and those of another shape, which are a bug and not a user's mistake.
@@ -201,6 +208,8 @@ def tensors_from_params(
             layers = value if row.stacked else value[None]
             named = zip(their_names(row, config), layers, strict=True)
             tensors |= {name: _to_theirs(x, row, config, head) for name, x in named}
+    if config.positions != "learned":
+        tensors[POSITIONS] = fixed_positions(config)
     return tensors
 
 
@@ -221,6 +230,8 @@ def params_from_tensors(
     integers, and values that are not finite.
     """
     tensors = canonical(tensors, source, tied=config.tied_decoder)
+    if config.positions != "learned":
+        tensors = _without_fixed_positions(tensors, config, source)
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
     tensors = {name: x for name, x in tensors.items() if part_of(name, expected) not in drop}
     present = ({expected[name].part for name in tensors if name in expected} | set(REQUIRED_PARTS) | set(required)) - set(drop)
@@ -247,6 +258,19 @@ def params_from_tensors(
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
     check_finite(flat, f"{source} cannot be used: {{found}}; take an earlier state of this model, or copy it again")
     return unflatten_dict(flat, sep="/")
+
+
+def _without_fixed_positions(tensors: dict[str, np.ndarray], config: ModelConfig, source: str) -> dict[str, np.ndarray]:
+    """`tensors` without the position table. Raises UserError unless its rows are those of `fixed_positions`, in the precision of
+    the file."""
+    table = np.asarray(tensors.get(POSITIONS, np.zeros(0)))
+    wanted = fixed_positions(config)
+    if table.shape != wanted.shape or not np.array_equal(table, wanted.astype(table.dtype)):
+        raise UserError(
+            f"{source}: {POSITIONS} is not the {config.positions} table of {counted(config.max_position, 'row')} that "
+            'config.json names; if it was trained, remove "positions" under "bert_jax" in config.json'
+        )
+    return {name: x for name, x in tensors.items() if name != POSITIONS}
 
 
 def part_of(name: str, expected: Mapping[str, Row]) -> str:

@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.corpus.files import JsonObject
+from bert_jax.metrics.scores import TOKENS
 from bert_jax.metrics.writer import read_metrics
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ SMOOTHED = 1 / 20  # fraction of the training points in the running mean, which 
 
 
 def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, phases: Sequence[tuple[int, str]] = ()) -> bool:
-    """Draws MLM loss and accuracy with the unigram baseline, NSP accuracy with the majority baseline, and the learning rate.
-    Returns False if there is nothing to draw.
+    """Draws loss and accuracy of the predicted tokens with the unigram baseline, NSP accuracy with the majority baseline, and the
+    learning rate. Returns False if there is nothing to draw.
 
     `phases`: (first step, label) of every phase. A line marks each start after the first; baselines are drawn per phase, since
     each phase has its own held-out rows.
@@ -40,8 +41,8 @@ def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, pha
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
     panels: list[tuple[str, Panel]] = [
-        ("mlm_loss", functools.partial(_plot_loss, starts=starts)),
-        ("mlm_accuracy", functools.partial(_accuracy, starts=starts)),
+        *((f"{measure}_loss", functools.partial(_plot_loss, starts=starts, measure=measure)) for measure in TOKENS),
+        *((f"{measure}_accuracy", functools.partial(_accuracy, starts=starts, measure=measure)) for measure in TOKENS),
         ("nsp_accuracy", functools.partial(_next_sentence, starts=starts)),
         ("learning_rate", _learning_rate),
     ]
@@ -182,15 +183,15 @@ def _percent(share: float, position: int | None = None) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _plot_loss(axes: Axes, records: Records, starts: Sequence[int]) -> None:
-    axes.set_title("MLM loss (nats per predicted token)")
-    _plot_training_and_heldout(axes, records, "mlm_loss", "{:.3f}".format)
+def _plot_loss(axes: Axes, records: Records, starts: Sequence[int], measure: str) -> None:
+    axes.set_title(f"{TOKENS[measure]} loss (nats per predicted token)")
+    _plot_training_and_heldout(axes, records, f"{measure}_loss", "{:.3f}".format)
     _plot_heldout_baseline(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.3f}".format, starts)
 
 
-def _accuracy(axes: Axes, records: Records, starts: Sequence[int]) -> None:
-    axes.set_title("MLM accuracy")
-    _plot_training_and_heldout(axes, records, "mlm_accuracy", _percent)
+def _accuracy(axes: Axes, records: Records, starts: Sequence[int], measure: str) -> None:
+    axes.set_title(f"{TOKENS[measure]} accuracy")
+    _plot_training_and_heldout(axes, records, f"{measure}_accuracy", _percent)
     _plot_heldout_baseline(axes, records, "heldout/unigram_accuracy", "word frequency alone", _percent, starts)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))

@@ -5,29 +5,39 @@ The sums over one or more batches, which training and evaluation steps return, a
     mlm_loss      sum of the cross-entropies of the predicted tokens, in nats
     mlm_correct   number of them whose most probable token is the target
     mlm_targets   number of predicted tokens
+    next_token_loss, next_token_correct, next_token_targets    the same for the next tokens of a left-to-right model
     nsp_loss, nsp_correct, nsp_examples    the same for next sentence prediction, absent or zero without NSP
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
+TOKENS = {"mlm": "MLM", "next_token": "next token"}
+"""The predictions of tokens: the prefix of their sums and scores, and their name in logs and pictures. A run has one of them."""
+
+
+def token_measure(names: Collection[str]) -> str:
+    """The prefix in TOKENS of the sums or scores with these `names`; "mlm" where there is none."""
+    return next((measure for measure in TOKENS if f"{measure}_loss" in names), "mlm")
+
 
 def summarise(sums: Mapping[str, float]) -> dict[str, float]:
-    """The losses, perplexity and accuracies of summed counts. An objective without targets (MLM or NSP) is left out."""
+    """The losses, perplexity and accuracies of summed counts. An objective without targets (of tokens or NSP) is left out."""
     scores = {}
-    if targets := float(sums.get("mlm_targets", 0)):
-        scores["mlm_loss"] = float(sums["mlm_loss"]) / targets
-        scores["perplexity"] = perplexity(scores["mlm_loss"])
-        scores["mlm_accuracy"] = float(sums["mlm_correct"]) / targets
+    measure = token_measure(sums)
+    if targets := float(sums.get(f"{measure}_targets", 0)):
+        scores[f"{measure}_loss"] = float(sums[f"{measure}_loss"]) / targets
+        scores["perplexity"] = perplexity(scores[f"{measure}_loss"])
+        scores[f"{measure}_accuracy"] = float(sums[f"{measure}_correct"]) / targets
     if examples := float(sums.get("nsp_examples", 0)):
         scores["nsp_loss"] = float(sums["nsp_loss"]) / examples
         scores["nsp_accuracy"] = float(sums["nsp_correct"]) / examples
     if scores:
-        scores["loss"] = scores.get("mlm_loss", 0.0) + scores.get("nsp_loss", 0.0)
+        scores["loss"] = scores.get(f"{measure}_loss", 0.0) + scores.get("nsp_loss", 0.0)
     return scores
 
 
@@ -37,7 +47,7 @@ def perplexity(loss: float) -> float:
 
 
 def unigram_baseline(token_counts: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """The MLM accuracy and loss of the unigram distribution, which ignores the context: a model with no better scores has learned
+    """The accuracy and loss of the unigram distribution, which ignores the context: a model with no better scores has learned
     nothing.
 
     token_counts: int64 [V], of the training split; targets: int [...], the target ids of held-out rows, -1 where unused. The

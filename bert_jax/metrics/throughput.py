@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax.interface.words import duration
 from bert_jax.metrics.ledger import Activity, Ledger
+from bert_jax.metrics.scores import TOKENS
 from bert_jax.model.config import ModelConfig
 
 # Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
@@ -135,7 +136,8 @@ def training_line(
     """
     width = len(f"{last_step:,}")
     parts = [f"step {step:>{width},}/{last_step:,}", f"loss {scores.get('loss', math.nan):.3f}"]
-    accuracies = {"MLM": "mlm_accuracy", "NSP": "nsp_accuracy", "accuracy": "accuracy"}
+    accuracies = {name: f"{measure}_accuracy" for measure, name in TOKENS.items()}
+    accuracies |= {"NSP": "nsp_accuracy", "accuracy": "accuracy"}
     parts += [f"{name} {100 * scores[key]:.1f} %" for name, key in accuracies.items() if key in scores]
     parts += [f"{_short(rates['rows_per_second'])} rows/s", f"{_short(rates['tokens_per_second'])} tokens/s"]
     share = utilisation(rates["flops_per_second"], device_kind, devices)

@@ -27,6 +27,13 @@ def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> 
     return (query_ids[:, :, None] == key_ids[:, None, :])[:, None, :, :]
 
 
+def not_later(query_positions: Int[Array, "_ Q"], length: int) -> Bool[Array, "_ 1 Q L"]:
+    """The mask of left-to-right attention: True where the key, one of the `length` tokens of the row, is the query or stands
+    before it. `query_positions` are the positions of the queries in their rows."""
+    keys = jnp.arange(length, dtype=query_positions.dtype)[None, None, :]
+    return (keys <= query_positions[:, :, None])[:, None, :, :]
+
+
 def dot_product_attention(
     query: Float[Array, "B H Q K"],
     key: Float[Array, "B H L K"],
@@ -105,6 +112,8 @@ class SelfAttention(nn.Module):
             sources = {"query": queried, "key": x, "value": x}
             query, key, value = (project(name, source).swapaxes(1, 2) for name, source in sources.items())
             mask = attention_mask(query_ids, sequence_ids)
+            if c.direction == "left_to_right":
+                mask &= not_later(jnp.arange(x.shape[1])[None] if positions is None else positions, x.shape[1])
             weights = exponentials(query, key, mask)
             if self.is_mutable_collection(INTERMEDIATES):
                 self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))

@@ -15,6 +15,8 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 DTYPES = ("float32", "bfloat16")
 REMATERIALISATIONS = ("none", "dots", "full")
 KERNELS = ("auto", "fused", "plain")
+DIRECTIONS = ("both", "left_to_right")
+POSITIONS = ("learned", "sinusoidal", "none")
 
 MOST_WIDE = 2**16
 """The largest width: larger than any machine can hold, and small enough that sizes in bytes do not overflow 64 bits."""
@@ -44,6 +46,13 @@ class ModelConfig:
     activation: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"
     """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), or "relu"."""
     layer_norm_epsilon: Epsilon = 1e-12
+    direction: Annotated[str, OneOf(DIRECTIONS)] = "both"
+    """The tokens that a token sees: "both", those before and after it; "left_to_right", itself and those before it, as a decoder
+    without cross-attention (transformers' BertLMHeadModel with is_decoder). Such a model predicts the next token."""
+    positions: Annotated[str, OneOf(POSITIONS)] = "learned"
+    """The position embeddings: "learned", a table of `max_position` rows; "sinusoidal", the fixed table of
+    `embeddings.sinusoids`, which has no parameters and any number of rows; "none", zeros, so that only a mask can tell the order
+    of tokens."""
     tied_decoder: bool = True
     """True: the MLM head's decoder is the word-embedding table, as in the original; False: it has a table of its own."""
     initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02

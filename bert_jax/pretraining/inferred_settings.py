@@ -1,4 +1,5 @@
-"""Infers the model configuration of an experiment from the corpus or from `init_from`, and shortens a warmup that is too long.
+"""Infers the model configuration of an experiment from the corpus or from `init_from`, leaves sentence pairs out where the model
+reads from left to right, and shortens a warmup that is too long.
 
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=corpus.vocabulary.size)
 
@@ -56,6 +57,11 @@ def infer_settings(
             if model.get(name, value) != value:
                 notes.append(f"config.model.{name} is {value}, as {source} has it (the experiment file says {model[name]})")
             model[name] = value
+        examples = settled.get("examples", {})
+        of_pairs = isinstance(examples, dict) and examples.get("pairs") != "none" and "examples.pairs" not in given
+        if of_pairs and model.get("direction") == "left_to_right":
+            settled["examples"] = examples | {"pairs": "none"}
+            notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge")
     phases = settled.get("phases")
     for i, phase in enumerate(phases if isinstance(phases, list) else ()):
         steps, warmup = (phase.get(name) for name in ("steps", "warmup_steps")) if isinstance(phase, dict) else (None, None)

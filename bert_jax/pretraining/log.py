@@ -13,7 +13,7 @@ import jax
 from bert_jax.interface.words import counted
 from bert_jax.metrics.ledger_file import LedgerFile
 from bert_jax.metrics.plots import draw_curves
-from bert_jax.metrics.scores import summarise
+from bert_jax.metrics.scores import TOKENS, summarise, token_measure
 from bert_jax.metrics.throughput import Throughput, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.kernels.dispatch import in_words
@@ -95,8 +95,9 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
     def evaluation(self, step: int, scores: dict[str, float]) -> None:
         """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
         self.scores = scores
-        line = f"held out after step {step:,}: MLM accuracy {100 * scores['mlm_accuracy']:.1f} %"
-        line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), loss {scores['mlm_loss']:.3f}"
+        measure = token_measure(scores)
+        line = f"held out after step {step:,}: {TOKENS[measure]} accuracy {100 * scores[f'{measure}_accuracy']:.1f} %"
+        line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), loss {scores[f'{measure}_loss']:.3f}"
         line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
         if "nsp_accuracy" in scores:
             line += f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %"

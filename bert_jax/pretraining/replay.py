@@ -27,6 +27,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
+from bert_jax.metrics.scores import TOKENS, token_measure
 from bert_jax.pretraining.corpora import FINGERPRINT, fingerprint
 from bert_jax.pretraining.phases import batch_source
 from bert_jax.pretraining.returns import first_parameters, passed_over
@@ -116,7 +117,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
         batch, phase = batches.at(step - 1, passed_over(state)), batches.phase(step - 1)
         norms, sums = program.gradient_norms(phase)(state, to_device(batch, mesh, BATCH))
         rate = piecewise(experiment.schedules())(jnp.int32(step - 1))
-        losses = _losses_of_rows(program, state.params, batch)
+        losses = _losses_of_rows(program, state.params, batch, token_measure(sums))
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses)
 
 
@@ -180,13 +181,16 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
     return found
 
 
-def _losses_of_rows(program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
-    """The losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
+def _losses_of_rows(
+    program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch, measure: str
+) -> dict[str, Float[np.ndarray, " B"]]:
+    """The losses of each row under the name `measure`, by `ROWS` rows at a time, or as many as the mesh divides."""
     experiment = program.experiment
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        return row_losses(forward(experiment.model, params, dict(rows), None, experiment.next_sentence), dict(rows))
+        outputs = forward(experiment.model, params, dict(rows), None, experiment.next_sentence)
+        return row_losses(outputs, dict(rows), measure)
 
     rows = len(batch["input_ids"])
     size = ROWS if rows % ROWS == 0 and ROWS % program.mesh.size == 0 else rows
@@ -205,20 +209,25 @@ def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterat
         yield "with the weights that it had"
     else:
         yield f"with the weights of step {found.weights_of:,}, the earliest that are left: these are not its losses and gradients"
-    for name, count in (("mlm", "mlm_targets"), ("nsp", "nsp_examples")):
+    measure = token_measure(found.sums)
+    for name, count in ((measure, f"{measure}_targets"), ("nsp", "nsp_examples")):
         if f"{name}_loss" in found.sums:
             n = max(float(found.sums[count]), 1.0)
             loss, right = float(found.sums[f"{name}_loss"]) / n, 100 * float(found.sums[f"{name}_correct"]) / n
-            yield f"{name.upper()} loss {loss:.6g}, {right:.1f} % of {n:,.0f} right (with dropout, as in the log)"
+            yield f"{_in_words(name)} loss {loss:.6g}, {right:.1f} % of {n:,.0f} right (with dropout, as in the log)"
     yield f"norm of the gradient {found.norm:.6g}"
     for name, norm in sorted(found.norms.items(), key=lambda item: -np.nan_to_num(item[1], nan=np.inf)):
         yield f"  {norm:12.6g}  {name}"
-    order = np.argsort(-np.nan_to_num(found.losses["mlm_loss"], nan=np.inf), kind="stable")
-    yield f"{counted(len(order), 'row')}, the largest MLM loss first (without dropout); [shown -> predicted]"
+    order = np.argsort(-np.nan_to_num(found.losses[f"{measure}_loss"], nan=np.inf), kind="stable")
+    yield f"{counted(len(order), 'row')}, the largest {_in_words(measure)} loss first (without dropout); [shown -> predicted]"
     for row in order.tolist():
-        losses = ", ".join(f"{name.removesuffix('_loss').upper()} {values[row]:.3f}" for name, values in found.losses.items())
+        losses = ", ".join(f"{_in_words(name.removesuffix('_loss'))} {values[row]:.3f}" for name, values in found.losses.items())
         yield f"row {row}: {losses}{_labels(found.batch['nsp_labels'][row])}"
         yield f"  {row_text(found.batch, row, tokenizer)}"
+
+
+def _in_words(measure: str) -> str:
+    return TOKENS.get(measure, measure.upper())
 
 
 def _labels(labels: Int[np.ndarray, " P"]) -> str:

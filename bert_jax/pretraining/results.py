@@ -12,6 +12,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.interop.huggingface import Model
+from bert_jax.metrics.scores import token_measure
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.programs.pretraining import PretrainingProgram
@@ -34,7 +35,7 @@ def results(
         **_spikes(state),
         "parameters": count_parameters(experiment.model, heads=True, next_sentence=experiment.next_sentence),
         "heldout": scores,
-        "times_unigram_accuracy": scores["mlm_accuracy"] / baseline if baseline else None,
+        "times_unigram_accuracy": scores[f"{token_measure(scores)}_accuracy"] / baseline if baseline else None,
         "vocabulary_sha256": corpora.train.vocabulary.sha256,
         "seconds_since_last_start": round(seconds, 1),
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",

@@ -146,8 +146,8 @@ def update_rule(
 
 
 def objective_of(experiment: PretrainingExperiment) -> Objective:
-    """The objective that `config.objective` names."""
-    return PRETRAINING[experiment.objective](experiment.model, next_sentence=experiment.next_sentence)
+    """The objective of the run: `PretrainingExperiment.objective_name`."""
+    return PRETRAINING[experiment.objective_name](experiment.model, next_sentence=experiment.next_sentence)
 
 
 def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:

@@ -1,8 +1,10 @@
-"""The objectives of training: the sum of the pretraining losses (paper section 3.1), or the loss of a task (section 4)."""
+"""The objectives of training: the sum of the pretraining losses (paper section 3.1), the prediction of the next token, or the
+loss of a task (section 4)."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -46,16 +48,27 @@ def forward(
 
 def pretraining_objective(config: ModelConfig, *, next_sentence: bool = True) -> Objective:
     """Masked language modelling and, with `next_sentence`, next sentence prediction."""
+    return _prediction_of_tokens(config, "mlm", next_sentence)
+
+
+def next_token_objective(config: ModelConfig, *, next_sentence: bool = False) -> Objective:
+    """The prediction of every token from those before it, by a left-to-right model on rows of targets="next"."""
+    return _prediction_of_tokens(config, "next_token", next_sentence)
+
+
+def _prediction_of_tokens(config: ModelConfig, measure: str, next_sentence: bool) -> Objective:
+    """The cross-entropy of the rows' targets under the name `measure` and, with `next_sentence`, next sentence prediction."""
 
     def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        return loss_sums(forward(config, params, batch, seed, next_sentence), batch)
+        return loss_sums(forward(config, params, batch, seed, next_sentence), batch, measure)
 
-    return Objective(batch_counts, sums, pretraining_loss)
+    counts = functools.partial(batch_counts, measure=measure)
+    return Objective(counts, sums, functools.partial(pretraining_loss, measure=measure))
 
 
-PRETRAINING: dict[str, Callable[..., Objective]] = {"bert": pretraining_objective}
+PRETRAINING: dict[str, Callable[..., Objective]] = {"bert": pretraining_objective, "next_token": next_token_objective}
 """Name in `config.objective` -> function from a ModelConfig and `next_sentence` (True if rows hold pairs) to the objective. To
-add an objective, add its function and its name here."""
+add an objective, add its function and its name here, and its model in `configs.pretraining.natural_objective`."""
 
 
 def label_objective(config: ModelConfig, head: TaskHead, settings: LabelLoss, frozen: tuple[str, ...] = ()) -> Objective:

@@ -115,5 +115,39 @@ def test_the_objective_of_the_steps_is_the_one_that_the_configuration_names(monk
     experiment = PretrainingExperiment.from_dict(SMALL)
     objective_of(dataclasses.replace(experiment, objective="mine"))
     assert made == [True]
-    with pytest.raises(UserError, match=r"config\.objective='mine' is not one of bert"):
+    with pytest.raises(UserError, match=r"config\.objective='mine' is not one of auto, bert"):
         PretrainingExperiment.from_dict({**SMALL, "objective": "mine"})
+
+
+def test_the_objective_and_its_targets_follow_from_the_direction_of_the_model():
+    both, causal = (
+        PretrainingExperiment.from_dict({**SMALL, "model": {"direction": direction}, "examples": {"pairs": "none"}})
+        for direction in ("both", "left_to_right")
+    )
+    assert (both.objective, both.examples.targets, both.example_config(1).targets) == ("bert", "masked", "masked")
+    assert (causal.objective, causal.examples.targets, causal.example_config(1).targets) == ("next_token", "next", "next")
+    assert dataclasses.replace(causal, objective="auto").objective_name == "next_token"
+    assert PretrainingExperiment.from_dict(causal.to_dict()) == causal
+
+
+def test_a_row_may_predict_all_its_next_tokens():
+    values = {"model": {"direction": "left_to_right"}, "examples": {"pairs": "none", "length": 64, "max_predictions": 63}}
+    experiment = PretrainingExperiment.from_dict(values | {"phases": [{"steps": 1}]})
+    assert experiment.example_config(0).max_predictions == 63
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"objective": "next_token"}, "config.objective=next_token does not train a model with direction=both; leave it out"),
+        (
+            {"objective": "bert", "model": {"direction": "left_to_right"}, "examples": {"pairs": "none"}},
+            "config.objective=bert does not train a model with direction=left_to_right; leave it out, which is next_token",
+        ),
+        ({"model": {"direction": "left_to_right"}}, "config.examples.pairs=original .* set config.examples.pairs=none"),
+        ({"examples": {"targets": "next"}}, "config.examples.targets=next is not what config.objective=bert reads; leave it out"),
+    ],
+)
+def test_objectives_and_rows_that_a_model_does_not_learn_from_are_refused(values, says):
+    with pytest.raises(UserError, match=says):
+        PretrainingExperiment.from_dict({**SMALL, **values})

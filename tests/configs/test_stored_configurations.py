@@ -29,3 +29,9 @@ def test_the_former_switch_of_whole_word_masking_is_read_as_a_kind_of_masking(wh
 def test_what_is_no_experiment_stays_as_it_is():
     stored = {"phases": "many", "fingerprint": "5e0c"}
     assert with_defaults(PretrainingExperiment, stored, beside="fingerprint") == stored
+
+
+def test_a_stored_objective_of_bert_is_the_one_that_follows_from_the_model_today():
+    stored = {"phases": [{"steps": 10}], "objective": "bert", "examples": {"pairs": "none"}}
+    today = PretrainingExperiment.from_dict({"phases": [{"steps": 10}], "examples": {"pairs": "none"}})
+    assert with_defaults(PretrainingExperiment, stored, beside="fingerprint") == today.to_dict() | {"fingerprint": None}

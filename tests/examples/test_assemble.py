@@ -287,3 +287,40 @@ def test_batches_of_no_rows_and_of_empty_rows_are_well_formed():
     assert (empty["sequence_ids"] == 0).all()
     assert (empty["masked_targets"] == -1).all()
     assert (empty["nsp_labels"] == -1).all()
+
+
+@pytest.mark.parametrize(("packed", "predictions"), [(1, 12), (1, 63), (3, 30), (3, 63)])
+def test_next_targets_are_the_tokens_behind_random_positions_of_the_same_example_and_nothing_is_masked(packed, predictions):
+    config = settings(pairs="none", targets="next", packed_examples=packed, max_predictions=predictions)
+    plan, batch = all_rows(config)
+    _, masked = all_rows(settings(pairs="none", packed_examples=packed, max_predictions=21))
+    np.testing.assert_array_equal(batch["input_ids"], originals(masked))
+    row, slot = np.nonzero(batch["masked_targets"] >= 0)
+    position = batch["masked_positions"][row, slot]
+    np.testing.assert_array_equal(batch["masked_targets"][row, slot], batch["input_ids"][row, position + 1])
+    np.testing.assert_array_equal(batch["sequence_ids"][row, position], batch["sequence_ids"][row, position + 1])
+    places = masked_places_of(row, position, batch)
+    assert places.sum() == len(row), "a position was drawn twice"
+    tokens, examples = (batch["sequence_ids"] > 0).sum(1), (plan.rows >= 0).sum(1)
+    if predictions >= config.length - 1:
+        np.testing.assert_array_equal(places.sum(1), tokens - examples)
+    else:
+        np.testing.assert_array_less(places.sum(1), predictions + 1)
+        assert packed > 1 or (places.sum(1) == np.minimum(tokens - 1, predictions)).all()
+        assert abs(places[:, 5].mean() - places[:, 20].mean()) < 0.1, "positions are not drawn alike"
+
+
+def masked_places_of(row, position, batch):
+    """bool [B, L]: True at the given positions."""
+    places = np.zeros(batch["input_ids"].shape, bool)
+    places[row, position] = True
+    return places
+
+
+def test_an_unknown_token_is_no_next_target():
+    corpus = corpus_of([[6]])
+    corpus = dataclasses.replace(corpus, vocabulary=dataclasses.replace(corpus.vocabulary, unk_id=FIRST + 2))
+    config = settings(pairs="none", targets="next", length=8, max_predictions=7)
+    batch = assemble_rows(corpus, plan_epoch(corpus, config, seed=1, epoch=0), np.array([0]), TABLES)
+    assert batch["masked_positions"].tolist() == [[0, 1, 3, 4, 5, 6, 0]]
+    assert batch["masked_targets"].tolist() == [[FIRST, FIRST + 1, FIRST + 3, FIRST + 4, FIRST + 5, 102, -1]]

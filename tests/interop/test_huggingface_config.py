@@ -19,6 +19,7 @@ from bert_jax.interop.huggingface_config import (
     config_from_json,
     config_to_json,
     head_from_json,
+    own_fields,
 )
 from bert_jax.model.config import ModelConfig
 
@@ -52,6 +53,22 @@ def test_gelu_is_the_exact_form_in_both_worlds():
     assert config_from_json(as_json() | {"hidden_act": "gelu_pytorch_tanh"}, "").activation == "gelu_tanh"
 
 
+def test_a_left_to_right_model_is_a_decoder_in_transformers():
+    config = dataclasses.replace(CONFIG, direction="left_to_right")
+    assert as_json(config)["is_decoder"] is True
+    assert "is_decoder" not in as_json()
+    assert config_from_json(as_json(config), "") == config
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "none"])
+def test_positions_that_are_not_learned_are_named_among_our_own_fields(positions: str):
+    config = dataclasses.replace(CONFIG, positions=positions)
+    assert own_fields(CONFIG, None) == {}
+    assert config_from_json(as_json(config) | {"bert_jax": own_fields(config, None)}, "") == config
+    with pytest.raises(UserError, match="c: \"positions\" under \"bert_jax\" is 'rotary'; known: learned, sinusoidal, none"):
+        config_from_json(as_json() | {"bert_jax": {"positions": "rotary"}}, "c")
+
+
 def test_how_a_model_is_compiled_does_not_travel():
     config = dataclasses.replace(CONFIG, dtype="bfloat16", rematerialisation="full", scan_unroll=1, vocab_multiple=128)
     assert config_from_json(as_json(config), "") == CONFIG
@@ -61,7 +78,7 @@ def test_how_a_model_is_compiled_does_not_travel():
     ("field", "value"),
     [
         ("position_embedding_type", "relative_key"),
-        ("is_decoder", True),
+        ("is_decoder", "yes"),
         ("add_cross_attention", True),
         ("tie_word_embeddings", "yes"),
         ("is_encoder_decoder", True),
@@ -200,7 +217,7 @@ def test_a_class_is_known_by_its_name_or_by_tensors_that_leave_no_doubt():
 
 def test_the_class_for_some_parts_is_the_smallest_that_reads_what_was_trained():
     for name, parts in ARCHITECTURES.items():
-        assert architecture_of(parts) == name
+        assert architecture_of(parts, direction="left_to_right" if name == "BertLMHeadModel" else "both") == name
     assert architecture_of(["pooler"]) == "BertModel"
     assert architecture_of(["pooler", "mlm_head"]) == "BertForMaskedLM"
     assert architecture_of(["nsp_head"]) == "BertModel"  # it lacks the pooler that the class would read

@@ -70,3 +70,11 @@ def test_a_phase_shorter_than_its_warmup_has_a_shorter_warmup():
     assert len(notes) == 2
     with pytest.raises(UserError, match=r"config\.phases\.0\.warmup_steps=100 must be between 0 and the phase's steps=50"):
         PretrainingExperiment.from_dict(infer_settings({"phases": short}, {"phases.0.warmup_steps"})[0])
+
+
+def test_a_left_to_right_model_is_trained_without_pairs_unless_the_command_line_asks_for_them():
+    values, notes = infer_settings(FILE | {"model": {"direction": "left_to_right"}}, ())
+    assert PretrainingExperiment.from_dict(values).examples.pairs == "none"
+    assert notes == ["config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge"]
+    values, notes = infer_settings({"model": {"direction": "left_to_right"}, "examples": {"pairs": "paper"}}, {"examples.pairs"})
+    assert (values["examples"], notes) == ({"pairs": "paper"}, [])

@@ -61,6 +61,8 @@ def choose_attention(config: ModelConfig, length: int, *, every_query: bool = Tr
         return Choice(None, "since the kernels compute every query of a row")
 
     def reason(device: AbstractDevice) -> str | None:
+        if config.direction == "left_to_right":
+            return "the kernels of fused attention have no left-to-right mask"
         return no_attention_kernel(device.platform, device.device_kind, length, config.head_width, config.dtype)
 
     return _choose("attention", config.attention, "fused attention", reason, untimed=("gpu",))

@@ -173,11 +173,11 @@ CASES = [
         spoil=keys("model/config.json", position_embedding_type="relative_key"),
     ),
     Case(
-        "a decoder",
+        "a decoder that does not say whether it is one",
         "score --model=model x",
-        "model/config.json: is_decoder=True cannot be represented; only is_decoder=False is supported",
+        "model/config.json: is_decoder='maybe' must be true or false",
         copies={"model": "model"},
-        spoil=keys("model/config.json", is_decoder=True),
+        spoil=keys("model/config.json", is_decoder="maybe"),
     ),
     Case(
         "one token type in place of two",

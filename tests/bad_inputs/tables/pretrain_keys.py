@@ -67,6 +67,21 @@ CASES = [
         "config.examples.masking='words_whole' is not one of tokens, whole_words, words, spans",
     ),
     Case(
+        "pairs for a model whose [CLS] sees no text",
+        "--config.model.direction=left_to_right --config.examples.pairs=paper",
+        "config.examples.pairs=paper trains [CLS] to judge a pair ... set config.examples.pairs=none",
+    ),
+    Case(
+        "an objective of another direction",
+        "--config.objective=next_token",
+        "config.objective=next_token does not train a model with direction=both; leave it out, which is bert, or set",
+    ),
+    Case(
+        "a kernel without a left-to-right mask",
+        "--config.model.direction=left_to_right --config.model.attention=fused",
+        "model.attention='fused' cannot be had: the kernels of fused attention have no left-to-right mask; set model.attention",
+    ),
+    Case(
         "no phases",
         "--config=mine.py",
         "the experiment has no phases, so nothing to train; give config.phases at least one with its steps",
