@@ -62,6 +62,8 @@ def _feature(kind: str, number: int, rng: np.random.Generator, shortest: int, lo
         target = rng.integers(sequences if layout.logits_per_candidate else head.num_outputs, size=layout.shape)
     count = layout.read_positions
     read_positions = rng.choice(np.arange(1, length), count, replace=False).astype(np.int32) if count else None
+    if layout.per_token:  # all but the [CLS] begin words
+        read_positions = np.arange(1, length, dtype=np.int32)
     return Feature(number, tuple(ids), tuple(types), np.asarray(target, layout.dtype), read_positions)
 
 

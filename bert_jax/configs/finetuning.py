@@ -12,7 +12,7 @@ from bert_jax.configs.pretraining import CheckpointConfig
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.heads.head import LAYERS, POOLINGS, TaskHead
+from bert_jax.heads.head import CRFS, LAYERS, POOLINGS, TaskHead
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, OneOf, Seed
 from bert_jax.model.config import (
     DTYPES,
@@ -52,11 +52,12 @@ class ModelOverrides:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadOverrides:
-    """The input of the task's head, its LSTM and its dropout; the defaults are the paper's. See `TaskHead`."""
+    """The input of the task's head, its LSTM, CRF and dropout; the defaults are the paper's. See `TaskHead`."""
 
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     layers: Annotated[str, OneOf(LAYERS)] = "last"
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
+    crf: Annotated[str, OneOf(CRFS)] = "none"
     dropout: Dropout | None = None
 
 
@@ -81,6 +82,9 @@ class TrainingConfig:
     label is the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
     layer_decay: Fraction = 1.0
     """The learning rate of a layer, as a fraction of that of the layer above (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
+    crf_multiplier: Annotated[float, Interval(gt=0, le=1e6)] = 1_000.0
+    """The learning rate of the transitions of `head.crf`, as a multiple of `learning_rate`. Adam moves a weight by about its
+    learning rate in a step, and the scores of transitions differ by several units: at 5e-5 they would take 10^5 steps."""
     freeze_encoder: bool = False
     """Trains the head alone; embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
     gradual_unfreezing: bool = False
@@ -225,7 +229,7 @@ class FinetuningExperiment:
         dropout = c.dropout
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
             dropout = self.model.hidden_dropout  # `model_config` sets the frozen encoder's own to 0
-        return dataclasses.replace(own, pooling=c.pooling, layers=c.layers, lstm=c.lstm, dropout=dropout)
+        return dataclasses.replace(own, pooling=c.pooling, layers=c.layers, lstm=c.lstm, crf=c.crf, dropout=dropout)
 
     def model_config(self, loaded: ModelConfig, platform: str) -> ModelConfig:
         """The `loaded` configuration with the overrides of `config.model` on a `platform` ("cpu", "gpu" or "tpu"); a frozen

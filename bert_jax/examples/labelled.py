@@ -63,7 +63,8 @@ class Feature:
     """The token types of each sequence."""
     target: Num[np.ndarray, " ..."] | None = None
     read_positions: Int32[np.ndarray, " chosen"] | None = None
-    """The positions that the head reads instead of the [CLS], such as the first tokens of a pronoun and of two names."""
+    """The positions that the head reads instead of the [CLS], such as the first tokens of a pronoun and of two names; of a layout
+    per token the first pieces of the words that are labelled, whether or not their labels are known."""
 
     @functools.cached_property
     def size(self) -> int:
@@ -112,8 +113,10 @@ def assemble_features(
     empty.
 
     input_ids, token_type_ids, position_ids, sequence_ids int32 [B, L]; cls_positions int32 [B, P]; read_positions int32 [B, U, n]
-    if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target. Slot
-    p of a row has sequence_ids p + 1.
+    if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target; of a
+    layout per token word_starts int32 [B, L], 1 on the first pieces of the labelled words.
+
+    Slot p of a row has sequence_ids p + 1.
     """
     L, P, layout = shape.length, shape.slots, shape.layout
     names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
@@ -123,6 +126,8 @@ def assemble_features(
     width = L if layout.per_token else shape.features
     labels: np.ndarray = np.zeros((count, width, *layout.shape), layout.dtype)
     weights = np.zeros((count, width), np.float32)
+    if layout.per_token:
+        batch["word_starts"] = np.zeros((count, L), np.int32)
     if layout.read_positions:
         batch["read_positions"] = np.zeros((count, shape.features, layout.read_positions), np.int32)
     for r, members in enumerate(rows):
@@ -137,7 +142,9 @@ def assemble_features(
                 batch["sequence_ids"][r, column:end] = slot + 1
                 batch["cls_positions"][r, slot] = column
                 column = end
-            if feature.read_positions is not None:
+            if feature.read_positions is not None and layout.per_token:
+                batch["word_starts"][r, start + feature.read_positions] = 1
+            elif feature.read_positions is not None:
                 batch["read_positions"][r, u] = start + feature.read_positions
             if feature.target is None:
                 continue

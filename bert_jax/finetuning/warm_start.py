@@ -42,7 +42,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
             f"{head.part} with {', '.join(head.labels) or 'none'}; leave keep_head out to start a new head"
         )
     if experiment.keep_head and model.head is not None:
-        asked = {name: (getattr(model.head, name), getattr(head, name)) for name in ("pooling", "layers", "lstm")}
+        asked = {name: (getattr(model.head, name), getattr(head, name)) for name in ("pooling", "layers", "lstm", "crf")}
         flags = [f"--config.head.{name}={there}" for name, (there, wanted) in asked.items() if there != wanted]
         if flags:
             raise UserError(
@@ -90,6 +90,11 @@ def teacher_of(experiment: FinetuningExperiment, student: Model, head: TaskHead)
     teacher = import_model(name)
     if teacher.head is None or not teacher.head.has_same_outputs(head):
         raise UserError(f"config.distillation.teacher={name} has no head for this task; fine-tune it on the same task first")
+    if head.has_crf or teacher.head.has_crf:
+        raise UserError(
+            f"config.distillation compares the logits of single words, and {'the student' if head.has_crf else name} has a CRF, "
+            "which predicts the words of a text together; distil heads with crf=none"
+        )
     theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
     if (theirs.sha256, theirs.lowercase) != (own.sha256, own.lowercase):
         raise UserError(

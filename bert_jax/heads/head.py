@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from annotated_types import Interval
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import LabelLayout
@@ -20,6 +21,7 @@ from bert_jax.model.layers import gather_positions
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
 """The pooler: a function of the hidden states of the [CLS] tokens."""
 POOLINGS = ("pooler", "concat")
+CRFS = ("none", "free", "iob2")
 LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
 )  # fmt: skip
@@ -41,7 +43,7 @@ class TaskHead:
     has_labels: ClassVar[bool] = False
     """Whether the outputs have names, the labels."""
     settings: ClassVar[tuple[str, ...]] = ()
-    """The settings among `problem`, `pooling` and `lstm` that this kind supports; the others keep their defaults."""
+    """The settings among `problem`, `pooling`, `lstm` and `crf` that this kind supports; the others keep their defaults."""
     per_token: ClassVar[bool] = False
     """Whether it has logits for every token; otherwise for every text."""
     has_dropout: ClassVar[bool] = True
@@ -81,6 +83,10 @@ class TaskHead:
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """Width of each direction of a two-layer bidirectional LSTM between the encoder and the layer of a sequence, token or span
     head ("+ BiLSTM" of the paper's Table 5, and its section 5.3); 0: no LSTM. It does not cross from one text to the next."""
+    crf: Annotated[str, OneOf(CRFS)] = "none"
+    """Token heads: "free" is a conditional random field over the words of a text, trained by the log-likelihood of all its labels
+    and predicted by the Viterbi algorithm (arXiv:1508.01991; `model/crf.py`); "iob2" the same, and no sequence is predicted in
+    which I-X follows neither B-X nor I-X; "none" predicts each word by itself, as the paper does."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "head")
@@ -88,7 +94,7 @@ class TaskHead:
             raise UserError(f"a {self.kind} head needs labels; name at least one")
         if not self.has_labels and self.labels:
             raise UserError(f"a {self.kind} head has no labels, but was given {len(self.labels)}; leave them out")
-        for name in ("problem", "pooling", "lstm"):
+        for name in ("problem", "pooling", "lstm", "crf"):
             if name not in self.settings and getattr(self, name) != getattr(TaskHead, name):
                 *others, last = (kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
                 owners = f"{', '.join(others)} or {last}" if others else last
@@ -131,7 +137,14 @@ class TaskHead:
     @property
     def is_plain(self) -> bool:
         """Whether the head is a single layer on the output of the last layer (paper Figure 4), as in transformers' class."""
-        return bool(self.architecture) and (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
+        return bool(self.architecture) and self.crf == "none" and (
+            (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
+        )
+
+    @property
+    def has_crf(self) -> bool:
+        """Whether the labels of a text are predicted together, by a conditional random field."""
+        return self.crf != "none"
 
     @property
     def results_per(self) -> Literal["text", "position", "token"]:
@@ -179,6 +192,11 @@ class TaskHead:
     def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
         """The input of the layer, from the features of the tokens at `positions`."""
         return pooler(tokens) if self.reads_pooler else tokens
+
+    def excluded_transitions(self) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, " C"]]:
+        """What a CRF does not predict: (True where a label may not follow a label, [before, after]; True where a label may not
+        begin a text); default: nothing."""
+        return np.zeros((self.num_outputs, self.num_outputs), bool), np.zeros(self.num_outputs, bool)
 
     # -------------------------------------------------------------------------------------------------------------- training
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxtyping import Array, Num
+import numpy as np
+from jaxtyping import Array, Bool, Num
 
+from bert_jax.errors import UserError
 from bert_jax.examples.labelled import LabelLayout
 from bert_jax.heads.head import TaskHead
 from bert_jax.model.bert import Batch
@@ -13,16 +15,37 @@ from bert_jax.model.bert import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenHead(TaskHead):
-    """A label for every token: logits [B, L, C]."""
+    """A label for every token: logits [B, L, C].
+
+    Raises UserError for crf="iob2" with labels of another scheme, or without one that may follow every label.
+    """
 
     kind = "token"
     has_labels = True
-    settings = ("lstm",)
+    settings = ("lstm", "crf")
     per_token = True
     action = "tag words"
     architecture = "BertForTokenClassification"
     module = "classifier"
     typical_labels = 9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.crf != "iob2":
+            return
+        if others := [label for label in self.labels if label != "O" and label[:2] not in ("B-", "I-")]:
+            raise UserError(
+                f"head.crf='iob2' is for labels O, B-X and I-X, and {others[0]!r} is none; set head.crf='free', or "
+                "config.task.scheme='IOB2' to convert tags of other schemes"
+            )
+        if all(label.startswith("I-") for label in self.labels):
+            raise UserError("head.crf='iob2' needs a label that may begin a text, O or B-X; set head.crf='free'")
+
+    def excluded_transitions(self) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, " C"]]:
+        """(True where a label may not follow a label, [before, after]; True where a label may not begin a text) in prediction."""
+        inside = np.array([self.crf == "iob2" and label.startswith("I-") for label in self.labels])
+        types = np.array([label[2:] if label != "O" else None for label in self.labels])
+        return inside & (types[:, None] != types), inside
 
     @property
     def layout(self) -> LabelLayout:

@@ -81,6 +81,8 @@ OURS = "bert_jax"
 
 OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
 """The fields under "head" of a task head without a transformers class; its other fields are where transformers has them."""
+LATER_FIELDS: dict[str, type] = {"crf": str}
+"""Fields of the same place that are left out where they have their default, as in files of earlier versions."""
 
 PROBLEM_TYPES = {
     OUTPUTS[problem].problem_type: problem for problem in ("classification", "multi_label", "regression")
@@ -136,7 +138,8 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
     one, and a task head without a transformers class."""
     fields: JsonObject = {} if config.positions == "learned" else {"positions": config.positions}
     if head is not None and not head.is_plain:
-        fields["head"] = {name: getattr(head, name) for name in OWN_FIELDS}
+        later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(TaskHead, name)]
+        fields["head"] = {name: getattr(head, name) for name in (*OWN_FIELDS, *later)}
     return fields
 
 
@@ -274,7 +277,8 @@ def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
 def _own_head(fields: JsonObject, source: str) -> JsonObject:
     """The fields of OWN_FIELDS under "head"; {} without such a head."""
     own = recorded(fields).get("head") or {}
-    if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS):
+    later = {name: LATER_FIELDS[name] for name in own if name in LATER_FIELDS}
+    if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS | later):
         raise UserError(
             f'{source}: "head" under "{OURS}" is {own!r}, not an object with {", ".join(OWN_FIELDS)}; export the model again'
         )

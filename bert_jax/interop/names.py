@@ -55,8 +55,8 @@ POSITIONS = "bert.embeddings.position_embeddings.weight"
 """The position table, which is a parameter of ours only where positions are learned; the other format always has its tensor."""
 
 # Axis letters: D width, E width (as an output), H heads, K head width, F feed-forward width, V vocabulary, S positions, T token
-# types, C = 2 classes. In a task head: Y outputs, J inputs, I width of a token, M layers of a mix; in its LSTM: W width of a
-# direction, Z the same (as an input), U width of both directions, G = 4 gates, X = 2 directions.
+# types, C = 2 classes. In a task head: Y outputs, Q the same (of the word before), J inputs, I width of a token, M layers of a
+# mix; in its LSTM: W width of a direction, Z the same (as an input), U width of both directions, G = 4 gates, X = 2 directions.
 TABLE = (
     Row("embeddings/word_embeddings/embedding", "V D", "bert.embeddings.word_embeddings.weight", "V D"),
     Row("embeddings/position_embeddings/embedding", "S D", POSITIONS, "S D"),
@@ -125,6 +125,8 @@ def _own_rows(head: TaskHead) -> Iterator[Row]:
                 f"lstm/{layer}_input/bias": "X G W",
                 f"lstm/{layer}_recurrence/kernel": "X Z G W",
             }
+    if head.has_crf:
+        axes |= {"crf/between": "Q Y", "crf/start": "Y", "crf/end": "Y"}
     for name, letters in axes.items():
         ours = f"{head.part}/{name}"
         yield Row(ours, letters, ours.replace("/", "."), letters)
@@ -156,6 +158,7 @@ def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, i
         return sizes
     return sizes | {
         "Y": head.num_outputs,
+        "Q": head.num_outputs,
         "J": head.input_width(config.hidden_size),
         "I": head.token_width(config.hidden_size),
         "M": head.mixed_layers(config.num_layers),

@@ -72,6 +72,10 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
                 f"a {model.head.kind} head needs the positions of the mentions, which are no input of the exported function; "
                 "choose the function encode"
             )
+        if model.head.has_crf:
+            raise UserError(
+                "a CRF needs the positions of the words, which are no input of the exported function; choose the function encode"
+            )
         return ("pooler", model.head.part) if model.head.reads_pooler else (model.head.part,)
     if function == "encode":
         return tuple(part for part in model.parts if part == "pooler")

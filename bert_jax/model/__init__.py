@@ -12,6 +12,7 @@ In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden st
     encoder.py         the stack of layers
     bert.py            embeddings, encoder, pooler
     features.py        the features of task heads: mixes of layers, pooling over tokens, an LSTM
+    crf.py             a conditional random field over the labels of words
     heads.py           the pooler and the pretraining heads
     pretraining.py     BERT with the two pretraining heads
 """

@@ -107,6 +107,20 @@ def token_vectors(
 
 
 @compiled
+def tags(
+    params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead
+) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
+    """(the predicted label of each token, logits whose softmax is the probability of its labels) of a head for tokens; the batch
+    also holds word_starts [B, L], 1 on the first pieces of the words of a CRF."""
+
+    def read(model: BertWithHead, batch: Batch) -> tuple[Array, Array]:
+        return model.tags(model.features(*model.encode(batch), batch["sequence_ids"]), batch)
+
+    found: Any = BertWithHead(config, head).apply({"params": params}, batch, method=read)
+    return found
+
+
+@compiled
 def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Float[Array, "*shape C"]:
     """The logits of a task head, float32: [T, C] for each text, or [B, L, C] of a head with logits for every token.
 

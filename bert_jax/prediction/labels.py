@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int32
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
@@ -103,7 +103,8 @@ class Tag:
     """A label for every word, predicted at its first piece (paper section 5.3), with the word's character offsets.
 
     A text longer than the position table is cut into windows that overlap by half; a word is labelled in the window where it has
-    most context. Tags of the forms B-X, I-X, E-X, S-X and O are also joined to entities.
+    most context. A model with a CRF labels the words of a window together: with the best sequence, and the probability of a label
+    is that over all labels of the other words. Tags of the forms B-X, I-X, E-X, S-X and O are also joined to entities.
     """
 
     words: bool = False
@@ -137,18 +138,19 @@ class Tag:
     def answer(self, engine: Engine, prepared: Sequence[_Tagged]) -> list[JsonObject]:
         """The tag of each word with its probability, and the entities of the tags."""
         head = head_of(engine, TokenHead)
-        results = iter(logits_of(engine, head, [item for p in prepared for item in p.items]))
+        results = iter(engine.run(forwards.tags, [item for p in prepared for item in p.items], head.results_per, head=head))
         answers = []
         for p in prepared:
-            logits = np.zeros((len(p.words), head.num_outputs))
-            for labelled, result in zip(p.labelled_words, results, strict=False):
+            best, logits = np.zeros(len(p.words), np.int32), np.zeros((len(p.words), head.num_outputs))
+            for labelled, (labels, scores) in zip(p.labelled_words, results, strict=False):
                 for word, column in labelled:
-                    logits[word] = result[column]
-            answers.append(self._answer(p, head, softmax(logits)))
+                    best[word], logits[word] = labels[column], scores[column]
+            answers.append(self._answer(p, head, best, softmax(logits)))
         return answers
 
-    def _answer(self, p: _Tagged, head: TokenHead, probabilities: Float[np.ndarray, "words C"]) -> JsonObject:
-        best = probabilities.argmax(-1)
+    def _answer(
+        self, p: _Tagged, head: TokenHead, best: Int32[np.ndarray, " words"], probabilities: Float[np.ndarray, "words C"]
+    ) -> JsonObject:
         words = []
         for i, word in enumerate(p.words):
             span = {"start": p.spans[i][0], "end": p.spans[i][1]} if p.spans else {}
@@ -183,11 +185,16 @@ def _windows_of_words(
     first piece is furthest from both ends.
     """
     starts = window_starts(len(ids), room, max(1, room // 2))
-    items = [Item([cls_id, *ids[start : start + room], sep_id]) for start in starts.tolist()]
-    labelled: list[list[tuple[int, int]]] = [[] for _ in items]
+    pieces = [[cls_id, *ids[start : start + room], sep_id] for start in starts.tolist()]
+    labelled: list[list[tuple[int, int]]] = [[] for _ in pieces]
     best = most_context(starts, len(ids), room)
     for word, token in enumerate(firsts):
         labelled[best[token]].append((word, 1 + token - int(starts[best[token]])))
+    items = []
+    for own, words in zip(pieces, labelled, strict=True):
+        word_starts = np.zeros(len(own), np.int32)
+        word_starts[[column for _, column in words]] = 1
+        items.append(Item(own, columns={"word_starts": word_starts.tolist()}))
     return items, labelled
 
 

@@ -98,7 +98,11 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
     optimizer = make_optimizer(settings.optimizer, shapes)
     frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
     factors = learning_rate_multipliers(
-        shapes, decay=training.layer_decay, frozen=frozen, unfreeze_every=settings.unfreeze_every
+        shapes,
+        decay=training.layer_decay,
+        frozen=frozen,
+        unfreeze_every=settings.unfreeze_every,
+        crf_multiplier=training.crf_multiplier if head.has_crf else 1.0,
     )
     objective = label_objective(config, head, settings.loss, frozen)
     begin = functools.partial(new_state, optimizer=optimizer)

@@ -1,6 +1,7 @@
 """Token classification: named entities (CoNLL-2003, WNUT-17), parts of speech (CoNLL-U), and the user's own tags.
 
-The predicted tag of a word is that of its first piece (paper section 5.3), independent of the other words: an I may follow an O.
+The predicted tag of a word is that of its first piece (paper section 5.3), independent of the other words: an I may follow an O,
+unless the head has a CRF (`head.crf`), whose chain is the words that a feature labels.
 Every word of a split is labelled in exactly one feature. A sentence that fits into `config.length` is one feature. A longer one
 is divided between words into parts of at most half the length, so that the feature of each part also shows a quarter of the
 length on either side, if the text has as much. With context="document" the remaining length shows the surrounding words of the
@@ -121,7 +122,8 @@ class TokenTask:
                     if labels is not None:
                         target = np.full_like(row, -1)
                         target[columns] = labels[a - first : b - first]
-                    found.append((Feature(i, (row,), (np.zeros_like(row),), target), _Place(i, len(row), a - first, columns)))
+                    feature = Feature(i, (row,), (np.zeros_like(row),), target, columns.astype(np.int32))
+                    found.append((feature, _Place(i, len(row), a - first, columns)))
         if split not in self._places:
             if unread:
                 self.say(f"{self.name}, {split}: {counted(unread, 'word')} without a character that the tokenizer reads: [UNK]")

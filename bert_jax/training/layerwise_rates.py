@@ -34,7 +34,12 @@ def _is_layer(path: KeyPath) -> bool:
 
 
 def learning_rate_multipliers(
-    params: Mapping[str, Any], *, decay: float = 1.0, frozen: Collection[str] = (), unfreeze_every: int = 0
+    params: Mapping[str, Any],
+    *,
+    decay: float = 1.0,
+    frozen: Collection[str] = (),
+    unfreeze_every: int = 0,
+    crf_multiplier: float = 1.0,
 ) -> Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None:
     """A function from the step to the factor of every parameter's learning rate; None if all factors are 1.
 
@@ -43,11 +48,17 @@ def learning_rate_multipliers(
     frozen: the factor is 0 for these parts of the tree.
     unfreeze_every: the factor of depth d is 0 before step d * `unfreeze_every` (gradual unfreezing, ULMFiT, section 3.3: the
         head is trained first, then the last layer too, and so on); 0 trains all parameters from the start.
+    crf_multiplier: the factor of the transitions of a CRF.
     """
-    if decay == 1.0 and not frozen and not unfreeze_every:
+    if decay == 1.0 and not frozen and not unfreeze_every and crf_multiplier == 1.0:
         return None
     below = depths(params)
-    fixed = {part: jax.tree.map(lambda d, part=part: decay**d * (part not in frozen), tree) for part, tree in below.items()}
+
+    def factor(path: KeyPath, depth: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
+        in_crf = any(key.key == "crf" for key in path)
+        return decay**depth * (path[0].key not in frozen) * np.float32(crf_multiplier if in_crf else 1.0)
+
+    fixed = jax.tree_util.tree_map_with_path(factor, below)
 
     def factors(step: Int[Array, ""]) -> PyTree[Float[Array, " ..."]]:
         if not unfreeze_every:

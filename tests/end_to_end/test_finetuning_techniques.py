@@ -72,6 +72,8 @@ def techniques(tmp_path_factory: pytest.TempPathFactory) -> Techniques:
             "mnli",
             "entities",
             "--config.head.lstm=8",
+            "--config.head.crf=iob2",
+            "--config.training.crf_multiplier=1",
             "--config.training.epochs=20",
             "--config.training.learning_rate=6e-2",
         ),

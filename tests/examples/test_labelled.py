@@ -87,6 +87,8 @@ def test_every_array_has_the_shape_and_type_that_the_docstring_says(packed):
     wanted["cls_positions"] = (rows, slots), np.int32
     wanted["labels"] = (rows, tokens) if layout.per_token else (rows, features, *layout.shape), np.dtype(layout.dtype)
     wanted["label_weights"] = (rows, tokens if layout.per_token else features), np.float32
+    if layout.per_token:
+        wanted["word_starts"] = (rows, tokens), np.int32
     if layout.read_positions:
         wanted["read_positions"] = (rows, features, layout.read_positions), np.int32
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == wanted
@@ -101,6 +103,7 @@ def test_every_target_is_where_its_feature_is_and_has_weight_one_where_it_says_s
             own = slice(column, column + len(ids))
             np.testing.assert_array_equal(batch["label_weights"][r, own], feature.target >= 0)
             np.testing.assert_array_equal(batch["labels"][r, own], np.maximum(feature.target, 0))
+            np.testing.assert_array_equal(np.flatnonzero(batch["word_starts"][r, own]), feature.read_positions)
             weight += (feature.target >= 0).sum()
         elif slot % shape.candidates == 0:
             wanted = feature.target + column if shape.layout.are_positions else feature.target

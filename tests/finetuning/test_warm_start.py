@@ -198,6 +198,23 @@ def test_a_head_that_reads_other_layers_than_the_configuration_is_refused_with_t
     assert "mix" in params["token_head"]
 
 
+def test_a_kept_head_has_its_crf_only_where_that_is_asked_for(vocabulary, tmp_path):
+    export_model(tmp_path / "m", make_labelled_model(vocabulary, dataclasses.replace(TOKENS, crf="free")))
+    with pytest.raises(UserError, match=r"has another input than config\.head; .*--config\.head\.crf=free$"):
+        labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
+    assert "crf" in begun(tuning(tmp_path / "m", keep_head=True, head={"crf": "free"}), TOKENS)["token_head"]
+
+
+def test_a_crf_is_neither_distilled_nor_a_teacher(vocabulary, tmp_path):
+    for name, crf in (("plain", "none"), ("crf", "free")):
+        export_model(tmp_path / name, make_labelled_model(vocabulary, dataclasses.replace(TOKENS, crf=crf)))
+    for teacher, crf, named in (("crf", "none", tmp_path / "crf"), ("plain", "free", "the student")):
+        experiment = tuning(tmp_path / "plain", distillation={"teacher": str(tmp_path / teacher)}, head={"crf": crf})
+        start = labelled_start(experiment, TOKENS)
+        with pytest.raises(UserError, match=rf"compares the logits of single words, and {named} has a CRF"):
+            teacher_of(experiment, start, experiment.head_config(TOKENS))
+
+
 def test_a_missing_pooler_is_begun_anew_only_where_that_is_declared(model, tmp_path):
     directory = exported(tmp_path, model, "mlm_head")
     with pytest.raises(UserError, match=r"has no pooler, which a sequence_head reads; .*--config\.init_new=pooler"):

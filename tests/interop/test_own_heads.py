@@ -37,6 +37,8 @@ HEADS = [
     MentionHead(labels=("A", "B", "neither"), layers="last_four_mix"),
     SpanHead(layers="all_sum"),
     SpanHead(lstm=3),
+    TokenHead(labels=("O", "B-X", "I-X"), crf="free"),
+    TokenHead(labels=("O", "B-X", "I-X"), crf="iob2", lstm=3),
     SequenceHead(labels=("no", "yes"), pooling="concat", lstm=3),
     ChoiceHead(layers="embeddings"),
 ]
@@ -79,7 +81,7 @@ def test_what_is_written_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_pat
     assert fields["architectures"] == ["BertModel"]
     assert fields["bert_jax"]["head"] == {
         "kind": head.kind, "pooling": head.pooling, "layers": head.layers, "lstm": head.lstm
-    }  # fmt: skip
+    } | ({"crf": head.crf} if head.has_crf else {})  # fmt: skip
     own = {name for name in tensors if name.split(".")[0] not in ("embeddings", "encoder", "pooler")}
     assert own == {f"{head.part}.{path}" for path in flatten_dict(model.params[head.part], sep=".")}
     assert not any(name.startswith("bert") for name in tensors)
@@ -208,3 +210,5 @@ def test_conversion_asks_for_a_pooler_only_where_the_head_reads_one(vocabulary, 
 def test_a_mention_head_is_no_function_of_a_text_alone(vocabulary, tmp_path):
     with pytest.raises(UserError, match="a mention head needs the positions of the mentions, which are no input of"):
         export_stablehlo(tmp_path / "s", model_of(vocabulary, HEADS[5]))
+    with pytest.raises(UserError, match="a CRF needs the positions of the words, which are no input of the exported function"):
+        export_stablehlo(tmp_path / "s", model_of(vocabulary, next(head for head in HEADS if head.has_crf)))

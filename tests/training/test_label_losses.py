@@ -222,7 +222,10 @@ def test_a_deeper_teachers_layers_are_spread_evenly_from_end_to_end(teacher, stu
 
 # ------------------------------------------------------------------------------------------------------------- the whole model
 
-VARIANTS = HEADS | {"sequence, concat": dataclasses.replace(HEADS["sequence"], pooling="concat")}
+VARIANTS = HEADS | {
+    "sequence, concat": dataclasses.replace(HEADS["sequence"], pooling="concat"),
+    "token, crf": dataclasses.replace(HEADS["token"], crf="free"),
+}
 
 
 @functools.cache
@@ -231,7 +234,7 @@ def differentiated(name: str):
     head, settings = VARIANTS[name], PLAIN
 
     def loss(params, batch):
-        logits = BertWithHead(CONFIG, head).apply({"params": params}, batch)["logits"]
+        logits = BertWithHead(CONFIG, head).apply({"params": params}, batch, method="logits")
         sums = label_loss_sums(logits, batch, head, settings)
         value = sums["loss"] / label_counts(batch, head, settings)["weight"]
         return value, (value, logits)

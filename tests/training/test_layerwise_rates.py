@@ -119,6 +119,16 @@ def test_the_gradient_norm_is_of_what_is_trained():
     assert clipped == pytest.approx(min(1.0, float(sums["grad_norm"])), rel=1e-4)
 
 
+def test_the_transitions_of_a_crf_have_a_rate_of_their_own():
+    params = random_label_parameters(dataclasses.replace(HEADS["token"], crf="free"), CONFIG)
+    factors = learning_rate_multipliers(params, decay=0.5, crf_multiplier=100.0)
+    assert factors is not None
+    found = flatten_dict(factors(jnp.int32(0))["token_head"], sep="/")
+    assert {path: float(x.max()) for path, x in found.items()} == {
+        path: 100.0 if path.startswith("crf/") else 1.0 for path in found
+    }
+
+
 def test_gradual_unfreezing_thaws_one_layer_an_epoch_from_the_top():
     step, optimizer = compiled_step()
     steps_per_epoch = 2

@@ -47,6 +47,23 @@ CASES = [
         "head.lstm=8 is for a sequence, span or token head, not for a choice head; leave it out",
         files={"train.jsonl": '{"prompt": "it", "choices": ["was", "is"], "label": 1}\n'},
     ),
+    Case(
+        "a CRF on a head for texts",
+        "--config.head.crf=free",
+        "head.crf='free' is for a token head, not for a sequence head; leave it out",
+    ),
+    Case("a CRF that is none", "--config.head.crf=yes", "config.head.crf='yes' is not one of none, free, iob2"),
+    Case(
+        "constraints of a scheme that the tags are not in",
+        f"{LINES} --config.task.own.dev=train.jsonl --config.task.name=own/token --config.head.crf=iob2",
+        "head.crf='iob2' is for labels O, B-X and I-X, and 'E-A' is none; set head.crf='free', or config.task.scheme='IOB2'",
+        files={"train.jsonl": '{"words": ["it", "was"], "labels": ["O", "E-A"]}\n'},
+    ),
+    Case(
+        "transitions that do not learn",
+        "--config.training.crf_multiplier=0",
+        "config.training.crf_multiplier=0.0 must be above 0 and at most 1e+06",
+    ),
     Case("a negative LSTM", "--config.head.lstm=-1", "config.head.lstm=-1 must be at least 0"),
     Case(
         "weights for other labels",

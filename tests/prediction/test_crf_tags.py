@@ -1,0 +1,40 @@
+"""Tags of a model with a CRF, against its functions on the unpacked words."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.heads.outputs import EXCLUDED
+from bert_jax.heads.token import TokenHead
+from bert_jax.model.crf import Chain, Transitions, best_labels, log_marginals
+from tests.prediction.reference import WITHIN, label_outputs, mixed_texts
+
+pytestmark = pytest.mark.usefixtures("one_shape")
+
+CRF = TokenHead(labels=("I-PER", "O", "I-LOC", "B-PER", "B-LOC"), crf="iob2", layers="scalar_mix")
+
+
+def test_a_crf_gives_a_text_the_best_labels_of_its_words_together(labelled):
+    """Over the first pieces, in the unpacked model; the marginal probabilities of `log_marginals` are tested beside it."""
+    model, predictor = labelled(CRF)
+    texts = [f"{text}, Zurich!" for text in mixed_texts(40, longest=25, seed=5)]
+    answers, together = predictor.tag(texts), 0
+    between, start = CRF.excluded_transitions()
+    own = model.params["token_head"]["crf"]
+    values = np.where(between, EXCLUDED, own["between"]), np.where(start, EXCLUDED, own["start"]), own["end"]
+    allowed = Transitions(*(jnp.asarray(x, jnp.float32) for x in values))
+    for i in (0, 1, 20, 39):
+        ids, firsts, _ = model.tokenizer.encode_words([tag["word"] for tag in answers[i]["tags"]])
+        scores = label_outputs(model, [model.tokenizer.cls_id, *ids, model.tokenizer.sep_id])[1:-1][firsts]
+        ones = np.ones((1, len(scores)), np.int32)
+        chain = Chain(jnp.asarray(scores, jnp.float32)[None], jnp.asarray(ones), jnp.asarray(ones))
+        best, marginals = np.asarray(best_labels(chain, allowed)[0])[0], np.exp(log_marginals(chain, allowed))[0]
+        (alone,) = predictor.tag([texts[i]])
+        for answer in (answers[i], alone):
+            assert [tag["label"] for tag in answer["tags"]] == [CRF.labels[label] for label in best]
+            expected = marginals[np.arange(len(best)), best]
+            np.testing.assert_allclose([tag["probability"] for tag in answer["tags"]], expected, atol=WITHIN)
+        together += (best != scores.argmax(-1)).sum()
+    assert together, "the transitions decide"
