@@ -18,6 +18,7 @@ from bert_jax import analyse, aot, convert, predict
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.study import StudyExperiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
 from bert_jax.runtime.flags import parse_flags
@@ -30,7 +31,7 @@ SCRIPTS = ("tpu_scripts/run.sh", "tpu_scripts/test.sh", "tpu_scripts/pod.sh")
 SKY = (".venv-sky/bin/sky", "sky")
 PROGRAMS = (*SCRIPTS, *SKY, "python", "pip", "gcloud")
 BEGINS = re.compile(rf"(?:{'|'.join(map(re.escape, PROGRAMS))})(?: |$)")
-SCHEMAS = {"pretrain": PretrainingExperiment, "finetune": FinetuningExperiment}
+SCHEMAS = {"pretrain": PretrainingExperiment, "finetune": FinetuningExperiment, "study": StudyExperiment}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +84,7 @@ def commands_in(text: str, place: str) -> Iterator[Command]:
         verb, _, flags = span.partition(" ")
         if BEGINS.match(span):
             yield Command(place, re.sub(r"\s+", " ", span), whole=False)
-        elif verb in ("pretrain", "finetune", "corpus", "aot", "convert") and flags.startswith("--"):
+        elif verb in ("pretrain", "finetune", "study", "corpus", "aot", "convert") and flags.startswith("--"):
             yield Command(place, re.sub(r"\s+", " ", f"tpu_scripts/run.sh {span}"), whole=False)
 
 
@@ -228,6 +229,7 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
     understood = {
         "pretrain": ["--config=experiments/pretrain/laptop.py", "--workdir=any"],
         "finetune": ["--config=experiments/finetune/pos.py", "--workdir=any"],
+        "study": ["--config=experiments/studies/objectives.py", "--workdir=any"],
         "aot": ["--config=experiments/pretrain/bert_base.py", "--topology=v5e:4x4"],
         "convert": ["--from=any", "--to=other"],
     }

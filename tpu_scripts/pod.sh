@@ -156,8 +156,8 @@ create() {
 run() {
     local archive command
     case "${1:-}" in
-        pretrain | finetune) ;;
-        *) fail 2 "run takes pretrain or finetune with its arguments, not '${1:-}'" ;;
+        pretrain | finetune | study) ;;
+        *) fail 2 "run takes pretrain, finetune or study with its arguments, not '${1:-}'" ;;
     esac
     [[ "$restarts" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--restarts=$restarts must be at least 1 and at most 999"
     wait_until_active

@@ -7,7 +7,7 @@
 #       tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_base.py --workdir=runs/base
 #   tpu_scripts/run.sh VERB --help          what the verb takes
 #   tpu_scripts/run.sh --restarts=5 VERB [ARGUMENT ...]
-#                                           pretrain or finetune, started again up to 5 times after a hang, a lost process or a
+#                                           pretrain, finetune or study, started again up to 5 times after a hang, a lost process or a
 #                                           crash, with growing pauses; ends where the same step fails twice
 #
 # On a TPU pod slice, the same command on every worker: tpu_scripts/pod.sh or tpu_scripts/pod.yaml.
@@ -88,8 +88,8 @@ if [[ "${1:-}" == --restarts* ]]; then
         exit 2
     fi
     shift
-    if [[ "${1:-}" != pretrain && "${1:-}" != finetune ]]; then
-        say "error: --restarts=$restarts goes before pretrain or finetune, whose --workdir a restart continues${1:+, not before $1}"
+    if [[ "${1:-}" != pretrain && "${1:-}" != finetune && "${1:-}" != study ]]; then
+        say "error: --restarts=$restarts goes before pretrain, finetune or study, whose --workdir a restart continues${1:+, not before $1}"
         exit 2
     fi
 fi

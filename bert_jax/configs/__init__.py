@@ -1,6 +1,7 @@
 """Turns experiment files and flags into frozen dataclasses. No module outside this folder handles a ConfigDict.
 
-In: `--config=FILE[:ARG] --config.key=value`. Out: a PretrainingExperiment or a FinetuningExperiment, every value checked.
+In: `--config=FILE[:ARG] --config.key=value`. Out: a PretrainingExperiment, a FinetuningExperiment or a StudyExperiment,
+every value checked.
 
     files.py         reads an experiment file and applies the overrides of the command line
     overrides.py     `--config.key=value`: finds the key and parses the value by the key's type
@@ -8,6 +9,7 @@ In: `--config=FILE[:ARG] --config.key=value`. Out: a PretrainingExperiment or a 
     sections.py      nested values -> dataclasses; unknown keys, wrong types and values out of range are UserErrors
     pretraining.py   every key of a pretraining experiment
     finetuning.py    every key of a fine-tuning experiment
+    study.py         every key of a study: arms, tasks, seeds, budget
 
 The dataclass of a group that belongs to another folder (model, examples, optimizer, mesh, task) is defined in that folder.
 """

@@ -98,7 +98,7 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
             return items[0] if items else type(node[int(name)])
         numbers = f"it has 0 to {len(node) - 1}" if node else "it is empty"
         raise UserError(f"{flag}: there is no {name!r} in {place}; {numbers}")
-    if hint in (None, dict) and isinstance(node, Mapping):  # without a schema: the types of the file's values
+    if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):  # the file's types
         if name in node:
             return type(node[name])
         raise UserError(f"{flag}: there is no {name!r} in {place}; known there: {', '.join(map(str, node)) or 'nothing'}")

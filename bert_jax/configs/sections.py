@@ -67,11 +67,14 @@ def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
             if isinstance(value, Sequence) and not isinstance(value, str):
                 inside = kinds_of(typing.get_args(kind)[0])
                 return tuple(_typed(f"{key}.{i}", item, inside, dataclasses.MISSING) for i, item in enumerate(value))
+        elif typing.get_origin(kind) is dict:
+            if isinstance(value, Mapping):
+                return dict(value)
         elif kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value) if abs(value) < 10**300 else value  # float() would overflow; the range check refuses the integer
         elif type(value) is kind:
             return value
-    names = {bool: "true or false", float: "a float", int: "an int", str: "a str", type(None): "none"}
-    wanted = " or ".join(names.get(kind, "a list") for kind in kinds)
+    names = {bool: "true or false", float: "a float", int: "an int", str: "a str", type(None): "none", dict: "a group of keys"}
+    wanted = " or ".join(names.get(typing.get_origin(kind) or kind, "a list") for kind in kinds)
     like = "" if default is dataclasses.MISSING else f", like the default {default!r}"
     raise UserError(f"{key}={value!r} must be {wanted}{like}")

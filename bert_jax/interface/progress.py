@@ -41,13 +41,14 @@ class Progress:
         self._delay, self._last_shown = delay, ""
         self._line = ""
 
-    def update(self, done: int, note: str = "", total: int | None = None) -> None:
-        """Shows that `done` units are finished; `total` sets the number of units if it was unknown at construction."""
+    def update(self, done: int, note: str = "", total: int | None = None, seconds_left: float | None = None) -> None:
+        """Shows that `done` units are finished; `total` sets the number of units if it was unknown at construction, and
+        `seconds_left` the time left where units take different times."""
         self._total = self._total if total is None else total
         now = time.monotonic()
         if self._first is None:  # units already finished at the start do not count towards the speed
             self._first, self._start = done, now
-        self._line = self._format(done, note, now - self._start)
+        self._line = self._format(done, note, now - self._start, seconds_left)
         if now - self._shown >= self._every:
             self._shown = now
             self._draw()
@@ -61,12 +62,13 @@ class Progress:
                 self._stream.write("\n")
                 self._stream.flush()
 
-    def _format(self, done: int, note: str, elapsed: float) -> str:
+    def _format(self, done: int, note: str, elapsed: float, left: float | None) -> str:
         line = f"{self._title} {done:,}" + (f"/{self._total:,}" if self._total is not None else "") + f" {self._unit}"
         line += f", {note}" if note else ""
         gained = done - (self._first or 0)
-        if self._total is not None and gained > 0 and done < self._total:
-            line += f", ETA {duration(elapsed / gained * (self._total - done))}"
+        if left is None and self._total is not None and gained > 0 and done < self._total:
+            left = elapsed / gained * (self._total - done)
+        line += f", ETA {duration(left)}" if left is not None else ""
         return line
 
     def _draw(self) -> None:

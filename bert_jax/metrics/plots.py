@@ -107,6 +107,28 @@ def draw_sweep(
     _save(figure, picture)
 
 
+def draw_panels(
+    picture: pathlib.Path, title: str, panels: Sequence[Callable[[Axes], None]], *, size: tuple[float, float]
+) -> None:
+    """Draws any panels, three per row, each of a `size` in inches, into one file."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.5), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
+    every = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, draw in zip(every, panels, strict=False):
+        draw(axes)
+        axes.tick_params(colors=INK, length=3)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(FAINT)
+        axes.set_title(axes.get_title(), fontsize=11, color=INK)
+    for axes in every[len(panels) :]:
+        axes.set_axis_off()
+    _save(figure, picture)
+
+
 def _draw(
     records: Records,
     panels: Sequence[Panel],

@@ -77,7 +77,7 @@ def parse_flags(
         values.process,
         values.start_timeout,
         values.hang_seconds,
-        values.profile,
+        getattr(values, "profile", None),
         getattr(values, "compiled", None),
         getattr(values, "verify", False),
         replayed,
@@ -93,7 +93,8 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
     parser.add_argument("--workdir", metavar="DIR", help="directory of this run, or gs://BUCKET/PATH; given again: continues it")
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")
-    parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
+    if verb != "study":
+        parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
     several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
     several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
     several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="how many there are")

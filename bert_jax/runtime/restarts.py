@@ -73,10 +73,11 @@ def workdir_of(arguments: Sequence[str]) -> Place | None:
 
 
 def steps_done(workdir: Place) -> int:
-    """The last step in the `metrics.jsonl` of the workdir; for a sweep, the sum of the last steps of its runs. 0 without any."""
+    """The last step in the `metrics.jsonl` of the workdir; for a sweep or a study, the sum over its runs. 0 without any."""
     total = 0
     with contextlib.suppress(OSError), explained(workdir):  # storage that is away for a moment
-        for path in [workdir / METRICS, *sorted(workdir.glob(f"*/*/{METRICS}"))]:
+        runs = (path for below in ("*/*", "*/*/*") for path in sorted(workdir.glob(f"{below}/{METRICS}")))
+        for path in [workdir / METRICS, *runs]:
             records = read_metrics(path)
             total += int(records[-1]["step"]) if records else 0
     return total

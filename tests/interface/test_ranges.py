@@ -15,6 +15,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import leaf_keys
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.study import StudyExperiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser
@@ -82,6 +83,7 @@ def test_a_range_reads_as_a_person_would_say_it():
 
 VERBS = {
     "pretrain": flag_parser("pretrain", ""),
+    "study": flag_parser("study", ""),
     "finetune": flag_parser("finetune", ""),
     "aot": aot.flag_parser(),
     "convert": convert._parser(),
@@ -121,7 +123,10 @@ def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(
 
 # ---------------------------------------------------------------------------------------------------------------- configurations
 
-MAY_BE_EMPTY = {"init_from", "init_new", "init_drop", "task.data_dir", "task.module", "distillation.teacher"}
+MAY_BE_EMPTY = {
+    *("init_from", "init_new", "init_drop", "task.data_dir", "task.module", "distillation.teacher"),
+    *("setting", "reference", "paper", "arms.0.label", "arms.0.shares", "arms.0.continues", "tasks.0.data_dir", "tasks.0.metric"),
+}
 """Strings that are neither words of a declared set nor names that have to be there; further those that may be None."""
 
 
@@ -134,13 +139,20 @@ def constraints(hint: Any) -> list[Any]:
 
 
 def plain(kinds: tuple[Any, ...]) -> set[Any]:
-    """The types of a value and of its items."""
+    """The types of a value and of its items; a group of any keys has none that are known."""
+    kinds = tuple(kind for kind in kinds if typing.get_origin(kind) is not dict)
     return {one for kind in kinds for one in (typing.get_args(kind)[:1] and kinds_of(typing.get_args(kind)[0])) or (kind,)}
 
 
 EXPERIMENTS = {
     PretrainingExperiment: {"phases": [{"steps": 20}]},
     FinetuningExperiment: {"init_from": "model", "task": {"name": "glue/mrpc"}},
+    StudyExperiment: {
+        "title": "t",
+        "arms": [{"name": "a"}, {"name": "c"}],
+        "tasks": [{"name": "b", "experiment": "c"}],
+        "expected": [{"order": "a > c"}],
+    },
 }
 KEYS = [(kind, key) for kind in EXPERIMENTS for key, _ in leaf_keys(kind)]
 

@@ -245,7 +245,7 @@ def test_ssh_that_is_lost_is_tried_again_and_what_runs_goes_on(cloud: Cloud):
         ("create pod --spot=yes", "create does not take --spot=yes"),
         ("status pod --zone", "status does not take --zone (values as in --zone=ZONE"),
         ("status pod pretrain", "status does not take 'pretrain'"),
-        ("run pod predict", "run takes pretrain or finetune with its arguments, not 'predict'"),
+        ("run pod predict", "run takes pretrain, finetune or study with its arguments, not 'predict'"),
         ("run pod --restarts=0 pretrain", "--restarts=0 must be at least 1 and at most 999"),
         ("run pod --bucket=a pretrain", "run does not take --bucket=a"),
         ("fetch pod a", "fetch takes PATH and DIR"),

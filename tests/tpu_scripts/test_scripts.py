@@ -51,8 +51,8 @@ def test_restarts_hand_the_verb_to_the_module_that_starts_it_again(ready: pathli
     [
         (["--restarts=0", "pretrain"], "--restarts=0 must be --restarts=N with a whole number of at least 1 and at most 999"),
         (["--restarts", "5", "pretrain"], "--restarts must be --restarts=N"),
-        (["--restarts=5", "predict"], "--restarts=5 goes before pretrain or finetune, whose --workdir a restart continues, not"),
-        (["--restarts=5"], "--restarts=5 goes before pretrain or finetune"),
+        (["--restarts=5", "predict"], "--restarts=5 goes before pretrain, finetune or study, whose --workdir a restart"),
+        (["--restarts=5"], "--restarts=5 goes before pretrain, finetune or study"),
     ],
 )
 def test_restarts_that_cannot_be_made_are_refused_before_anything_is_installed(arguments: list[str], says: str):

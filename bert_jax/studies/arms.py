@@ -1,0 +1,223 @@
+"""The experiments of a study's arms: the base experiment with the changes of the study and of the arm, and what they share."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import itertools
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.study import ArmConfig, StudyExperiment, StudyTaskConfig
+from bert_jax.corpus.files import JsonObject
+from bert_jax.corpus.staging import staged
+from bert_jax.corpus.store import open_splits
+from bert_jax.errors import UserError
+from bert_jax.heads.bert_with_head import initial_label_parameters
+from bert_jax.heads.head import TaskHead
+from bert_jax.interface import python_files
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
+from bert_jax.pretraining.corpora import check_corpus
+from bert_jax.pretraining.inferred_settings import infer_settings
+from bert_jax.programs.pretraining import trained_parameters
+from bert_jax.storage.paths import is_url
+from bert_jax.tasks.registry import head_class, load_task
+from bert_jax.tasks.task import Task, TaskConfig
+
+ANY_MODEL = "any"
+"""The value of `init_from` while a fine-tuning experiment is checked before there is a model."""
+
+
+def merged(*trees: Mapping[str, Any]) -> JsonObject:
+    """One tree of nested groups; later values replace earlier ones, and so do lists. A group with numbers as keys changes items
+    of a list.
+
+    >>> merged({"model": {"num_layers": 2, "hidden_size": 64}}, {"model": {"num_layers": 4}})
+    {'model': {'num_layers': 4, 'hidden_size': 64}}
+    >>> merged({"phases": [{"steps": 7}, {"steps": 2}]}, {"phases": {"1": {"length": 64}}})
+    {'phases': [{'steps': 7}, {'steps': 2, 'length': 64}]}
+    """
+    result: JsonObject = {}
+    for tree in trees:
+        for key, value in tree.items():
+            result[key] = _changed(result.get(key), value, key)
+    return result
+
+
+def _changed(there: Any, value: Any, key: str) -> Any:
+    """`there` with the changes of `value`. Raises UserError for an item that a list does not have."""
+    if isinstance(value, Mapping) and isinstance(there, Mapping):
+        return merged(there, value)
+    if isinstance(value, Mapping) and isinstance(there, list):
+        if unknown := [number for number in value if number not in map(str, range(len(there)))]:
+            raise UserError(f"{key}.{unknown[0]}: the experiment has {len(there)} {key}, numbered from 0; name one of them")
+        return [_changed(item, value[str(i)], key) if str(i) in value else item for i, item in enumerate(there)]
+    return copy.deepcopy(value)
+
+
+@functools.cache
+def _file(given: str) -> JsonObject:
+    """The values of an experiment file. Cached, since all arms begin with the same one; do not change them."""
+    return python_files.load(given, "--config: the experiment")
+
+
+def pretraining_values(study: StudyExperiment, arm: ArmConfig) -> JsonObject:
+    """The values of an arm's pretraining experiment, with the numbers of steps of its experiment file."""
+    own = {"corpus": {"directory": study.corpus}}
+    return merged(_file(study.pretraining), own, study.pretrain, arm.pretrain)
+
+
+def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskConfig, seed: int) -> JsonObject:
+    """The values of the fine-tuning experiment of an arm on a task, without `init_from`."""
+    given = _file(task.experiment)
+    values = merged(given, study.finetune, task.finetune, arm.finetune)
+    kind = head_class(task_config(values)).kind
+    values = merged(values, arm.heads.get(kind, {}))
+    if task.data_dir:
+        values = merged(values, {"task": {"data_dir": data_directory(study, task)}})
+    seeds = [seed * study.restarts + i for i in range(study.restarts)]
+    return merged(values, {"seed": seeds[0]}, {"sweep": {"seeds": seeds}} if len(seeds) > 1 else {})
+
+
+def task_config(values: JsonObject) -> TaskConfig:
+    """The task of a fine-tuning experiment's values."""
+    return FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL}).task
+
+
+def data_directory(study: StudyExperiment, task: StudyTaskConfig) -> str:
+    """The directory with the files of a task."""
+    given = task.data_dir
+    return given if pathlib.Path(given).is_absolute() or is_url(given) else f"{study.data}/{given}"
+
+
+def families(study: StudyExperiment) -> list[list[ArmConfig]]:
+    """The arms that depend on each other's models, together: one process trains a family, the pretraining ones first."""
+
+    def root(name: str) -> str:
+        arm = study.arm(name)
+        above = arm.shares or arm.continues
+        return root(above) if above else name
+
+    roots = {arm.name: root(arm.name) for arm in study.arms}
+    ordered = sorted(study.arms, key=lambda arm: (bool(arm.shares), len(list(_chain(study, arm)))))
+    return [[arm for arm in ordered if roots[arm.name] == name] for name in dict.fromkeys(roots.values())]
+
+
+def _chain(study: StudyExperiment, arm: ArmConfig) -> Iterator[ArmConfig]:
+    """The pretraining of an arm's model and those that it continues, the last one first."""
+    here: ArmConfig | None = study.trainer(arm)
+    while here is not None:
+        yield here
+        here = study.arm(here.continues) if here.continues else None
+
+
+def chain(study: StudyExperiment, arm: ArmConfig) -> list[ArmConfig]:
+    """The arms whose pretraining led to the model of `arm`, in the order in which they trained."""
+    return list(_chain(study, arm))[::-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """A study whose every experiment has been built."""
+
+    study: StudyExperiment
+    pretraining: Mapping[str, PretrainingExperiment]
+    """By the arms that pretrain, with the steps of the experiment files."""
+    tasks: Mapping[str, Task]
+
+
+def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
+    """Builds every experiment of the study, and reads every corpus and task.
+
+    Raises UserError, with the arm and the task, for what one of the runs would refuse: before anything is trained.
+    """
+    pretraining: dict[str, PretrainingExperiment] = {}
+    for arm in study.arms:
+        if not arm.shares:
+            with _named(f"the arm {arm.name!r}"):
+                pretraining[arm.name] = _checked_pretraining(study, arm)
+    tasks: dict[str, Task] = {}
+    for task in study.tasks:
+        with _named(f"the task {task.name!r}"):
+            tasks[task.name] = load_task(task_config(finetuning_values(study, _plain(study), task, 0)), say)
+            _check_metric(task, tasks[task.name])
+    for arm, task in itertools.product(study.arms, study.tasks):
+        with _named(f"the arm {arm.name!r} cannot do the task {task.name!r}"):
+            model = pretraining[study.trainer(arm).name]
+            check_finetuning(finetuning_values(study, arm, task, study.seeds[0]), model, tasks[task.name].head)
+    return Checked(study, pretraining, tasks)
+
+
+def _plain(study: StudyExperiment) -> ArmConfig:
+    """An arm that changes no task."""
+    return dataclasses.replace(study.arms[0], finetune={}, heads={})
+
+
+def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> PretrainingExperiment:
+    values = pretraining_values(study, arm)
+    directory = values["corpus"]["directory"]
+    if not is_url(directory) and not pathlib.Path(directory).is_dir():
+        raise UserError(f"there is no corpus {directory}; make it with `python -m bert_jax.corpus`, or name it in config.corpus")
+    train, split = open_splits(staged(directory))
+    settled, _ = infer_settings(values, (), vocabulary_size=train.vocabulary.size)
+    experiment = PretrainingExperiment.from_dict(settled)
+    if values.get("init_from") and arm.continues:
+        raise UserError(f"init_from={values['init_from']} and continues={arm.continues} both name its first model; give one")
+    check_corpus(experiment, train, split)
+    trained_parameters(experiment)
+    return experiment
+
+
+def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
+    """Raises UserError for a score of a split that the task does not have."""
+    splits = [split for split in loaded.splits if split.startswith("dev")]
+    split, slash, metric = task.metric.partition("/")
+    if task.metric and (not slash or not metric or split not in splits):
+        raise UserError(f"metric={task.metric!r} is not SPLIT/METRIC with a split of {', '.join(splits)}; correct it")
+
+
+def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> FinetuningExperiment:
+    """The fine-tuning experiment of `values` for the model of a pretraining experiment and the task's `own` head.
+
+    Raises UserError where the task cannot be done with this model.
+    """
+    experiment = FinetuningExperiment.from_dict(with_new_parts({**values, "init_from": ANY_MODEL}, model, own))
+    experiment.head_config(own)
+    if experiment.task.length > model.model.max_position:
+        raise UserError(
+            f"config.task.length={experiment.task.length} is longer than its position table of "
+            f"{counted(model.model.max_position, 'row')}; shorten it, or raise config.model.max_position"
+        )
+    _abstract_parameters(experiment.model_config(model.model, "cpu"), experiment.head_config(own))
+    return experiment
+
+
+@functools.cache
+def _abstract_parameters(config: ModelConfig, head: TaskHead) -> Any:
+    """The shapes of the parameters of a model with a head. Raises UserError where the head cannot read such a model."""
+    return jax.eval_shape(functools.partial(initial_label_parameters, config, head), jax.random.key(0))
+
+
+def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> JsonObject:
+    """`values` with a pooler of random weights where the head reads one and pretraining without pairs has trained none."""
+    head = FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL}).head_config(own)
+    if head.reads_pooler and not model.next_sentence and not values.get("init_random") and not values.get("init_new"):
+        return {**values, "init_new": "pooler"}
+    return values
+
+
+@contextlib.contextmanager
+def _named(subject: str) -> Iterator[None]:
+    """Begins the message of a UserError in the context with its subject."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{subject}: {error}") from None

@@ -1,0 +1,91 @@
+"""The steps of every arm: from equal numbers of tokens, or from equal seconds at a measured speed.
+
+The phases of an experiment keep their proportions, and so do their warmups. An arm that continues another one, as in ULMFiT's
+second stage, keeps the steps that it gives: the budget is that of the pretraining before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.configs.study import ArmConfig, StudyExperiment
+from bert_jax.corpus.files import JsonObject
+from bert_jax.errors import UserError
+from bert_jax.interface.ranges import MAX_COUNT
+
+Speed = Sequence[float]
+"""Seconds of a training step of every phase."""
+
+
+def tokens_of(phases: Sequence[PhaseConfig]) -> int:
+    """The places in the rows of all steps, padding included."""
+    return sum(phase.steps * phase.batch_size * phase.length for phase in phases)
+
+
+def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
+    """The steps of all phases times `factor`, at least 1 each.
+
+    >>> scaled_steps([7_000, 2_000], 0.01)
+    [70, 20]
+    """
+    return [max(1, round(count * factor)) for count in steps]
+
+
+def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, speed: Speed | None) -> list[int]:
+    """The steps of every phase of an arm, by the budget of the study. `speed` is needed for equal seconds only.
+
+    Raises UserError for more steps than a run can count.
+    """
+    phases, budget = experiment.phases, study.budget
+    steps = [phase.steps for phase in phases]
+    if arm.continues or budget.equal == "steps":
+        return steps
+    if budget.equal == "tokens":
+        factor = budget.tokens / tokens_of(phases)
+    else:
+        assert speed is not None, "equal seconds need a measured speed"
+        factor = budget.seconds / sum(count * seconds for count, seconds in zip(steps, speed, strict=True))
+    if sum(steps) * factor > MAX_COUNT:
+        given = getattr(budget, budget.equal)
+        raise UserError(
+            f"config.budget.{budget.equal}={given:g} are {sum(steps) * factor:,.0f} steps of the arm {arm.name!r}, above "
+            f"{MAX_COUNT:,}; lower it"
+        )
+    return scaled_steps(steps, factor)
+
+
+def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
+    """The values of a pretraining experiment with other numbers of steps, and warmups of the same proportion."""
+    phases = []
+    for phase, count in zip(values["phases"], steps, strict=True):
+        warmup = phase.get("warmup_steps", 0)
+        scaled = {"warmup_steps": math.floor(warmup * count / phase["steps"])} if warmup else {}
+        phases.append({**phase, "steps": count, **scaled})
+    return {**values, "phases": phases}
+
+
+def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:
+    """The steps between two held-out evaluations of a pretraining run, and between two checkpoints."""
+    return max(1, math.ceil(sum(steps) / study.evaluations))
+
+
+def kept_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
+    """The steps after which the arms that share the model of `arm` take it before its end, by the name of the arm: those of the
+    nearest evaluation."""
+    last, every = sum(steps), evaluation_interval(study, steps)
+    early = [other for other in study.arms if other.shares == arm.name and other.at < 1]
+    return {other.name: min(last, every * max(1, round(other.at * last / every))) for other in early}
+
+
+def run_values(study: StudyExperiment, arm: ArmConfig, values: JsonObject, steps: Sequence[int], seed: int) -> JsonObject:
+    """The values of one pretraining run of an arm: its steps and seed, its checkpoints, and the steps of its evaluations."""
+    last, every = sum(steps), evaluation_interval(study, steps)
+    kept = sorted({*kept_steps(study, arm, steps).values()})
+    return with_steps(values, steps) | {
+        "seed": seed,
+        "log_every": max(1, last // 100),
+        "evaluation": {**values.get("evaluation", {}), "every": every},
+        "checkpoints": {**values.get("checkpoints", {}), "every": every, "keep_at": kept},
+    }

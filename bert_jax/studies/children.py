@@ -1,0 +1,69 @@
+"""Runs the verbs of a study's parts as processes of their own, one after another, each with the whole machine.
+
+This module is also the program of such a process, with the arguments PID, verb and flags. It is asked to stop (SIGTERM) when the
+process PID, which started it, has ended: a study that is killed leaves nothing behind that trains.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+POLL = 0.5
+"""Seconds between two looks at a part, and between two looks of a part at the process that started it."""
+LAST_LINES = 12
+
+
+def run_verb_alone(command: Sequence[str], log: pathlib.Path, watch: Callable[[], bool]) -> int:
+    """Runs `command` (a verb and its flags) to its end, with its output appended to the file `log`; returns the exit status.
+
+    `watch` is called all the time; once it returns True, the process is asked to stop (SIGTERM).
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    isolated = ["-P"] if sys.flags.safe_path else []  # as this process: without the current directory in the path of modules
+    started = [sys.executable, *isolated, "-m", __name__, str(os.getpid()), *command]
+    with log.open("ab") as output, subprocess.Popen(started, stdout=output, stderr=subprocess.STDOUT) as process:
+        asked = False
+        while (status := process.poll()) is None:
+            if watch() and not asked:
+                asked = True
+                process.terminate()
+            time.sleep(POLL)
+    return status if status >= 0 else 128 - status  # as a shell shows the end by a signal
+
+
+def last_lines(log: pathlib.Path, count: int = LAST_LINES) -> list[str]:
+    """The last lines of a log, at most `count`; [] without one."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.replace("\r", "\n").splitlines() if line.strip()][-count:]
+
+
+def _stop_with(parent: int) -> None:
+    """Sends SIGTERM to this process once `parent` is no longer the process that started it."""
+    while os.getppid() == parent:
+        time.sleep(POLL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs `PID VERB FLAGS` in this process."""
+    parent, verb, *flags = arguments
+    threading.Thread(target=_stop_with, args=(int(parent),), name="parent", daemon=True).start()
+    sys.argv = [verb, *flags]
+    runpy.run_module(f"bert_jax.{verb}", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,89 @@
+"""Draws `figure.png`: the scores of every arm with their deviation, or their curves over the steps of pretraining (Figure 5)."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pathlib
+from collections.abc import Sequence
+
+import matplotlib.ticker
+from matplotlib.axes import Axes
+
+from bert_jax.configs.study import StudyExperiment
+from bert_jax.corpus.files import JsonObject
+from bert_jax.metrics.plots import BASELINE, FAINT, HELDOUT, INK, TRAIN, draw_panels
+from bert_jax.studies.words import heldout_loss
+
+COLOURS = (HELDOUT, BASELINE, "#4d8b57", "#7a5195", "#555555", TRAIN)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+HELDOUT_LOSS = ""
+"""The column of the held-out loss, among those of the scores."""
+
+
+def draw(content: JsonObject, study: StudyExperiment, picture: pathlib.Path) -> None:
+    """Draws the picture of a study; `content` is that of `table.json`. Arms that are states of one run make a curve."""
+    table = content["table"]
+    title = table["title"] + (f" ({table['setting']})" if table["setting"] else "")
+    columns = list(table["arms"][0]["scores"])
+    if any(arm.at < 1 for arm in study.arms):
+        panels = [functools.partial(_curves, table, study, column) for column in (*columns, HELDOUT_LOSS)]
+        draw_panels(picture, title, panels, size=(4.6, 3.4))
+    else:
+        panels = [functools.partial(_arms, table, column) for column in columns]
+        draw_panels(picture, title, panels, size=(4.6, 1.0 + 0.34 * len(table["arms"])))
+
+
+def _arms(table: JsonObject, column: str, axes: Axes) -> None:
+    """The scores of a task: a row for each arm, with a dot for each seed, and mean ± deviation."""
+    axes.set_title(_title(table, column))
+    for place, arm in enumerate(table["arms"]):
+        found = arm["scores"][column]
+        values = list(found["seeds"].values())
+        axes.plot(values, [place] * len(values), "o", color=TRAIN, markersize=4, zorder=2)
+        if found["mean"] is None:
+            continue
+        reach = [found["deviation"] or 0.0]
+        axes.errorbar([found["mean"]], [place], xerr=reach, fmt="D", color=HELDOUT, markersize=5, capsize=3, zorder=3)
+        if arm["name"] == table["reference"]:
+            axes.axvline(found["mean"], color=BASELINE, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
+    axes.set_yticks(range(len(table["arms"])), [arm["title"] for arm in table["arms"]], color=INK)
+    axes.set_ylim(len(table["arms"]) - 0.5, -0.5)
+    axes.margins(x=0.08)
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+
+
+def _curves(table: JsonObject, study: StudyExperiment, column: str, axes: Axes) -> None:
+    """A curve over the steps for each run, with a bar for the deviation over seeds."""
+    axes.set_title(_title(table, column))
+    runs = [arm.name for arm in study.arms if not arm.shares]
+    for run, colour, marker in zip(runs, itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False):
+        arms = [one for one in table["arms"] if study.trainer(study.arm(one["name"])).name == run and one["tokens"]]
+        points: Sequence[tuple[int, float, float]] = sorted(point for arm in arms if (point := _point(arm, column)))
+        if points:
+            steps, means, reach = zip(*points, strict=True)
+            style: JsonObject = {"color": colour, "marker": marker, "markersize": 4.5, "capsize": 3, "linewidth": 1.6}
+            axes.errorbar(steps, means, yerr=reach, label=study.arm(run).title, **style)
+    axes.set_xlabel("steps of pretraining", color=INK)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+
+
+def _point(arm: JsonObject, column: str) -> tuple[int, float, float] | None:
+    """(steps, score, deviation) of an arm, or (steps, held-out loss, 0); None where it is not measured."""
+    if column == HELDOUT_LOSS:
+        loss = heldout_loss(arm)
+        return (arm["steps"], loss[1], 0.0) if loss else None
+    found = arm["scores"][column]
+    return None if found["mean"] is None else (arm["steps"], found["mean"], found["deviation"] or 0.0)
+
+
+def _title(table: JsonObject, column: str) -> str:
+    if column == HELDOUT_LOSS:
+        return "held-out loss"
+    metric = table["tasks"].get(column, "").partition("/")[2]
+    return f"{column}, {metric}" if metric else column

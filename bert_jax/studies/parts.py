@@ -1,0 +1,206 @@
+"""The parts of a study: the pretraining of an arm with a seed, an earlier state of it, and the tasks; their files and records.
+
+The files of a part lie in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` takes by itself), its workdir
+(`NAME/`), its output (`NAME.log`), and its record (`NAME.json`), which is written last. A part with a record is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import pprint
+from collections.abc import Mapping, Sequence
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.study import ArmConfig, StudyExperiment
+from bert_jax.corpus.files import JsonObject, parse_json, read_json, write_text
+from bert_jax.errors import UserError
+from bert_jax.finetuning.best_weights import BEST
+from bert_jax.finetuning.sweep import RUNS
+from bert_jax.metrics.writer import METRICS, RESULTS, read_metrics, write_json
+from bert_jax.runtime.exporting import MODEL
+from bert_jax.storage.objects import read_bytes, remove_tree
+from bert_jax.storage.paths import Place
+from bert_jax.studies.arms import families, finetuning_values, merged, pretraining_values, with_new_parts
+from bert_jax.studies.budget import kept_steps, run_values
+from bert_jax.tasks.task import Task
+
+PRETRAINING, STATE = "pretraining", "model"
+CHECKPOINTS = "checkpoints"
+MAY_MOVE = (("corpus", "directory"), ("task", "data_dir"), ("init_from",))
+"""Keys of a part's experiment that are paths, and that a continued study may change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part: `name` is "pretraining", "model" (an earlier state of another arm's run) or the name of a task."""
+
+    arm: str
+    seed: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.arm}, seed {self.seed}, {self.name}"
+
+    def directory(self, root: Place) -> Place:
+        """The directory with the files of all parts of this arm and seed."""
+        return root / self.arm / f"seed-{self.seed}"
+
+    def workdir(self, root: Place) -> Place:
+        """The workdir of its run; of an earlier state the directory of the model."""
+        return self.directory(root) / self.name
+
+    def record(self, root: Place) -> Place:
+        """The file that says that it is done, with its numbers."""
+        return self.directory(root) / f"{self.name}.json"
+
+    def experiment(self, root: pathlib.Path) -> pathlib.Path:
+        """Its experiment file."""
+        return pathlib.Path(self.directory(root)) / f"{self.name}.py"
+
+    def log(self, root: pathlib.Path) -> pathlib.Path:
+        """The file with what it printed."""
+        return pathlib.Path(self.directory(root)) / f"{self.name}.log"
+
+
+def parts_of(study: StudyExperiment, family: Sequence[ArmConfig], seed: int) -> list[Part]:
+    """The parts of a family of arms with one seed, in the order in which they are run."""
+    trained = [Part(arm.name, seed, PRETRAINING) for arm in family if not arm.shares]
+    states = [Part(arm.name, seed, STATE) for arm in family if arm.at < 1]
+    return [*trained, *states, *(Part(arm.name, seed, task.name) for arm in family for task in study.tasks)]
+
+
+def shares_of(study: StudyExperiment) -> list[list[Part]]:
+    """The parts that one process runs after one another, by seed and family: the first results have one seed of every arm."""
+    return [parts_of(study, family, seed) for seed in study.seeds for family in families(study)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A study with the steps of every arm that pretrains, and its models and tasks."""
+
+    study: StudyExperiment
+    steps: Mapping[str, Sequence[int]]
+    pretraining: Mapping[str, PretrainingExperiment]
+    tasks: Mapping[str, Task]
+    root: Place
+    """The workdir of the study, where it lasts."""
+
+    def values(self, part: Part) -> JsonObject:
+        """The values of the part's experiment; of an earlier state its run and its step."""
+        study, arm = self.study, self.study.arm(part.arm)
+        trainer = study.trainer(arm)
+        trained = Part(trainer.name, part.seed, PRETRAINING).workdir(self.root)
+        if part.name == PRETRAINING:
+            values = run_values(study, arm, pretraining_values(study, arm), self.steps[arm.name], part.seed)
+            if arm.continues:
+                start = Part(arm.continues, part.seed, PRETRAINING).workdir(self.root)
+                values = merged(values, {"init_from": str(start)})
+            return values
+        if part.name == STATE:
+            return {"init_from": str(trained), "step": kept_steps(study, trainer, self.steps[trainer.name])[arm.name]}
+        task = next(task for task in study.tasks if task.name == part.name)
+        values = finetuning_values(study, arm, task, part.seed)
+        values = with_new_parts(values, self.pretraining[trainer.name], self.tasks[task.name].head)
+        model = Part(arm.name, part.seed, STATE).workdir(self.root) if arm.at < 1 else trained
+        return merged(values, {"init_from": str(model)})
+
+    def command(self, part: Part, local: pathlib.Path) -> list[str]:
+        """The verb and flags of the part, whose experiment file is written to the directory `local` of this process."""
+        values, workdir = self.values(part), part.workdir(self.root)
+        if part.name == STATE:
+            return ["convert", f"--from={values['init_from']}", f"--step={values['step']}", f"--to={workdir}"]
+        verb = "pretrain" if part.name == PRETRAINING else "finetune"
+        write_experiment(part.experiment(local), values, f"{part} of the study {self.study.title}")
+        return [verb, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
+
+    def is_done(self, part: Part) -> bool:
+        """Whether the part has a record. Raises UserError where it is of another configuration."""
+        record = self.record(part)
+        if record is None:
+            return False
+        if record.get("part") != digest(self.values(part)):
+            raise UserError(
+                f"{part.record(self.root)} is of a part with another configuration; name another --workdir for this study, or "
+                f"remove {part.directory(self.root)} to run these parts again"
+            )
+        return True
+
+    def record(self, part: Part) -> JsonObject | None:
+        """The numbers of a part that is done; None before."""
+        try:
+            found = parse_json(read_bytes(part.record(self.root)))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def finish(self, part: Part) -> None:
+        """Writes the record of a part that has ended well."""
+        values = self.values(part)
+        numbers = {"step": values["step"]} if part.name == STATE else read_numbers(part.workdir(self.root))
+        write_json(part.record(self.root), {"part": digest(values), **numbers})
+
+    def clean_up(self, part: Part) -> None:
+        """Removes what no later part needs: the states of a run that is done, and the fine-tuned models unless they are kept."""
+        workdir = part.workdir(self.root)
+        if part.name == PRETRAINING:
+            states = [Part(arm.name, part.seed, STATE) for arm in self.study.arms if arm.shares == part.arm and arm.at < 1]
+            if all(self.record(state) for state in states):
+                remove_tree(workdir / CHECKPOINTS)
+        elif part.name == STATE:
+            self.clean_up(Part(self.study.arm(part.arm).shares, part.seed, PRETRAINING))
+        else:
+            runs = list((workdir / RUNS).iterdir()) if (workdir / RUNS).is_dir() else []
+            for directory in (workdir / CHECKPOINTS, *(run / BEST for run in (workdir, *runs))):
+                remove_tree(directory)
+            if not self.study.keep_models:
+                remove_tree(workdir / MODEL)
+
+
+def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None:
+    """Writes an experiment file with these values, unless it is there already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = f'"""{title}."""\n\n\ndef get_config():\n    return {pprint.pformat(values, width=120, sort_dicts=False)}\n'
+    if not (path.is_file() and path.read_text(encoding="utf-8") == text):
+        write_text(path, text)
+
+
+def digest(values: JsonObject) -> str:
+    """A SHA-256 of the values of a part's experiment, but for its paths."""
+    kept = merged(values)
+    for *groups, name in MAY_MOVE:
+        node = kept
+        for group in groups:
+            node = node.get(group, {})
+        node.pop(name, None)
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def read_numbers(workdir: Place) -> JsonObject:
+    """The numbers of a finished run that the table needs, from its results.json and metrics.jsonl.
+
+    Those under "measured" depend on time and machine; all others are the same whenever the part is run.
+    """
+    results = read_json(workdir / RESULTS)
+    seconds = results.get("ledger", {}).get("seconds", {})
+    measured = {"seconds": seconds, "devices": results.get("devices", ""), "jax": results.get("jax", "")}
+    if "heldout" in results:
+        curve = [
+            {name.removeprefix("heldout/"): value for name, value in record.items() if name.startswith("heldout/")}
+            | {"step": record["step"]}
+            for record in read_metrics(workdir / METRICS)
+            if any(name.startswith("heldout/") for name in record)
+        ]
+        kept = {name: results[name] for name in ("steps", "parameters", "heldout", "skipped_steps")}
+        return {**kept, "curve": curve, "measured": measured}
+    runs = results.get("runs", [results])
+    return {
+        "scores": [run["scores"] for run in runs if "failed" not in run],
+        "baseline": next((run["baseline"] for run in runs if "baseline" in run), {}),
+        "metric": next((f"{next(iter(run['scores']))}/{run['metric']}" for run in runs if "metric" in run), ""),
+        "degenerate": sum(bool(run.get("degenerate")) for run in runs),
+        "failed": sum("failed" in run for run in runs),
+        "measured": measured,
+    }

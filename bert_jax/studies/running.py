@@ -1,0 +1,115 @@
+"""Runs the parts of a study that are not done yet, shows the progress of the whole, and stops when asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+
+from bert_jax.errors import UserError
+from bert_jax.interface.exit_statuses import MENDED_BY_RESTART
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import counted, duration
+from bert_jax.runtime.launch import Run
+from bert_jax.runtime.workdir import LOCK, locked
+from bert_jax.storage.paths import Place, is_remote
+from bert_jax.studies import children
+from bert_jax.studies.parts import Part, Planned
+from bert_jax.studies.progress import seconds_left
+
+log = logging.getLogger(__name__)
+
+PLAIN_EVERY = 60.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+class Stopped(Exception):
+    """A part ended before its end because it or the study was asked to stop, or with a status after which a restart goes on."""
+
+    def __init__(self, status: int):
+        super().__init__(f"exit status {status}")
+        self.status = status
+
+
+class Runner:
+    """Runs commands as processes of their own, one after another, in the workdir of a `run` of the verb `study`."""
+
+    def __init__(self, run: Run):
+        self._run = run
+
+    def command(
+        self, command: Sequence[str], log_file: pathlib.Path, title: str, shown: Callable[[str], object] = lambda line: None
+    ) -> None:
+        """Runs `command` to its end. `shown` is called all the time with the last line that it printed.
+
+        Raises Stopped where the study was asked to stop, or the command ended with a status after which a restart goes on, and
+        UserError, with what it printed last, where it failed.
+        """
+
+        def watch() -> bool:
+            self._run.watchdog.alive(title)
+            shown(next(iter(children.last_lines(log_file, 1)), ""))
+            return self._run.preemption.requested(0)
+
+        status = children.run_verb_alone(command, log_file, watch)
+        if self._run.preemption.requested(0):
+            raise Stopped(self._run.preemption.exit_status)
+        if status in MENDED_BY_RESTART:
+            log.error("%s ended (%s); the same command goes on", title, MENDED_BY_RESTART[status])
+            raise Stopped(status)
+        if status:
+            said = "\n".join(f"  {line}" for line in children.last_lines(log_file))
+            raise UserError(
+                f"{title} failed with status {status}; {log_file} ends with:\n{said}\ncorrect that, and run the study again"
+            )
+
+    def parts(self, planned: Planned, parts: Sequence[Part], done: Callable[[Part], object]) -> None:
+        """Runs those of `parts` that have no record, in their order, and calls `done` after each.
+
+        Raises Stopped and UserError like `command`.
+        """
+        waiting = [part for part in parts if not planned.is_done(part)]
+        for part in parts:
+            if part not in waiting:
+                planned.clean_up(part)  # a kill may have come between the record and this
+        spent = {part: seconds for part in parts if (seconds := _seconds(planned, part)) is not None}
+        progress = Progress("study:", len(parts), "parts", plain_every=PLAIN_EVERY)
+        with contextlib.closing(progress):
+            for i, part in enumerate(waiting):
+                began = time.monotonic()
+
+                def shown(latest: str, i: int = i, part: Part = part, began: float = began) -> None:
+                    left = seconds_left(waiting[i:], spent, time.monotonic() - began)
+                    note = f"{part}: {latest}" if latest else str(part)
+                    progress.update(len(parts) - len(waiting) + i, note, seconds_left=left)
+
+                shown("")
+                self._wait_for_earlier(part.workdir(planned.root))
+                self.command(planned.command(part, self._run.workdir), part.log(self._run.workdir), str(part), shown)
+                planned.finish(part)
+                planned.clean_up(part)
+                spent[part] = _seconds(planned, part) or time.monotonic() - began
+                log.info("%s: done in %s", part, duration(time.monotonic() - began))
+                done(part)
+        log.info("%s done", counted(len(parts), "part"))
+
+    def _wait_for_earlier(self, workdir: Place) -> None:
+        """Waits until no process of an earlier start, which was killed, uses the workdir of a part any more."""
+        while not is_remote(workdir) and (workdir / LOCK).exists():
+            try:
+                with locked(workdir, LOCK):
+                    return
+            except UserError as error:
+                self._run.watchdog.alive("waiting for an earlier start")
+                if self._run.preemption.requested(0):
+                    raise Stopped(self._run.preemption.exit_status) from error
+                time.sleep(children.POLL)
+
+
+def _seconds(planned: Planned, part: Part) -> float | None:
+    """The time that a part has taken over all its starts; None before it is done, and for a state, which takes seconds."""
+    record = planned.record(part)
+    spent = (record or {}).get("measured", {}).get("seconds", {})
+    return sum(seconds for name, seconds in spent.items() if name != "between_starts") if spent else None

@@ -1,0 +1,101 @@
+"""Means, deviations and paired differences over seeds, and expected orders compared with what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import scipy.stats
+
+from bert_jax.configs.study import OrderConfig
+
+LEVEL = 0.95
+BySeed = Mapping[int, float]
+"""The score of every seed that is done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The mean of paired differences over `n` seeds, and its interval; None where there is none, or one seed."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval lies on one side of 0."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; None of nothing."""
+    return statistics.fmean(values) if values else None
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """The sample standard deviation; None of fewer than two values."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def paired(ours: BySeed, theirs: BySeed, level: float = LEVEL) -> Difference:
+    """The differences `ours` - `theirs` over the seeds of both, and the t interval of their mean (Student 1908, "The Probable
+    Error of a Mean"): mean ± t(n - 1) s / sqrt(n). A deviation of 0 gives an interval of width 0."""
+    differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+    n, middle = len(differences), mean(differences)
+    if middle is None or n < 2:
+        return Difference(middle, None, None, n)
+    half = float(scipy.stats.t.ppf((1 + level) / 2, n - 1)) * statistics.stdev(differences) / math.sqrt(n)
+    return Difference(middle, middle - half, middle + half, n)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A pair of an expected order: `higher` was expected above `lower`."""
+
+    higher: str
+    lower: str
+    difference: Difference
+
+    @property
+    def verdict(self) -> str:
+        """Where the interval excludes 0: "as expected" or "opposite"; "undecided" where it does not, or with one seed."""
+        if self.difference.mean is None:
+            return "not measured"
+        if not self.difference.excludes_zero:
+            return "undecided"
+        return "as expected" if self.difference.mean > 0 else "opposite"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """An expected order on one task, and what came out."""
+
+    order: str
+    task: str
+    came_out: tuple[str, ...]
+    """The arms of the order by their means, the highest first."""
+    pairs: tuple[Comparison, ...]
+    """Every arm of a rank with every arm of the next rank."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether all means are in the expected order."""
+        return all(pair.difference.mean is not None and pair.difference.mean > 0 for pair in self.pairs)
+
+
+def outcome(expected: OrderConfig, task: str, scores: Mapping[str, BySeed]) -> Outcome:
+    """What came out of an expected order on a task. `scores`: by arm and seed."""
+    named = [name for rank in expected.ranks for name in rank]
+    means = {name: mean([*scores.get(name, {}).values()]) for name in named}
+    order = sorted((name for name in named if means[name] is not None), key=lambda name: -(means[name] or 0.0))
+    pairs = [
+        Comparison(higher, lower, paired(scores.get(higher, {}), scores.get(lower, {})))
+        for above, below in itertools.pairwise(expected.ranks)
+        for higher, lower in itertools.product(above, below)
+    ]
+    return Outcome(expected.order, task, tuple(order), tuple(pairs))

@@ -1,0 +1,231 @@
+"""The numbers of a study by arm: from the records of its parts to `table.json`.
+
+The key "table" of that file holds what is the same whenever the study is run on the same kind of machine, however often it was
+killed; "measured" holds seconds and devices, which are not.
+"""
+
+from __future__ import annotations
+
+import statistics as plain
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.study import AVERAGE, ArmConfig
+from bert_jax.corpus.files import JsonObject
+from bert_jax.programs.pretraining import phase_row_flops
+from bert_jax.studies.arms import chain
+from bert_jax.studies.budget import kept_steps
+from bert_jax.studies.parts import PRETRAINING, Part, Planned
+from bert_jax.studies.statistics import BySeed, Outcome, deviation, mean, outcome, paired
+
+TRAINING = ("training", "waiting_for_data")
+"""The activities of a run's ledger that count as its training time; repeated steps were lost to a kill."""
+
+
+def table(planned: Planned) -> JsonObject:
+    """The content of `table.json`: {"table": ..., "measured": ...}; see the module."""
+    study = planned.study
+    scores = all_scores(planned)
+    columns = [task.name for task in study.tasks] + ([AVERAGE] if len(study.tasks) > 1 else [])
+    reference = study.reference_arm.name
+    arms = []
+    for arm in study.arms:
+        own = scores[arm.name]
+        arms.append(
+            {
+                "name": arm.name,
+                "title": arm.title,
+                **pretraining_numbers(planned, arm),
+                "scores": {column: _statistics(own[column]) for column in columns},
+                "minus_reference": {
+                    column: _interval(paired(own[column], scores[reference][column]))
+                    for column in columns
+                    if arm.name != reference
+                },
+                "one_answer": {task.name: _degenerate(planned, arm, task.name) for task in study.tasks},
+                "paper": dict(arm.paper),
+            }
+        )
+    expected = [
+        _as_json(outcome(one, task, {name: by_task[task] for name, by_task in scores.items()}))
+        for one in study.expected
+        for task in (one.tasks or columns)
+    ]
+    return {
+        "table": {
+            "title": study.title,
+            "setting": study.setting,
+            "equal": study.budget.equal,
+            "amount": getattr(study.budget, study.budget.equal, None),
+            "seeds": list(study.seeds),
+            "restarts": study.restarts,
+            "reference": reference,
+            "tasks": {task.name: metric_of(planned, task.name) for task in study.tasks},
+            "baselines": {task.name: baseline_of(planned, task.name) for task in study.tasks},
+            "arms": arms,
+            "expected": expected,
+            "paper": study.paper,
+        },
+        "measured": {arm.name: measured(planned, arm) for arm in study.arms},
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------- scores
+def all_scores(planned: Planned) -> dict[str, dict[str, BySeed]]:
+    """By arm and column: the score of every seed whose part is done; of a seed's restarts the mean."""
+    study = planned.study
+    found: dict[str, dict[str, BySeed]] = {}
+    for arm in study.arms:
+        own: dict[str, BySeed] = {task.name: {} for task in study.tasks}
+        for task in study.tasks:
+            by_seed = {seed: _score(planned, Part(arm.name, seed, task.name), task.metric) for seed in study.seeds}
+            own[task.name] = {seed: score for seed, score in by_seed.items() if score is not None}
+        whole = [seed for seed in study.seeds if all(seed in own[task.name] for task in study.tasks)]
+        own[AVERAGE] = {seed: plain.fmean(own[task.name][seed] for task in study.tasks) for seed in whole}
+        found[arm.name] = own
+    return found
+
+
+def _score(planned: Planned, part: Part, metric: str) -> float | None:
+    record = planned.record(part)
+    if record is None or not record["scores"]:
+        return None
+    split, _, name = (metric or record["metric"]).partition("/")
+    return plain.fmean(run[split][name] for run in record["scores"])
+
+
+def _degenerate(planned: Planned, arm: ArmConfig, task: str) -> int:
+    """The number of runs of an arm on a task that gave every example the same answer."""
+    found = (planned.record(Part(arm.name, seed, task)) for seed in planned.study.seeds)
+    return sum(record["degenerate"] for record in found if record is not None)
+
+
+def metric_of(planned: Planned, task: str) -> str:
+    """The metric of a task, SPLIT/METRIC: the one that the study names, or the task's own."""
+    own = next(one for one in planned.study.tasks if one.name == task)
+    loaded = planned.tasks[task]
+    return own.metric or f"{next(split for split in loaded.splits if split.startswith('dev'))}/{loaded.metric}"
+
+
+def baseline_of(planned: Planned, task: str) -> float | None:
+    """The score of the best single answer to all examples of a task; None before a part is done."""
+    split, _, name = metric_of(planned, task).partition("/")
+    for arm in planned.study.arms:
+        for seed in planned.study.seeds:
+            if record := planned.record(Part(arm.name, seed, task)):
+                found = record["baseline"].get(split, {}).get(name)
+                return None if found is None else float(found)
+    return None
+
+
+def _statistics(by_seed: BySeed) -> JsonObject:
+    values = [by_seed[seed] for seed in sorted(by_seed)]
+    return {"mean": mean(values), "deviation": deviation(values), "seeds": {str(seed): by_seed[seed] for seed in sorted(by_seed)}}
+
+
+def _interval(found: Any) -> JsonObject:
+    return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
+
+
+def _as_json(found: Outcome) -> JsonObject:
+    return {
+        "order": found.order,
+        "task": found.task,
+        "holds": found.holds,
+        "came_out": list(found.came_out),
+        "pairs": [
+            {"higher": pair.higher, "lower": pair.lower, "verdict": pair.verdict, **_interval(pair.difference)}
+            for pair in found.pairs
+        ],
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------- pretraining
+def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
+    """What an arm's model cost and what it predicts: steps, tokens, FLOPs, parameters, held-out scores as means over seeds.
+
+    Costs are those of all pretraining that led to the model. The held-out loss is that of the arm's own objective: losses of
+    masked words and of next tokens do not compare.
+    """
+    if is_untrained(arm):
+        return {"steps": 0, "tokens": 0, "flops": 0.0, "parameters": _parameters(planned, arm), "heldout": {}}
+    steps = steps_of(planned, arm)
+    tokens = flops = 0.0
+    for name, counts in steps.items():
+        experiment = planned.pretraining[name]
+        tokens += sum(n * p.batch_size * p.length for n, p in zip(counts, experiment.phases, strict=True))
+        flops += _flops(experiment, counts)
+    trainer = planned.study.trainer(arm).name
+    return {
+        "steps": sum(steps[trainer]),
+        "tokens": int(tokens),
+        "flops": flops,
+        "parameters": _parameters(planned, arm),
+        "heldout": _heldout(planned, arm, sum(steps[trainer])),
+    }
+
+
+def is_untrained(arm: ArmConfig) -> bool:
+    """Whether the arm starts its tasks from random weights."""
+    return bool(arm.finetune.get("init_random"))
+
+
+def steps_of(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
+    """The steps of every phase of each pretraining that led to the arm's model, up to the state that it takes; by arm."""
+    found = {one.name: list(planned.steps[one.name]) for one in chain(planned.study, arm)}
+    if arm.at < 1:
+        trainer = planned.study.trainer(arm)
+        left = kept_steps(planned.study, trainer, planned.steps[trainer.name])[arm.name]
+        counts = found[trainer.name]
+        for i, count in enumerate(counts):
+            counts[i] = min(count, left)
+            left -= counts[i]
+    return found
+
+
+def _flops(experiment: PretrainingExperiment, counts: Sequence[int]) -> float:
+    phases = enumerate(zip(counts, experiment.phases, strict=True))
+    return sum(count * phase.batch_size * phase_row_flops(experiment, i) for i, (count, phase) in phases)
+
+
+def _parameters(planned: Planned, arm: ArmConfig) -> int | None:
+    return next((record["parameters"] for record in _records(planned, arm)), None)
+
+
+def _records(planned: Planned, arm: ArmConfig) -> list[JsonObject]:
+    """The records of the pretraining of the arm's model, of all seeds that are done."""
+    trainer = planned.study.trainer(arm).name
+    found = [planned.record(Part(trainer, seed, PRETRAINING)) for seed in planned.study.seeds]
+    return [record for record in found if record is not None]
+
+
+def _heldout(planned: Planned, arm: ArmConfig, step: int) -> JsonObject:
+    """The means over seeds of all held-out scores at a step."""
+    found = []
+    for record in _records(planned, arm):
+        at_step: Mapping[str, Any] | None = record["heldout"]
+        if arm.at < 1:
+            at_step = next((one for one in record["curve"] if one["step"] == step), None)
+        if at_step is not None:
+            found.append(at_step)
+    names = [name for name in (found[0] if found else {}) if name != "step" and all(one.get(name) is not None for one in found)]
+    return {name: plain.fmean(one[name] for one in found) for name in names}
+
+
+def measured(planned: Planned, arm: ArmConfig) -> JsonObject:
+    """The mean seconds of pretraining over seeds (training steps alone, and everything), and the devices; {} for a state and for
+    random weights, which have no time of their own."""
+    if is_untrained(arm) or arm.at < 1:
+        return {}
+    training, whole, devices = [], [], set()
+    for seed in planned.study.seeds:
+        found = [planned.record(Part(one.name, seed, PRETRAINING)) for one in chain(planned.study, arm)]
+        records = [record["measured"] for record in found if record is not None]
+        if records and len(records) == len(found):
+            training.append(sum(one["seconds"].get(name, 0.0) for one in records for name in TRAINING))
+            whole.append(sum(sum(one["seconds"].values()) for one in records))
+            devices |= {one["devices"] for one in records}
+    if not training:
+        return {}
+    return {"training_seconds": plain.fmean(training), "all_seconds": plain.fmean(whole), "devices": sorted(devices)}

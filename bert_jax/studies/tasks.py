@@ -1,0 +1,48 @@
+"""The tasks of the studies in experiments/studies/: those that tell small models apart, and those of the paper's ablations."""
+
+from __future__ import annotations
+
+from bert_jax.corpus.files import JsonObject
+
+GLUE, SICK = "experiments/finetune/glue.py", "experiments/finetune/sick.py"
+
+SMALL: JsonObject = {
+    "optimizer": {"name": "adamw"},
+    "training": {"learning_rate": 2e-4, "batch_size": 32, "epochs": 4, "schedule": "linear"},
+    "selection": {"select": "last"},
+    "task": {"length": 128},
+}
+"""The fine-tuning of models of a few layers: the learning rate is ten times that of BERT-Base, and the last weights count, since
+a choice on dev would flatter every arm."""
+
+
+def small_tasks(*names: str) -> list[JsonObject]:
+    """The tasks by these names, or all: STS-B, SICK, WNUT-17, and parts of speech of UD English EWT.
+
+    SST-2, MRPC, RTE and CoLA are not among them: after minutes of pretraining they are within 0.04 of random weights
+    (experiments/README.md), so they cannot order arms.
+    """
+    known: dict[str, JsonObject] = {
+        "stsb": {"experiment": f"{GLUE}:stsb", "data_dir": "glue"},
+        "sick": {"experiment": f"{SICK}:entailment", "data_dir": "sick", "finetune": {"task": {"length": 64}}},
+        "wnut17": {"experiment": "experiments/finetune/ner.py:wnut17", "data_dir": "wnut17"},
+        "pos": {
+            "experiment": "experiments/finetune/pos.py",
+            "data_dir": "ud_english_ewt",
+            "finetune": {"task": {"train_rows": 4_000}, "training": {"epochs": 3}},
+        },
+    }
+    return [{"name": name, **known[name]} for name in names or known]
+
+
+def paper_tasks(*names: str) -> list[JsonObject]:
+    """The tasks of the paper's ablations (section 5.1 and Table 5) by these names, or all."""
+    known: dict[str, JsonObject] = {
+        "mnli": {"experiment": f"{GLUE}:mnli", "data_dir": "glue"},
+        "qnli": {"experiment": f"{GLUE}:qnli", "data_dir": "glue"},
+        "mrpc": {"experiment": f"{GLUE}:mrpc", "data_dir": "glue", "metric": "dev/accuracy"},
+        "sst2": {"experiment": f"{GLUE}:sst2", "data_dir": "glue"},
+        "squad": {"experiment": "experiments/finetune/squad.py:v1.1", "data_dir": "squad"},
+        "ner": {"experiment": "experiments/finetune/ner.py:conll2003", "data_dir": "conll2003"},
+    }
+    return [{"name": name, **known[name]} for name in names or ("mnli", "qnli", "mrpc", "sst2", "squad")]

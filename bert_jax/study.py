@@ -1,0 +1,112 @@
+r"""Compares ways to pretrain: arms x seeds of pretraining, and fine-tuning of each on a set of tasks, in one table.
+
+    python -m bert_jax.study --config=experiments/studies/objectives.py --workdir=runs/objectives \
+        --config.corpus=runs/wikipedia_corpus --config.data=data
+
+The workdir gets table.md, table.json and figure.png, and a folder for each arm and seed with its runs. The same command continues
+an interrupted study: runs that are done are not repeated, and one that was cut off goes on from its last checkpoint. More seeds,
+arms and tasks may be added later. Several processes (the hosts of a TPU slice) divide arms and seeds among themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+
+import jax
+
+from bert_jax.configs.study import StudyExperiment
+from bert_jax.corpus.files import write_text
+from bert_jax.interface.command import run_verb
+from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.interface.words import counted
+from bert_jax.metrics.writer import METRICS, write_json
+from bert_jax.runtime.flags import Flags, parse_flags
+from bert_jax.runtime.independent_processes import ProcessesLost
+from bert_jax.runtime.launch import Run, begin
+from bert_jax.studies import report
+from bert_jax.studies.arms import Checked, check
+from bert_jax.studies.calibration import plan, planned
+from bert_jax.studies.children import POLL
+from bert_jax.studies.figure import draw
+from bert_jax.studies.parts import Planned, shares_of
+from bert_jax.studies.running import Runner, Stopped
+from bert_jax.studies.table import table
+
+log = logging.getLogger("bert_jax.study")  # not __name__: that is __main__ when run as a verb
+
+TABLE, TEXT, PICTURE = "table.json", "table.md", "figure.png"
+
+
+def study(checked: Checked, flags: Flags, run: Run) -> int:
+    """Runs the parts of a study that are not done, and writes its table; returns the exit status."""
+    runner = Runner(run)
+    try:
+        # -------------------------------------------------------------------------------------------- the steps of every arm
+        steps = _steps(checked, flags, run, runner)
+        whole = Planned(checked.study, steps, checked.pretraining, checked.tasks, flags.workdir)
+
+        # ------------------------------------------------------------------------------------------------------- the parts
+        mine = [part for parts in run.share.of(shares_of(checked.study)) for part in parts]
+        log.info("%s: %s, seeds %s", checked.study.title, counted(len(mine), "part"), checked.study.seeds)
+        runner.parts(whole, mine, lambda part: _write(whole, run))
+    except Stopped as stopped:
+        run.share.tell_stopped()
+        return stopped.status
+
+    # ------------------------------------------------------------------------------------------------------------ the table
+    try:
+        found = run.share.gather({}, waiting=functools.partial(_waiting, run))
+    except ProcessesLost as error:
+        log.error("%s; start the same command on all of them again: finished parts are not repeated", error)
+        return HUNG
+    if found is None:
+        return run.preemption.exit_status if run.share.index == 0 else 0
+    _write(whole, run)
+    print(report.plain(table(whole)), flush=True)
+    log.info("table: %s\npicture: %s", *(run.durable(run.workdir / name) for name in (TEXT, PICTURE)))
+    return 0
+
+
+def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
+    """The steps of every arm by name: process 0 fixes them, the others wait for its plan. Raises Stopped."""
+    if run.share.index == 0:
+        return plan(checked.study, checked.pretraining, flags.workdir, run.workdir, runner.command)
+    while len(steps := planned(checked.study, checked.pretraining, flags.workdir)) < len(checked.pretraining):
+        if _waiting(run):
+            raise Stopped(run.preemption.exit_status)
+        time.sleep(POLL)
+    return steps
+
+
+def _waiting(run: Run) -> bool:
+    """Whether this process, which waits for the others, was asked to stop."""
+    run.watchdog.alive("waiting for the other processes")
+    return run.preemption.requested(0)
+
+
+def _write(whole: Planned, run: Run) -> None:
+    """Writes the table and the picture of the parts that are done."""
+    if run.share.index:
+        return
+    content = table(whole)
+    write_json(run.workdir / TABLE, content)
+    write_text(run.workdir / TEXT, report.markdown(content))
+    draw(content, whole.study, run.workdir / PICTURE)
+
+
+def main() -> int:
+    """The verb."""
+    flags = parse_flags("study", __doc__, schema=StudyExperiment)
+    # The parts compute, in processes of their own. This process only traces, and must not take a TPU that they need.
+    jax.config.update("jax_platforms", "cpu")
+    checked = check(StudyExperiment.from_dict(flags.config), say=lambda text: print(text, flush=True))
+    config = checked.study.to_dict()
+    with begin("study", flags, config, may_change=("*",), independent=True) as run:
+        (run.workdir / METRICS).touch()  # the sign of a run, see `runtime.workdir.open_workdir`
+        return study(checked, flags, run)
+
+
+if __name__ == "__main__":
+    run_verb(main)

@@ -1,0 +1,82 @@
+"""A whole study: its table, and the same table after kills."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import signal
+from typing import Any
+
+import pytest
+
+from tests.end_to_end import forked, tiny_study
+from tests.end_to_end.forked import Done, Signal
+
+ASKED = "bert_jax.runtime.interruptions:Preemption.requested"
+
+
+def run(directory: pathlib.Path, workdir: pathlib.Path, at: Signal | None = None) -> Done:
+    command = ("study", f"--config={directory / 'study.py'}", f"--workdir={workdir}")
+    (done,) = forked.run(directory, command, at=at, prepare=tiny_study.in_one_process)
+    return done
+
+
+def table(workdir: pathlib.Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((workdir / "table.json").read_text())
+    return content["table"]
+
+
+@pytest.fixture(scope="module")
+def directory(experiment: pathlib.Path, toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The directory with a study file, and the workdir `whole` of the study from beginning to end."""
+    place = tmp_path_factory.mktemp("study")
+    tiny_study.write(place / "study.py", tiny_study.values(experiment, toys))
+    done = run(place, place / "whole")
+    assert done.status == 0, done.output
+    (place / "said.txt").write_text(done.output)
+    return place
+
+
+def test_a_study_gives_a_table_a_picture_and_sentences(directory: pathlib.Path):
+    whole = directory / "whole"
+    found = table(whole)
+    bert, half = found["arms"]
+    assert (bert["name"], bert["steps"], bert["tokens"]) == ("bert", 6, 6 * 8 * 32)
+    assert (half["name"], half["steps"], half["tokens"]) == ("half", 3, 3 * 8 * 32)
+    assert bert["heldout"]["mlm_loss"] < half["heldout"]["mlm_loss"]
+    assert bert["flops"] == 2 * half["flops"] > 0
+    assert bert["scores"]["own"]["seeds"].keys() == {"0", "1"}
+    assert half["minus_reference"]["own"]["n"] == 2
+    assert (whole / "figure.png").stat().st_size > 1_000
+    text, said = (whole / "table.md").read_text(), (directory / "said.txt").read_text()
+    for part in ("| bert | 1.54 k |", "| after half of the steps | 768 |", "84.4", "bert > half"):
+        assert part in text
+    assert "6 of 6 parts" in said or "8 parts done" in said
+
+
+def test_what_a_finished_part_needs_no_more_is_removed(directory: pathlib.Path):
+    names = {path.name for path in (directory / "whole").rglob("*") if path.is_dir()}
+    assert not names & {"checkpoints", "best"}
+    assert (directory / "whole" / "bert" / "seed-0" / "pretraining" / "model" / "model.safetensors").exists()
+    assert not (directory / "whole" / "bert" / "seed-0" / "own" / "model").exists()
+
+
+def test_a_finished_study_trains_nothing_again(directory: pathlib.Path):
+    before = {path: path.stat().st_mtime_ns for path in (directory / "whole").rglob("results.json")}
+    assert run(directory, directory / "whole").status == 0
+    assert {path: path.stat().st_mtime_ns for path in (directory / "whole").rglob("results.json")} == before
+
+
+def test_a_study_that_is_killed_and_stopped_gives_the_same_table_to_the_bit(directory: pathlib.Path):
+    workdir = shutil.copytree(directory / "whole", directory / "killed")
+    for path in workdir.rglob("seed-1"):
+        shutil.rmtree(path)
+    (workdir / "table.json").unlink()
+    kill = run(directory, workdir, Signal(ASKED, argument=4))
+    assert kill.status == -signal.SIGKILL, kill.output
+    stop = run(directory, workdir, Signal(ASKED, argument=5, number=signal.SIGTERM))
+    assert stop.status == 128 + signal.SIGTERM, stop.output
+    done = run(directory, workdir)
+    assert done.status == 0, done.output
+    assert table(workdir) == table(directory / "whole")

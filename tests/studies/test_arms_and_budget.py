@@ -1,0 +1,176 @@
+"""The experiments of arms, their steps, and the order of the parts."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.errors import UserError
+from bert_jax.studies.arms import chain, check_finetuning, families, finetuning_values, merged, pretraining_values
+from bert_jax.studies.budget import kept_steps, planned_steps, run_values, scaled_steps, tokens_of, with_steps
+from bert_jax.studies.calibration import measured_speed, plan
+from bert_jax.studies.parts import Part, digest, shares_of
+from bert_jax.studies.progress import expected_seconds, seconds_left
+from bert_jax.tasks.text_task import SequenceHead
+from tests.studies.conftest import arms, study
+
+
+def test_later_changes_replace_earlier_ones_group_by_group_and_lists_whole():
+    base = {"model": {"num_layers": 2, "hidden_size": 64}, "phases": [1, 2], "seed": 0}
+    changed = merged(base, {"model": {"num_layers": 4}, "phases": [3]}, {"seed": 5})
+    assert changed == {"model": {"num_layers": 4, "hidden_size": 64}, "phases": [3], "seed": 5}
+    assert base["phases"] == [1, 2]
+
+
+def test_an_arm_changes_the_study_which_changes_the_experiment_file():
+    made = study(
+        pretraining="experiments/pretrain/laptop.py",
+        corpus="c",
+        pretrain={"model": {"num_layers": 3}, "optimizer": {"b2": 0.9}},
+        arms=[{"name": "a", "pretrain": {"model": {"num_layers": 5}}}],
+    )
+    values = pretraining_values(made, made.arms[0])
+    assert values["model"]["num_layers"] == 5
+    assert values["optimizer"] == {"name": "bert_adam", "b2": 0.9}
+    assert values["corpus"] == {"directory": "c"}
+
+
+def test_a_task_gets_its_directory_and_an_arm_changes_tasks_by_their_kind_of_head():
+    made = study(
+        data="d",
+        restarts=2,
+        arms=[{"name": "a", "finetune": {"seed": 9}, "heads": {"sequence": {"head": {"pooling": "concat"}}}}],
+        tasks=[
+            {"name": "stsb", "experiment": "experiments/finetune/glue.py:stsb", "data_dir": "glue"},
+            {"name": "pos", "experiment": "experiments/finetune/pos.py", "data_dir": "/e"},
+        ],
+    )
+    stsb, pos = (finetuning_values(made, made.arms[0], task, 3) for task in made.tasks)
+    assert (stsb["task"]["data_dir"], pos["task"]["data_dir"]) == ("d/glue", "/e")
+    assert (stsb.get("head"), pos.get("head")) == ({"pooling": "concat"}, None)
+    assert (stsb["seed"], stsb["sweep"]) == (6, {"seeds": [6, 7]})
+
+
+def test_equal_tokens_are_equal_within_a_step_of_each_phase(experiment: PretrainingExperiment):
+    made = study(budget={"equal": "tokens", "tokens": 7_200})
+    steps = planned_steps(made, made.arms[0], experiment, None)
+    assert tokens_of(experiment.phases) == 100 * 80 + 50 * 128 == 14_400
+    assert steps == [50, 25]
+
+
+def test_equal_seconds_follow_the_measured_speed(experiment: PretrainingExperiment):
+    made = study(budget={"equal": "seconds", "seconds": 60})
+    steps = planned_steps(made, made.arms[0], experiment, [0.1, 0.4])  # 30 s as it stands
+    assert steps == [200, 100]
+    assert sum(count * seconds for count, seconds in zip(steps, [0.1, 0.4], strict=True)) == pytest.approx(60)
+
+
+def test_a_budget_beyond_what_a_run_counts_is_refused(experiment: PretrainingExperiment):
+    made = study(budget={"equal": "tokens", "tokens": 1e18})
+    with pytest.raises(UserError, match=r"config\.budget\.tokens=1e\+18 are .* steps of the arm 'a', above 2,147,483,647; lower"):
+        planned_steps(made, made.arms[0], experiment, None)
+
+
+def test_a_phase_keeps_at_least_a_step_and_its_proportion_of_warmup(experiment: PretrainingExperiment):
+    assert scaled_steps([1_000, 1], 0.01) == [10, 1]
+    phases = with_steps(experiment.to_dict(), [50, 25])["phases"]
+    assert [(phase["steps"], phase["warmup_steps"]) for phase in phases] == [(50, 5), (25, 0)]
+
+
+def test_states_are_taken_at_the_nearest_evaluation_and_kept_by_the_run(experiment: PretrainingExperiment):
+    early = [{"name": f"at_{at}", "shares": "a", "at": at} for at in (0.22, 0.5, 0.01)]
+    made = study(arms=[*arms("a"), *early], evaluations=5)
+    assert kept_steps(made, made.arms[0], [100, 50]) == {"at_0.22": 30, "at_0.5": 60, "at_0.01": 30}
+    values = run_values(made, made.arms[0], experiment.to_dict(), [100, 50], seed=7)
+    assert values["checkpoints"] == {**values["checkpoints"], "every": 30, "keep_at": [30, 60]}
+    assert (values["seed"], values["evaluation"]["every"]) == (7, 30)
+    PretrainingExperiment.from_dict(values)
+
+
+def test_arms_that_need_each_others_models_are_one_family_in_the_order_of_need():
+    made = study(
+        arms=[{"name": "late", "shares": "next"}, {"name": "next", "continues": "first"}, *arms("other", "first")], seeds=[4, 5]
+    )
+    assert [[arm.name for arm in family] for family in families(made)] == [["first", "next", "late"], ["other"]]
+    assert [arm.name for arm in chain(made, made.arm("late"))] == ["first", "next"]
+    shares = shares_of(made)
+    assert [part.seed for parts in shares for part in parts[:1]] == [4, 4, 5, 5]
+    assert [str(part) for part in shares[0]][:3] == [
+        "first, seed 4, pretraining",
+        "next, seed 4, pretraining",
+        "first, seed 4, stsb",
+    ]
+
+
+def test_a_part_is_the_same_wherever_its_files_lie_and_another_with_other_settings():
+    values = {"task": {"name": "x", "data_dir": "a"}, "init_from": "b", "seed": 0}
+    moved = {"task": {"name": "x", "data_dir": "c"}, "init_from": "d", "seed": 0}
+    assert digest(values) == digest(moved) != digest({**values, "seed": 1})
+
+
+@pytest.mark.parametrize(
+    ("finetune", "says"),
+    [
+        ({"head": {"layers": "last_four_concat", "pooling": "concat"}}, "needs 4 layers, and the model has 2"),
+        ({"task": {"length": 512}}, "config.task.length=512 is longer than its position table of 64 rows"),
+    ],
+)
+def test_an_arm_that_cannot_do_a_task_is_refused(finetune: dict[str, Any], says: str):
+    small = {"model": {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_position": 64}}
+    pretrained = PretrainingExperiment.from_dict(small | {"phases": [{"steps": 1, "length": 32}]})
+    values = merged({"task": {"name": "glue/stsb", "length": 32}}, finetune)
+    with pytest.raises(UserError, match=says):
+        check_finetuning(values, pretrained, SequenceHead(labels=("a", "b")))
+
+
+def test_a_model_without_pairs_gets_a_new_pooler_for_a_head_that_reads_one():
+    model = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32}
+    alone = PretrainingExperiment.from_dict({"model": model, "examples": {"pairs": "none"}, "phases": [{"steps": 1}]})
+    values = {"task": {"name": "glue/stsb", "length": 32}}
+    assert check_finetuning(values, alone, SequenceHead(labels=("a", "b"))).init_new == "pooler"
+    assert (
+        check_finetuning(merged(values, {"head": {"pooling": "concat"}}), alone, SequenceHead(labels=("a", "b"))).init_new == ""
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------------- the plan
+def test_the_speed_is_the_median_of_a_short_run_without_its_first_lines(
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment
+):
+    made = study(budget={"equal": "seconds", "seconds": 1, "calibration_steps": 12})
+    rates = {2: 1.0, 4: 100.0, 6: 100.0, 8: 90.0, 10: 100.0, 12: 500.0, 14: 1.0, 16: 8.0, 20: 8.0, 24: 8.0}
+
+    def run(command: Any, log: pathlib.Path, title: str) -> None:
+        workdir = tmp_path / "a" / "calibration"
+        workdir.mkdir(parents=True)
+        lines = [json.dumps({"step": step, "train/rows_per_second": rate}) + "\n" for step, rate in rates.items()]
+        (workdir / "metrics.jsonl").write_text("".join(lines))
+        assert command[0] == "pretrain"
+
+    found = measured_speed(made, made.arms[0], experiment, tmp_path, tmp_path, run)
+    assert found == [10 / 100, 4 / 8]
+    assert not (tmp_path / "a" / "calibration").exists()
+
+
+def test_a_plan_is_made_once_and_another_budget_is_refused(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    made = study(budget={"equal": "tokens", "tokens": 7_200})
+    both = {"a": experiment, "b": experiment}
+    first = plan(made, {"a": experiment}, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
+    assert plan(made, both, tmp_path, tmp_path, run=None) == {"a": first["a"], "b": [50, 25]}  # type: ignore[arg-type]
+    other = study(budget={"equal": "tokens", "tokens": 14_400})
+    with pytest.raises(UserError, match="has the steps of the arm 'a' with another configuration or budget; name another"):
+        plan(other, both, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
+
+
+def test_the_time_left_comes_from_the_same_parts_of_other_seeds_then_of_other_arms():
+    spent = {Part("a", 0, "pretraining"): 100.0, Part("a", 0, "stsb"): 10.0, Part("b", 0, "stsb"): 20.0}
+    assert expected_seconds(Part("b", 1, "stsb"), spent) == 20.0
+    assert expected_seconds(Part("b", 0, "pretraining"), spent) == 100.0
+    assert expected_seconds(Part("c", 0, "stsb"), spent) == 15.0
+    waiting = [Part("b", 0, "pretraining"), Part("b", 1, "stsb")]
+    assert seconds_left(waiting, spent, 30.0) == 70.0 + 20.0
+    assert seconds_left(waiting, {}, 30.0) is None

@@ -1,0 +1,59 @@
+"""What a study file may say, and what is refused before anything is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bert_jax.configs.study import StudyExperiment
+from bert_jax.errors import UserError
+from tests.studies.conftest import arms, study
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"arms": arms("a", "a")}, "the study names the arm 'a' twice; give each arm a name of its own"),
+        ({"arms": arms("a/b")}, "the arm 'a/b' gives files their names; use letters, digits"),
+        ({"arms": []}, "config.arms is empty, so there is nothing to train"),
+        ({"seeds": [1, 1]}, "config.seeds=[1, 1] repeats a seed; name each once"),
+        ({"reference": "c"}, "config.reference: there is no 'c'; known: a, b"),
+        ({"arms": [{"name": "a", "shares": "b"}]}, "shares of the arm 'a': there is no 'b'"),
+        ({"arms": [{"name": "a", "shares": "a"}]}, "the arm 'a' shares 'a', which pretrains no model of its own"),
+        (
+            {"arms": [{"name": "a"}, {"name": "b", "shares": "a", "pretrain": {"seed": 1}}]},
+            "the arm 'b' shares the model of 'a', so it pretrains none; leave out shares, or the rest",
+        ),
+        ({"arms": [{"name": "a", "at": 0.5}]}, "the arm 'a' has at=0.5, a step of a model that it shares"),
+        (
+            {"arms": [{"name": "a", "continues": "b"}, {"name": "b", "continues": "a"}]},
+            "the arms a and b continue each other; let one begin from random weights",
+        ),
+        ({"arms": [{"name": "a", "paper": {"MNLI": "84"}}]}, "the arm 'a': the paper's MNLI='84' must be a number"),
+        ({"budget": {"equal": "tokens"}}, "config.budget.equal=tokens needs the amount of every arm; set config.budget.tokens"),
+        ({"budget": {"equal": "time"}}, "config.budget.equal='time' is not one of steps, tokens, seconds"),
+        ({"expected": [{"order": "a > c"}]}, "config.expected.0.order: there is no 'c'"),
+        ({"expected": [{"order": "a"}]}, "config.expected.0.order='a' must compare arms, each once"),
+        ({"expected": [{"order": "a > b", "tasks": ["mnli"]}]}, "config.expected.0.tasks: there is no 'mnli'"),
+        ({"arms": [{"name": "a", "pretrain": 3}]}, "config.arms.0.pretrain=3 must be a group of keys"),
+        (
+            {"tasks": [{"name": "model", "experiment": "e"}]},
+            "a task cannot have the name 'model', which a study uses itself; name it otherwise",
+        ),
+    ],
+)
+def test_a_study_that_contradicts_itself_is_refused_with_the_remedy(values: dict[str, Any], says: str):
+    with pytest.raises(UserError) as error:
+        study(**values)
+    assert str(error.value).startswith(says), error.value
+
+
+def test_a_study_comes_back_from_its_plain_values():
+    made = study(arms=[{"name": "a", "pretrain": {"model": {"num_layers": 2}}}], budget={"equal": "tokens", "tokens": 1e6})
+    assert StudyExperiment.from_dict(made.to_dict()) == made
+
+
+def test_an_expected_order_has_ranks_of_arms_that_are_not_compared():
+    made = study(arms=arms("a", "b", "c"), expected=[{"order": "a > b, c"}])
+    assert made.expected[0].ranks == [["a"], ["b", "c"]]
