@@ -25,6 +25,7 @@ from bert_jax.heads.head import TaskHead
 from bert_jax.interface import python_files
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.kernels.dispatch import require_possible
 from bert_jax.pretraining.corpora import check_corpus
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.programs.pretraining import trained_parameters
@@ -172,6 +173,7 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> PretrainingE
     if values.get("init_from") and arm.continues:
         raise UserError(f"init_from={values['init_from']} and continues={arm.continues} both name its first model; give one")
     check_corpus(experiment, train, split)
+    require_possible(experiment.model)
     trained_parameters(experiment)
     return experiment
 
@@ -196,7 +198,9 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
             f"config.task.length={experiment.task.length} is longer than its position table of "
             f"{counted(model.model.max_position, 'row')}; shorten it, or raise config.model.max_position"
         )
-    _abstract_parameters(experiment.model_config(model.model, "cpu"), experiment.head_config(own))
+    config = experiment.model_config(model.model, "cpu")
+    require_possible(config)
+    _abstract_parameters(config, experiment.head_config(own))
     return experiment
 
 

@@ -36,6 +36,9 @@ DTYPES = ("bfloat16", "float32")
 """The dtypes of the kernels' inputs."""
 
 
+NO_LEFT_TO_RIGHT = "the kernels of fused attention have no left-to-right mask"
+
+
 @dataclasses.dataclass(frozen=True)
 class Choice:
     """The implementation of one operation, and the reason in words."""
@@ -62,10 +65,16 @@ def choose_attention(config: ModelConfig, length: int, *, every_query: bool = Tr
 
     def reason(device: AbstractDevice) -> str | None:
         if config.direction == "left_to_right":
-            return "the kernels of fused attention have no left-to-right mask"
+            return NO_LEFT_TO_RIGHT
         return no_attention_kernel(device.platform, device.device_kind, length, config.head_width, config.dtype)
 
     return _choose("attention", config.attention, "fused attention", reason, untimed=("gpu",))
+
+
+def require_possible(config: ModelConfig) -> None:
+    """Raises UserError for a kernel that `config` asks for and that no device has; the device at hand is not asked."""
+    if config.attention == "fused" and config.direction == "left_to_right":
+        raise _refusal("attention", NO_LEFT_TO_RIGHT)
 
 
 def choose_residual_norm(config: ModelConfig) -> Choice:
@@ -96,10 +105,14 @@ def _choose(
     else:
         reason = reason_on(device)
     if reason and asked == "fused":
-        raise UserError(f"model.{key}='fused' cannot be had: {reason}; set model.{key} to 'plain' or 'auto'")
+        raise _refusal(key, reason)
     if reason is None and asked == "auto" and device.platform in untimed:
         reason = f"{operation} has not been timed on a GPU yet, and runs there only where model.{key}=fused asks for it"
     return Choice(device.platform, "") if reason is None else Choice(None, f"since {reason}")
+
+
+def _refusal(key: str, reason: str) -> UserError:
+    return UserError(f"model.{key}='fused' cannot be had: {reason}; set model.{key} to 'plain' or 'auto'")
 
 
 def plain(config: ModelConfig) -> ModelConfig:

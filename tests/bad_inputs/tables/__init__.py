@@ -14,6 +14,7 @@ from tests.bad_inputs.tables import (
     predict_models,
     pretrain,
     pretrain_keys,
+    study,
     submission,
 )
 
@@ -26,6 +27,7 @@ TABLES = [
         finetune,
         finetune_data,
         finetune_keys,
+        study,
         predict,
         predict_models,
         analyse,
