@@ -112,10 +112,11 @@ def finetune(job: Job) -> JsonObject | None:
                 best.export(job.directory, job.start)
                 raise UserError(f"{best_unsaved}. The best weights so far are in {job.directory / MODEL}")
             with job.ledger.during(Activity.EVALUATING):
-                logits = {split: job.logits(weights, split) for split in job.data.dev}
+                logits = {split: job.logits(weights, split) for split in (*job.data.dev, *job.data.scored_tests)}
         found = results(job, state, best, logits, time.monotonic() - started)
         failures = checkpoints.failures + best.checkpoints.failures
         found |= {"failed_saves_since_last_start": failures, "ledger": job.ledger.totals()}
+        run_log.tests(found["test_scores"])
         run_log.note(goodput_line(found["ledger"]))
         if found["degenerate"]:
             run_log.warn_degenerate(job.data.dev[0], job.data.task.degeneracy(job.data.dev[0], logits[job.data.dev[0]]))

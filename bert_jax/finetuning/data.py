@@ -32,6 +32,12 @@ class Data:
         """The splits that are scored during training; the score on the first one selects the best weights."""
         return [split for split in self.features if split.startswith("dev")]
 
+    @property
+    def scored_tests(self) -> list[str]:
+        """The test splits with labels, which are scored once, with the selected weights."""
+        tests = [split for split in self.features if split.startswith("test")]
+        return [split for split in tests if any(feature.target is not None for feature in self.features[split])]
+
 
 def read_features(task: Task, start: Model) -> Data:
     """Converts the task's examples to features for the model `start`. Raises UserError where train or a dev split has no

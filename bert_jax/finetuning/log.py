@@ -24,6 +24,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.programs.compilation import compiling
 from bert_jax.tasks.baselines import Baseline
+from bert_jax.tasks.published import PUBLISHED
 from bert_jax.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,14 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         if time.monotonic() - self._drawn > DRAWN_EVERY:
             self.draw()
 
+    def tests(self, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Logs the scores of every test split with labels, each followed by the `PUBLISHED` scores of other systems on it."""
+        for split, own in scores.items():
+            self.note(f"{split}: {shown(own, self._task.metric)}")
+            for row in PUBLISHED.get(self._task.name, ()):
+                if row.split == split:
+                    self.note(f"{split}, {row.system} ({row.source}): {shown(row.scores, self._task.metric)}")
+
     def warn_degenerate(self, split: str, reason: str) -> None:
         """Warns that the predictions on `split` are degenerate, for the given `reason`, so that the weights are of no use."""
         log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self._job.prefix, split, reason)
@@ -132,9 +141,10 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             )
 
 
-def shown(scores: Mapping[str, float], metric: str, bar: float, most: int = 8) -> str:
+def shown(scores: Mapping[str, float], metric: str, bar: float | None = None, most: int = 8) -> str:
     """The scores in a line, with the baseline `bar` of the main `metric`: "f1 0.8912 (baseline 0.8122)  accuracy 0.8456"."""
-    parts = [f"{name} {value:.4g}" + (f" (baseline {bar:.4g})" if name == metric else "") for name, value in scores.items()]
+    beside = "" if bar is None else f" (baseline {bar:.4g})"
+    parts = [f"{name} {value:.4g}" + (beside if name == metric else "") for name, value in scores.items()]
     return "  ".join(parts[:most])
 
 

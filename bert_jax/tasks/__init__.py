@@ -19,6 +19,7 @@ prediction files from logits.
     entity_scores.py      precision, recall and F1 over entities
     squad_scores.py       the metrics of SQuAD's official scripts
     baselines.py          the scores of constant predictions
+    published.py          the published scores of other systems
     glue_submission.py    a submission to the leaderboard of GLUE
 
 A task is one file. To add one, as `boolq_task.py` does:

@@ -41,6 +41,24 @@ def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean([_f1(predictions == c, labels == c) for c in np.union1d(predictions, labels)]))
 
 
+def macro_precision(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """The mean over the classes that occur in the predictions or the labels of the fraction of its predictions that are correct,
+    0 for a class that is never predicted (scikit-learn's average="macro")."""
+    return _mean_share(*_paired(predictions, labels))
+
+
+def macro_recall(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """The mean over the same classes of the fraction of its examples that are predicted correctly, 0 for one without examples."""
+    predictions, labels = _paired(predictions, labels)
+    return _mean_share(labels, predictions)
+
+
+def _mean_share(these: np.ndarray, others: np.ndarray) -> float:
+    """The mean over all classes of the share of the examples that `these` put in the class that `others` put there too."""
+    classes = [(these == c, others == c) for c in np.union1d(these, others)]
+    return float(np.mean([(own & other).sum() / max(own.sum(), 1) for own, other in classes]))
+
+
 def micro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     """F1 over all decisions of a multi-label task, bool [E, C]; 0 if nothing is positive."""
     predictions, labels = _paired(predictions, labels, dimensions=2)

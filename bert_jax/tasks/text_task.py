@@ -31,6 +31,8 @@ from bert_jax.tasks.scores import (
     degeneracy,
     glue_scores,
     macro_f1,
+    macro_precision,
+    macro_recall,
     main_score,
     matthews,
     mean_squared_error,
@@ -268,7 +270,7 @@ def _sick(config: TaskConfig) -> TextTask:
         head=SequenceHead(labels=labels, problem=problem),
         metric="accuracy" if is_class else "pearson",
         splits=usable_splits(config, splits),
-        score=lambda split, answers, true: {"accuracy": accuracy(answers, true)} if is_class else _value_scores(answers, true),
+        score=lambda split, answers, true: (_entailment_scores if is_class else _value_scores)(answers, true),
     )
 
 
@@ -286,6 +288,12 @@ def _own(config: TaskConfig, say: Say) -> TextTask:
         splits=usable_splits(config, {split: getattr(data, split) for split in SPLITS}),
         score=lambda split, predicted, true: score(predicted, true),
     )
+
+
+def _entailment_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Precision and recall as means over the three labels, and accuracy, in the order of the tables of SICK's literature."""
+    scores = {"precision": macro_precision(predictions, labels), "recall": macro_recall(predictions, labels)}
+    return scores | {"accuracy": accuracy(predictions, labels)}
 
 
 def _value_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:

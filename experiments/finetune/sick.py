@@ -5,8 +5,12 @@ r"""SICK: entailment (three labels) or relatedness (a score from 1 to 5) of two 
 
 DIR holds SICK.txt; its TRAIN rows are the training set, its TRIAL rows dev, its TEST rows the test set.
 
-Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: training on the 4,439 pairs takes minutes; the score
-is above that of the most frequent label, NEUTRAL.
+For entailment, results.json has precision and recall (means over the three labels) and accuracy of dev and test, and beside them
+the published figures on the test set: BERT-Base 86.8 / 85.4 / 86.7, NeuralLog 88.0 / 87.6 / 90.3 (Chen et al. 2021,
+arXiv:2105.14167, Table 3).
+
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: training on the 4,439 pairs takes minutes; MiniLM
+reaches an accuracy of 0.83 on dev (experiments/README.md), where the most frequent label, NEUTRAL, has 0.57.
 """
 
 from ml_collections import ConfigDict

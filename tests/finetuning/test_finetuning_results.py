@@ -55,6 +55,7 @@ def test_the_splits_that_are_scored_are_the_dev_splits_each_with_its_baseline():
     task: Any = Toy()
     found = read_features(task, START)
     assert (found.dev, list(found.features), found.pad_id) == (["dev", "dev_other"], ["train", "dev", "dev_other", "test"], 3)
+    assert (found.scored_tests, read_features(Toy(()), START).scored_tests) == ([], ["test"])
     assert {split: baseline.scores["accuracy"] for split, baseline in found.baselines.items()} == {"dev": 3, "dev_other": 9}
     longest = max(feature.size for features in found.features.values() for feature in features)
     assert found.shape.length >= longest  # of every split, not of train alone
@@ -113,6 +114,8 @@ def test_the_results_are_the_numbers_of_the_run_and_the_scores_of_its_best_weigh
     assert found == {
         "task": "toy",
         "metric": "f1",
+        "test_scores": {},
+        "published": [],
         "scores": {"dev": {"f1": 1.5, "length": 3}, "dev_other": {"f1": 0.0, "length": 9}},
         "baseline": {"dev": {"f1": 0.25, "accuracy": 3}, "dev_other": {"f1": 0.25, "accuracy": 9}},
         "baseline_answers": {"dev": {"best on dev": 0.25}, "dev_other": {"best on dev_other": 0.25}},
@@ -128,4 +131,8 @@ def test_the_results_are_the_numbers_of_the_run_and_the_scores_of_its_best_weigh
         "seconds_since_last_start": 12.3,
     }
     logits["dev"] = [np.float32([0.0])]
+    task.name = "sick/entailment"
+    beside = results(job, state, best, logits | {"test": [np.float32([2.0])]}, 1.0)
+    assert (list(beside["scores"]), beside["test_scores"]) == (["dev", "dev_other"], {"test": {"f1": 2.0, "length": 4}})
+    assert {row["system"]: row["scores"]["accuracy"] for row in beside["published"]} == {"BERT base": 0.867, "NeuralLog": 0.903}
     assert results(job, state, best, logits, 1.0)["degenerate"] is True

@@ -84,7 +84,14 @@ def test_an_undefined_correlation_is_zero(correlation, said):
     assert correlation([1.0], [2.0]) == 0.0
 
 
-METRICS = (scores.accuracy, scores.f1, scores.macro_f1, scores.matthews, *CORRELATIONS, scores.degeneracy)
+def test_macro_precision_and_recall_are_means_over_the_classes_of_labels_or_predictions():
+    predictions, labels = np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1])
+    assert scores.macro_precision(predictions, labels) == pytest.approx((1 / 2 + 1 + 0) / 3)
+    assert scores.macro_recall(predictions, labels) == pytest.approx((1 + 1 / 3 + 0) / 3)
+
+
+MACRO = (scores.macro_f1, scores.macro_precision, scores.macro_recall)
+METRICS = (scores.accuracy, scores.f1, *MACRO, scores.matthews, *CORRELATIONS, scores.degeneracy)
 
 
 @pytest.mark.parametrize("metric", METRICS)
