@@ -138,7 +138,7 @@ def test_every_place_that_documents_commands_is_read(commands: list[Command]):
     places = {command.place for command in commands}
     experiments = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "experiments").rglob("*.py")}
     benchmarks = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests" / "benchmarks").glob("benchmark_*.py")}
-    modules = (*SCHEMAS, "predict", "analyse", "convert", "aot", "corpus/__main__", "tasks/glue_submission")
+    modules = (*SCHEMAS, "predict", "analyse", "convert", "aot", "corpus/__main__", "tasks/glue_submission", "tasks/texts")
     verbs = {f"bert_jax/{module}.py" for module in modules}
     scripts = {"README.md", "experiments/README.md", *SCRIPTS}
     assert places >= experiments | benchmarks | verbs | scripts

@@ -185,8 +185,12 @@ class FinetuningExperiment:
             raise UserError("config.init_random starts from random weights, without keep_head and init_new; leave them out")
         if s.patience and s.select == "last":
             raise UserError(f"config.selection.patience={s.patience} waits for a better evaluation; set selection.select=best")
-        if (self.optimizer.decay_power, self.optimizer.end_learning_rate) != (1.0, 0.0):
-            raise UserError("config.optimizer.decay_power and end_learning_rate are for pretraining; set training.schedule")
+        o = self.optimizer
+        if (o.decay_power, o.end_learning_rate, o.schedule, o.layer_decay) != (1.0, 0.0, "original", 1.0):
+            raise UserError(
+                "config.optimizer.decay_power, end_learning_rate, schedule and layer_decay are for pretraining; set "
+                "training.schedule and training.layer_decay"
+            )
         names = [run.name for run in self.runs()]
         for name in names:
             if names.count(name) > 1:

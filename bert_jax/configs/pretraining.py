@@ -222,6 +222,7 @@ class PretrainingExperiment:
                         peak=phase.learning_rate,
                         power=self.optimizer.decay_power,
                         end=self.optimizer.end_learning_rate,
+                        slanted=self.optimizer.schedule == "slanted_triangular",
                     )
                 )
         return result

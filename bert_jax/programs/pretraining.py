@@ -24,6 +24,7 @@ from bert_jax.sharding.rules import (
     zero_shardings,
 )
 from bert_jax.training.data_parallel import gradients_over_data
+from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.objectives import PRETRAINING, Objective
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
@@ -133,6 +134,8 @@ def update_rule(
     experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation, shardings: TrainState, mesh: Mesh
 ) -> UpdateRule:
     """The rule by which the steps of a phase turn a batch into an update on `mesh`."""
+    decay = experiment.optimizer.layer_decay
+    factors = None if decay == 1.0 else learning_rate_multipliers(nn.unbox(trained_parameters(experiment)), decay=decay)
     return UpdateRule(
         gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
         objective=objective_of(experiment),
@@ -141,6 +144,7 @@ def update_rule(
         seed=experiment.seed,
         clip_norm=experiment.optimizer.clip_norm,
         accumulation=experiment.phases[phase].accumulation,
+        learning_rate_multipliers=factors,
         judge=judge(experiment.spikes) if experiment.spikes.policy != "none" else None,
     )
 

@@ -21,6 +21,7 @@ prediction files from logits.
     baselines.py          the scores of constant predictions
     published.py          the published scores of other systems
     glue_submission.py    a submission to the leaderboard of GLUE
+    texts.py              the texts of a task's training examples, for a corpus
 
 A task is one file. To add one, as `boolq_task.py` does:
 

@@ -17,6 +17,11 @@ class TextExample:
     text_b: str | None = None
     label: str | float | tuple[str, ...] | None = None  # a name; a number (regression); several names or none (multi-label)
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of the example."""
+        return (self.text,) if self.text_b is None else (self.text, self.text_b)
+
 
 @dataclass(frozen=True)
 class WordsExample:
@@ -26,6 +31,11 @@ class WordsExample:
     words: tuple[str, ...]
     labels: tuple[str, ...] | None  # one for each word
     document: int  # sentences with the same number follow each other in one document, and may be context of each other
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The sentence: its words with spaces between them."""
+        return (" ".join(self.words),)
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,11 @@ class QuestionExample:
     answer counts in the scores, but is no training target."""
     is_impossible: bool = False
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The context, which other questions may share, and the question."""
+        return self.context, self.question
+
 
 @dataclass(frozen=True)
 class ChoiceExample:
@@ -49,6 +64,11 @@ class ChoiceExample:
     prompt: str
     choices: tuple[str, ...]
     label: int | None = None  # the right one, from 0
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The prompt with the right choice; the prompt alone if that is unknown. Wrong choices are no text of the domain."""
+        return (self.prompt,) if self.label is None else (self.prompt, self.choices[self.label])
 
 
 @dataclass(frozen=True)
@@ -65,3 +85,8 @@ class PronounExample:
     b_start: int
     label: str | None  # "A", "B" or "neither"
     gender: str | None  # of the pronoun: "masculine", "feminine", or None for another pronoun
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of the example."""
+        return (self.text,)

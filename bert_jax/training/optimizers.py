@@ -15,12 +15,14 @@ import optax
 from annotated_types import Interval
 from jaxtyping import Array, Float, PyTree
 
-from bert_jax.interface.ranges import Epsilon, LearningRate, OneOf, check_ranges
+from bert_jax.errors import UserError
+from bert_jax.interface.ranges import Epsilon, Fraction, LearningRate, OneOf, check_ranges
 
 Params: TypeAlias = PyTree
 """A tree of parameters, or of their gradients, moments or shapes."""
 
 NAMES = ("bert_adam", "adamw", "lamb")
+SCHEDULES = ("original", "slanted_triangular")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,9 +43,20 @@ class OptimizerConfig:
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
     """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
     end_learning_rate: LearningRate = 0.0
+    schedule: Annotated[str, OneOf(SCHEDULES)] = "original"
+    """The schedule of pretraining: "original" (warmup, then the polynomial decay), or "slanted_triangular" (ULMFiT,
+    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly."""
+    layer_decay: Fraction = 1.0
+    """The learning rate of a layer of pretraining, as a fraction of that of the layer above: the discriminative rates of ULMFiT
+    (1 / 2.6) for a model that continues on other text."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "optimizer")
+        if self.schedule != "original" and (self.decay_power, self.end_learning_rate) != (1.0, 0.0):
+            raise UserError(
+                f"optimizer.schedule={self.schedule} has no decay_power and end_learning_rate; leave them out, or set "
+                "optimizer.schedule=original"
+            )
 
 
 def decayed(params: Params) -> PyTree[bool]:

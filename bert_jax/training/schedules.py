@@ -23,6 +23,8 @@ class Warmup:
     peak: float
     power: float = 1.0
     end: float = 0.0
+    slanted: bool = False
+    """Whether the schedule is `slanted_triangular`, without `power` and `end`."""
 
 
 def warmup_then_decay(schedule: Warmup, step: Int[Array, ""]) -> Rate:
@@ -30,8 +32,11 @@ def warmup_then_decay(schedule: Warmup, step: Int[Array, ""]) -> Rate:
 
     The decay is polynomial and counted from `start`, not from the end of the warmup, so at the end of the warmup the rate drops
     from `peak` to peak * (1 - warmup_steps / steps): by 1 % in the paper's run, by 10 % if the warmup is a tenth of the run. The
-    rate of the first step is 0.
+    rate of the first step is 0. With `slanted` it is `slanted_triangular` instead.
     """
+    if schedule.slanted:
+        numbers = (jnp.float32(x) for x in (schedule.steps, schedule.warmup_steps, schedule.peak))
+        return slanted_triangular(step - schedule.start, *numbers)
     done = (step - schedule.start).astype(jnp.float32)
     warm = schedule.peak * done / jnp.maximum(schedule.warmup_steps, 1)
     left = 1.0 - jnp.clip(done / schedule.steps, 0.0, 1.0)

@@ -79,7 +79,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ({"distillation__hidden_weight": -1.0}, r"config\.distillation\.hidden_weight=-1\.0 must be at least 0"),
         ({"distillation__soft_weight": 1.1}, r"config\.distillation\.soft_weight=1\.1 must be at least 0 and at most 1"),
         ({"optimizer__name": "adam"}, r"optimizer\.name='adam' is not one of .*; did you mean 'adamw'"),
-        ({"optimizer__decay_power": 0.5}, r"decay_power and end_learning_rate are for pretraining; set training\.schedule"),
+        ({"optimizer__decay_power": 0.5}, r"layer_decay are for pretraining; set training\.schedule"),
         ({"sweep__devices_per_run": -1}, r"config\.sweep\.devices_per_run=-1 must be at least 0"),
         ({"sweep__seeds": [1, 2, 1]}, r"contains the run batch-32_rate-2e-05_epochs-3_seed-1 twice; remove the repeated value"),
         ({"init_random": True, "keep_head": True}, "without keep_head and init_new; leave them out"),

@@ -30,7 +30,11 @@ from tests.end_to_end.runs import CACHE, xla_flags
 
 SERVER = multiprocessing.get_context("forkserver")
 VERBS = {"corpus": "corpus.__main__"} | {
-    name: name for name in ("pretrain", "finetune", "study", "predict", "analyse", "convert", "aot", "tasks.glue_submission")
+    name: name
+    for name in (
+        *("pretrain", "finetune", "study", "predict", "analyse", "convert", "aot"),
+        *("tasks.glue_submission", "tasks.texts"),
+    )
 }
 """The module of each verb, in `bert_jax`."""
 SERVER.set_forkserver_preload([f"bert_jax.{module}" for module in VERBS.values()])

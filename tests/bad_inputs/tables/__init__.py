@@ -16,6 +16,7 @@ from tests.bad_inputs.tables import (
     pretrain_keys,
     study,
     submission,
+    texts,
 )
 
 TABLES = [
@@ -34,5 +35,6 @@ TABLES = [
         convert,
         aot,
         submission,
+        texts,
     )
 ]

@@ -173,7 +173,7 @@ CASES = [
     Case(
         "a decay for pretraining",
         "--config.optimizer.decay_power=2.0",
-        "config.optimizer.decay_power and end_learning_rate are for pretraining; set training.schedule",
+        "config.optimizer.decay_power, end_learning_rate, schedule and layer_decay are for pretraining; set training.schedule",
     ),
     Case("texts too short for anything", "--config.task.length=4", "config.task.length=4 must be at least 8"),
     Case("a negative number of training rows", "--config.task.train_rows=-1", "config.task.train_rows=-1 must be at least 0"),

@@ -1,0 +1,65 @@
+"""Writes the texts of a task's training examples, without their labels, as text for a corpus.
+
+    python -m bert_jax.tasks.texts --task=glue/sst2 --data-dir=DIR --output=sst2.jsonl
+    python -m bert_jax.corpus --source=jsonl:sst2.jsonl --vocab=MODEL --output=runs/sst2_corpus
+
+A language model is trained further on such a corpus before the task is trained (stage 2 of ULMFiT, arXiv:1801.06146;
+task-adaptive pretraining, arXiv:2004.10964). Dev and test sets are left out. A line holds {"text": ...}, the texts of one
+example, each a paragraph; a text that occurred before, such as the context of another question, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from bert_jax.errors import UserError
+from bert_jax.interface.command import run_verb
+from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.words import counted
+from bert_jax.tasks.registry import load_task
+from bert_jax.tasks.task import TaskConfig
+
+
+def documents(examples: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The document of each example with new texts: its texts in lines, without line ends inside a text, and without texts that
+    are empty or occurred before."""
+    seen: set[str] = set()
+    for texts in examples:
+        lines = [line for text in texts if (line := " ".join(text.split())) and line not in seen]
+        if lines:
+            seen.update(lines)
+            yield "\n".join(lines)
+
+
+def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int:
+    """Writes the texts of the training examples of `task`, and returns the number of documents. Raises UserError for a task that
+    is none, one whose texts lie in the user's own files, missing data, and an output that cannot be written."""
+    if task.startswith("own/"):
+        raise UserError(f"--task={task} has its texts in your own files; give them to bert_jax.corpus with --source=jsonl:FILE")
+    try:
+        examples = load_task(TaskConfig(name=task, data_dir=data_dir)).splits["train"]
+    except UserError as error:  # its message has the names of keys, which are not those of our flags
+        raise UserError(str(error).replace("config.task.name", "--task").replace("config.task.data_dir", "--data-dir")) from error
+    found = list(documents(example.texts for example in examples))
+    try:
+        pathlib.Path(output).write_text("".join(json.dumps({"text": text}) + "\n" for text in found), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--output={output} cannot be written: {error.strerror}; name a file in an existing directory") from error
+    return len(found)
+
+
+def main() -> None:
+    """Writes the texts that the flags ask for."""
+    parser = FlagParser(prog="python -m bert_jax.tasks.texts", description=__doc__)
+    parser.add_argument("--task", type=nonempty, required=True, metavar="NAME", help="the name of a task, such as glue/sst2")
+    parser.add_argument("--data-dir", default="", metavar="DIR", help="its official files; empty: the tfds catalogue")
+    parser.add_argument("--output", type=nonempty, required=True, metavar="FILE", help="the JSON-lines file that is written")
+    flags = parser.parse_args()
+    print(f"{flags.output}: {counted(write_texts(flags.task, flags.data_dir, flags.output), 'document')}")
+
+
+if __name__ == "__main__":
+    run_verb(main)

@@ -1,0 +1,33 @@
+r"""Stage 2 of ULMFiT (Howard and Ruder, arXiv:1801.06146): a pretrained language model continues on the texts of a task.
+
+    python -m bert_jax.tasks.texts --task=sick/entailment --data-dir=DIR --output=sick.jsonl
+    tpu_scripts/run.sh corpus --source=jsonl:sick.jsonl --vocab=MODEL --output=runs/task_corpus
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/ulmfit_lm.py --workdir=runs/task_lm --config.init_from=MODEL
+    tpu_scripts/run.sh finetune --config=experiments/finetune/ulmfit.py:sick/entailment --workdir=runs/ulmfit \
+        --config.init_from=runs/task_lm --config.task.data_dir=DIR
+
+MODEL needs its masked-language-model head; stage 1 is its own pretraining. A model that lacks the head begins it from random
+weights with --config.init_new=mlm_head. As in the paper, the learning rate of a layer is that of the layer above divided by 2.6,
+and the schedule is the slanted triangle with a tenth of the steps rising (section 3.2). The rows hold several short texts, and
+there is no next sentence prediction.
+
+Hardware: 2 CPU cores, 2 GiB, for a model of BERT-Mini's shape. Duration: minutes; the steps are about twelve epochs of 60,000
+tokens. Expected: a lower held-out perplexity on the task's texts than MODEL has; see experiments/README.md.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        {
+            "corpus": {"directory": "runs/task_corpus"},
+            "examples": {"pairs": "none", "length": 64, "packed_examples": 4, "max_predictions": 13},
+            "model": {"hidden_dropout": 0.1, "attention_dropout": 0.1},
+            "optimizer": {"name": "adamw", "schedule": "slanted_triangular", "layer_decay": 1 / 2.6},
+            "phases": [{"steps": 200, "batch_size": 64, "learning_rate": 1e-3, "warmup_steps": 20}],
+            "evaluation": {"every": 100, "rows": 1_024, "batch_size": 64},
+            "checkpoints": {"every": 200},
+            "log_every": 50,
+        }
+    )
