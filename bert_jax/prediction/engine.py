@@ -20,7 +20,7 @@ from bert_jax.interop.huggingface import Model, import_model
 from bert_jax.metrics.profile import Profile
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import unstacked_layers
-from bert_jax.prediction.packing import Item, Packed, pack
+from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 
 Per = Literal["text", "position", "token"]
@@ -34,6 +34,8 @@ regions, 14 % faster on 2 cores. Elsewhere one thread dispatches, since several 
 order, and a batch is transferred while the batch before it is computed and fetched."""
 GROUP = 1024
 """Items per device that are packed together: enough to fill rows well, few enough to take little memory."""
+GROUP_AHEAD = 256
+"""The same where items that fill no batch can go to the next group; few, since the first group is made before any is computed."""
 
 
 class Engine:
@@ -99,16 +101,35 @@ class Engine:
         while group := list(itertools.islice(waiting, self.group_size)):
             answers: list[Any] = [None] * len(group)
             with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
-                for packed, result in self._results(function, group, static):
+                for packed, result in self._results(function, pack(group, self._shape_of_batches()), static):
                     _unpack(packed, result, group, per, answers)
             yield from answers
 
     def batches(self, function: Callable[..., Any], items: Iterable[Item], **static: Any) -> Iterator[Any]:
-        """As `stream`, but the result of each batch, on the host: for sums over a batch, where no item has a part of its own."""
-        waiting = iter(items)
-        while group := list(itertools.islice(waiting, self.group_size)):
-            with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
-                yield from (result for _, result in self._results(function, group, static))
+        """As `stream`, but the result of each batch, on the host: for sums over a batch, where no item has a part of its own.
+
+        A thread makes the items and packs them while the batches before them are computed.
+        """
+        with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
+            yield from (result for _, result in self._results(function, self._packed_ahead(iter(items)), static))
+
+    def _packed_ahead(self, items: Iterator[Item]) -> Iterator[Packed]:
+        """The batches of `items`, a group ahead of those that are taken. Items that fill no batch go to the next group."""
+        shape = self._shape_of_batches()
+
+        def groups() -> Iterator[list[Packed]]:
+            left: list[Item] = []
+            while group := list(itertools.islice(items, GROUP_AHEAD * self.mesh.size)):
+                packs, left = full_batches([*left, *group], shape)
+                yield packs
+            yield list(pack(left, shape))
+
+        made = groups()
+        with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="packing") as worker:
+            coming = worker.submit(next, made, None)
+            while (packs := coming.result()) is not None:
+                coming = worker.submit(next, made, None)
+                yield from packs
 
     def _demand(self, batch: str = "") -> Demand:
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
@@ -116,9 +137,9 @@ class Engine:
         return Demand(self.name, batch, [*remedies, *([f"from Python, engine.tokens below {self.tokens:,}"] if batch else [])])
 
     def _results(
-        self, function: Callable[..., Any], items: Sequence[Item], static: dict[str, Any]
+        self, function: Callable[..., Any], packs: Iterator[Packed], static: dict[str, Any]
     ) -> Iterator[tuple[Packed, Any]]:
-        """Every batch of `items` with its result on the host; IN_FLIGHT batches run at a time."""
+        """Every batch with its result on the host; IN_FLIGHT batches run at a time."""
         running: collections.deque[concurrent.futures.Future[tuple[Packed, Any]]] = collections.deque()
 
         def oldest() -> tuple[Packed, Any]:
@@ -128,15 +149,17 @@ class Engine:
         def wait(step: int) -> None:
             jax.block_until_ready([future.result()[1] for future in running])
 
-        longest, pad_id = self.config.max_position, self.model.tokenizer.pad_id
-        packs = pack(items, longest=longest, tokens=self.tokens, devices=self.mesh.size, pad_id=pad_id)
-        for packed in self.profile.of_steps(iter(packs), self.batch_count, wait):
+        for packed in self.profile.of_steps(packs, self.batch_count, wait):
             self.batch_count += 1
             if len(running) == IN_FLIGHT:
                 yield oldest()
             running.append(self._workers.submit(self._run_batch, function, packed, static))
         while running:
             yield oldest()
+
+    def _shape_of_batches(self) -> BatchShape:
+        pad_id = self.model.tokenizer.pad_id
+        return BatchShape(longest=self.config.max_position, tokens=self.tokens, devices=self.mesh.size, pad_id=pad_id)
 
     def _run_batch(self, function: Callable[..., Any], packed: Packed, static: dict[str, Any]) -> tuple[Packed, Any]:
         check_ids(self.config, **{k: packed.arrays[k] for k in ("input_ids", "token_type_ids", "position_ids")})

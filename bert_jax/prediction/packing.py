@@ -90,29 +90,62 @@ def _rows(lengths: Sequence[int], longest: int, usual: int) -> dict[int, list[li
     return rows
 
 
-def pack(items: Sequence[Item], *, longest: int, tokens: int, devices: int = 1, pad_id: int = 0) -> Iterator[Packed]:
-    """Packs every item once into batches of about `tokens` tokens per device; the rows of a batch are a multiple of `devices`.
+@dataclasses.dataclass(frozen=True)
+class BatchShape:
+    """The limits of the batches of a model."""
 
-    The number of rows is 1, 4, 16, ... times `devices`, up to `tokens`, and the number X of query positions 8, 32, 128, ..., so
-    that few shapes occur. Raises ValueError for an item longer than `longest`.
+    longest: int
+    """The size of the position table."""
+    tokens: int
+    """The tokens of a batch per device, about."""
+    devices: int = 1
+    """The rows of a batch are a multiple of this number."""
+    pad_id: int = 0
+
+    def most_rows(self, length: int) -> int:
+        """The number of rows of a full batch of rows of `length` tokens."""
+        return self.devices * max(1, self.tokens // length)
+
+
+def pack(items: Sequence[Item], shape: BatchShape) -> Iterator[Packed]:
+    """Packs every item once into batches.
+
+    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens`, and the number X of query positions 8, 32,
+    128, ..., so that few shapes occur. Raises ValueError for an item that is longer than `shape.longest`.
     """
-    lengths = [len(item.ids) for item in items]
-    if lengths and max(lengths) > longest:
-        raise ValueError(f"an item of {max(lengths)} tokens does not fit in {longest}")
-    for length, rows in sorted(rows_of(lengths, longest).items()):
-        most = devices * max(1, tokens // length)
+    for length, rows in _packings(items, shape):
+        most = shape.most_rows(length)
         for start in range(0, len(rows), most):
-            some = rows[start : start + most]
-            count = devices
-            while count < len(some):
-                count = min(most, count * 4)
-            yield _batch(items, some, length, count, pad_id)
+            yield _batch(items, rows[start : start + most], length, shape)
 
 
-def _batch(items: Sequence[Item], rows: Sequence[Sequence[int]], length: int, count: int, pad_id: int) -> Packed:
+def full_batches(items: Sequence[Item], shape: BatchShape) -> tuple[list[Packed], list[Item]]:
+    """(the batches of `pack` that have as many rows as a batch can have, the items that are in none of them)."""
+    full: list[Packed] = []
+    left: list[Item] = []
+    for length, rows in _packings(items, shape):
+        most = shape.most_rows(length)
+        whole = len(rows) - len(rows) % most
+        full += [_batch(items, rows[start : start + most], length, shape) for start in range(0, whole, most)]
+        left += [items[i] for row in rows[whole:] for i in row]
+    return full, left
+
+
+def _packings(items: Sequence[Item], shape: BatchShape) -> list[tuple[int, list[list[int]]]]:
+    """(row length, rows), as `rows_of` packs the items."""
+    lengths = [len(item.ids) for item in items]
+    if lengths and max(lengths) > shape.longest:
+        raise ValueError(f"an item of {max(lengths)} tokens does not fit in {shape.longest}")
+    return sorted(rows_of(lengths, shape.longest).items())
+
+
+def _batch(items: Sequence[Item], rows: Sequence[Sequence[int]], length: int, shape: BatchShape) -> Packed:
+    count = shape.devices
+    while count < len(rows):
+        count = min(shape.most_rows(length), count * 4)
     names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", *items[rows[0][0]].columns)
     arrays = {name: np.zeros((count, length), np.int32) for name in names}
-    arrays["input_ids"][:] = pad_id
+    arrays["input_ids"][:] = shape.pad_id
     numbers: list[int] = []
     starts: list[int] = []
     query_positions: list[slice] = []

@@ -13,9 +13,10 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
 from bert_jax.metrics.profile import Profile
+from bert_jax.model.config import ModelConfig
 from bert_jax.prediction import engine as engine_module
 from bert_jax.prediction import forwards
-from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.predictor import Predictor
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
@@ -92,6 +93,27 @@ def test_a_stream_reads_a_window_of_items_ahead_and_no_more(engine, items, monke
     for _ in range(100):
         next(answers)
     assert taken == 100
+
+
+def test_batches_hold_every_item_once_however_many_are_packed_together(engine, items, monkeypatch):
+    @compiled
+    def ids(params: Any, batch: Any, *, config: ModelConfig) -> Any:
+        return batch["input_ids"] * (batch["sequence_ids"] > 0)
+
+    wanted = np.bincount(np.concatenate([item.ids for item in items]))
+    for group in (7, 30, 1000):
+        monkeypatch.setattr(engine_module, "GROUP_AHEAD", group)
+        found = np.concatenate([np.ravel(batch) for batch in engine.batches(ids, items)])
+        np.testing.assert_array_equal(np.bincount(found[found > 0], minlength=len(wanted)), wanted)
+
+
+def test_an_error_in_the_items_of_batches_is_raised(engine, items):
+    def broken() -> Iterator[Item]:
+        yield from items[:5]
+        raise UserError("line 6 is broken")
+
+    with pytest.raises(UserError, match="line 6"):
+        list(engine.batches(forwards.next_sentence, broken()))
 
 
 def test_memory_that_runs_out_is_a_sentence_with_what_helps(engine, items, directory, monkeypatch):

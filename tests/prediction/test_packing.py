@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.prediction.packing import Item, Packed, pack, power_of_two, rows_of
+from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack, power_of_two, rows_of
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 PAD = 7
@@ -58,7 +58,7 @@ def test_every_item_lies_once_in_one_row_with_positions_segments_and_a_sequence_
     draw = random.Random(longest)
     lengths = [draw.choice((1, 2, longest, longest - 1, draw.randint(1, longest), draw.randint(1, 16))) for _ in range(300)]
     items = items_of(lengths)
-    batches = list(pack(items, longest=longest, tokens=1024, devices=devices, pad_id=PAD))
+    batches = list(pack(items, BatchShape(longest=longest, tokens=1024, devices=devices, pad_id=PAD)))
     assert sorted(itertools.chain.from_iterable(b.items for b in batches)) == list(range(300))
     for packed in batches:
         for name, wanted in expected_rows(items, packed).items():
@@ -72,7 +72,7 @@ def test_every_item_lies_once_in_one_row_with_positions_segments_and_a_sequence_
 
 def test_starts_and_places_point_at_their_tokens_in_the_flat_batch():
     items = items_of(realistic_lengths(400, 100))
-    for packed in pack(items, longest=100, tokens=1024, devices=8, pad_id=PAD):
+    for packed in pack(items, BatchShape(longest=100, tokens=1024, devices=8, pad_id=PAD)):
         flat = packed.arrays["input_ids"].reshape(-1)
         assert packed.arrays["starts"][: len(packed.items)].tolist() == list(packed.starts)
         assert len(packed.arrays["starts"]) >= len(packed.items)
@@ -91,7 +91,7 @@ def windows_of(items: list[Item], tokens: int, longest: int = 512, devices: int 
     """A long input, packed 1,024 items a device at a time."""
     step = 1024 * devices
     parts = (items[start : start + step] for start in range(0, len(items), step))
-    return [b for part in parts for b in pack(part, longest=longest, tokens=tokens, devices=devices, pad_id=PAD)]
+    return [b for part in parts for b in pack(part, BatchShape(longest=longest, tokens=tokens, devices=devices, pad_id=PAD))]
 
 
 # Row lengths 64, 128, 192, 256, 384, 512, and for each the numbers of rows 1, 4, 16, ... up to the batch's tokens
@@ -133,28 +133,28 @@ def test_texts_of_like_length_leave_little_room(low, high, least):
 
 @pytest.mark.parametrize("longest", [40, 100, 512])
 def test_items_as_long_as_the_table_have_rows_of_that_length(longest):
-    (packed,) = pack(items_of([longest, longest]), longest=longest, tokens=1024)
+    (packed,) = pack(items_of([longest, longest]), BatchShape(longest=longest, tokens=1024))
     assert packed.arrays["input_ids"].shape[1] == longest
     assert packed.arrays["position_ids"].max() == longest - 1
 
 
 def test_one_short_text_is_not_given_a_long_row():
-    (packed,) = pack(items_of([5]), longest=512, tokens=1024)
+    (packed,) = pack(items_of([5]), BatchShape(longest=512, tokens=1024))
     assert packed.arrays["input_ids"].shape == (1, 16)
 
 
 def test_no_items_make_no_batch():
-    assert list(pack([], longest=512, tokens=1024)) == []
+    assert list(pack([], BatchShape(longest=512, tokens=1024))) == []
 
 
 def test_an_item_beyond_the_table_is_a_programming_error():
     with pytest.raises(ValueError, match="an item of 41 tokens does not fit in 40"):
-        list(pack(items_of([3, 41]), longest=40, tokens=1024))
+        list(pack(items_of([3, 41]), BatchShape(longest=40, tokens=1024)))
 
 
 def test_more_very_short_items_than_slots_go_to_other_batches():
     items = [Item([1]) for _ in range(2000)]
-    batches = list(pack(items, longest=512, tokens=1024))
+    batches = list(pack(items, BatchShape(longest=512, tokens=1024)))
     assert all(len(b.items) <= len(b.arrays["starts"]) for b in batches)
     assert sum(len(b.items) for b in batches) == 2000
 
@@ -168,3 +168,18 @@ def test_rows_hold_what_fits_and_no_more():
 @pytest.mark.parametrize(("n", "wanted"), [(0, 1), (1, 1), (2, 2), (3, 4), (64, 64), (65, 128)])
 def test_a_power_of_two_is_the_next_one(n, wanted):
     assert power_of_two(n) == wanted
+
+
+def test_full_batches_have_every_row_and_leave_the_other_items_as_they_were():
+    items, shape = items_of(realistic_lengths(300)), BatchShape(longest=512, tokens=1024)
+    full, left = full_batches(items, shape)
+    assert full
+    for packed in full:
+        rows, length = packed.arrays["input_ids"].shape
+        assert rows == shape.most_rows(length)
+        assert packed.arrays["sequence_ids"].any(axis=1).all()
+    taken = [i for packed in full for i in packed.items]
+    assert len(set(taken)) == len(taken)
+    assert sorted(map(id, left)) == sorted(id(items[i]) for i in set(range(len(items))) - set(taken))
+    tokens, row_lengths = sum(len(item.ids) for item in left), {packed.arrays["input_ids"].shape[1] for packed in full}
+    assert tokens < sum(shape.most_rows(length) * length for length in row_lengths)
