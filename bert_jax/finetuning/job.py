@@ -24,7 +24,7 @@ from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.ranges import MAX_COUNT
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
-from bert_jax.metrics.ledger import Activity, Ledger
+from bert_jax.metrics.ledger import Ledger
 from bert_jax.model.embeddings import check_ids
 from bert_jax.programs.compilation import compiling
 from bert_jax.programs.finetuning import Program, Teach, program_of
@@ -153,7 +153,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
         def forward(batch: Batch) -> np.ndarray:
             arguments = (params, to_device(batch, mesh, BATCH))
             if program.is_new("logits", batch):
-                with job.ledger.during(Activity.COMPILING), compiling("the evaluation", job.prefix):
+                with job.run.compiling(job.ledger), compiling("the evaluation", job.prefix):
                     program.logits.lower(*arguments).compile()
             found = program.logits(*arguments)
             job.run.watchdog.alive("evaluation")

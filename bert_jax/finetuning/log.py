@@ -75,11 +75,10 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
     def compiling(self, what: str, batch: Mapping[str, np.ndarray]) -> Iterator[None]:
         """A context for the compilation of `what` for the shapes of `batch`: logs it, and excludes its time from the rates."""
         rows, length = batch["input_ids"].shape
-        self._job.run.watchdog.alive("compilation")
+        self._job.run.watchdog.compiling()
         of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
         with self.throughput.pause(Activity.COMPILING), compiling(of_rows, self._job.prefix):
             yield
-        self._job.run.watchdog.alive("compilation")
 
     def training(self, step: int, window: Mapping[str, Any]) -> None:
         """Writes a log line and a record: the means over the steps since the last one, whose sums are `window`."""

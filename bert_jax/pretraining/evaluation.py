@@ -11,7 +11,6 @@ from jaxtyping import PyTree
 from bert_jax.batches.device import process_shard, to_device
 from bert_jax.batches.heldout import heldout_batches
 from bert_jax.interface.progress import evaluation_progress
-from bert_jax.metrics.ledger import Activity
 from bert_jax.metrics.scores import next_sentence_baseline, summarise, unigram_baseline
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.programs.compilation import compiling
@@ -66,6 +65,6 @@ class HeldoutEvaluation:
     def _compile(self, *arguments: PyTree[jax.Array]) -> None:
         """Compiles the step before its first call, which then takes the program from JAX's cache, and logs the time."""
         if not self._is_compiled:
-            with self._run.ledger.during(Activity.COMPILING), compiling("the evaluation"):
+            with self._run.compiling(self._run.ledger), compiling("the evaluation"):
                 self._step.lower(*arguments).compile()
             self._is_compiled = True

@@ -9,7 +9,6 @@ from bert_jax.batches.source import BatchSource
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.store import Corpus
 from bert_jax.examples.assemble import Batch
-from bert_jax.metrics.ledger import Activity
 from bert_jax.model.embeddings import check_ids
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.evaluation import HeldoutEvaluation
@@ -37,7 +36,7 @@ class Phase:
         self.passed_over = passed_over
         self.verification = corpora.verification
         self.evaluate = HeldoutEvaluation(program, index, corpora, run)
-        self._program, self._saved, self._ledger = program, run.compiled, run.ledger
+        self._program, self._run = program, run
         self._shard = process_shard(program.mesh, BATCH)
 
     def rows(self, step: int) -> Batch:
@@ -57,5 +56,5 @@ class Phase:
         where that directory lacks the step and it `must_be_saved`."""
         function = self._program.training_step(self.index)
         arguments = self._program.state, self.on_devices(self.rows(step))
-        with self._ledger.during(Activity.COMPILING):
-            return compiled(function, *arguments, mesh=self._program.mesh, saved=self._saved, must_be_saved=must_be_saved)
+        with self._run.compiling(self._run.ledger):
+            return compiled(function, *arguments, mesh=self._program.mesh, saved=self._run.compiled, must_be_saved=must_be_saved)

@@ -11,6 +11,7 @@ In: flags and a configuration. Out: a Run with a locked workdir, connected proce
     workdir.py                 the directory of a run: locked, and bound to one configuration
     restarts.py                starts a verb again after an exit status that a restart may mend
     interruptions.py           Preemption (SIGTERM) and Watchdog (hangs)
+    heartbeats.py              finds out which process has ended or is silent, and ends the others
     memory_advice.py           the settings that lower a step's memory, for the message when a step does not fit
     step_sums.py               the sums of the steps since the last log line; ends a run that diverges
     saving.py                  saves checkpoints, and records failed saves in metrics.jsonl

@@ -18,6 +18,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.runtime.heartbeats import Heartbeats
 
 
 class Preemption:
@@ -80,9 +81,9 @@ class Watchdog:
     `DIRECTORY/hang-PROCESS-TIME.txt`.
 
     A collective with a dead peer waits without end, and JAX's heartbeat does not detect it. The limit without progress is
-    max(`factor` x the median time of the last 101 steps, `floor` seconds); before the first step is done it is
-    max(`start`, `floor`) seconds, since the compilation of a large model takes long. `leave` ends the process with an exit
-    status.
+    max(`factor` x the median time of the last 101 steps, `floor` seconds); before the first step is done, and from the beginning
+    of a compilation to the next progress, it is max(`start`, `floor`) seconds, since the compilation of a large model takes long.
+    `leave` ends the process with an exit status.
 
     >>> with Watchdog(workdir) as watchdog:
     ...     for step in ...:
@@ -104,6 +105,9 @@ class Watchdog:
     ):
         self._directory, self._floor, self._factor, self._start = directory, floor, factor, start
         self._leave, self._clock = leave, clock
+        self.heartbeats: Heartbeats | None = None
+        """They name the processes that do not answer, and pass on why this one ends."""
+        self._compiles = False
         self._steps: collections.deque[float] = collections.deque(maxlen=101)
         self._doing = "the start (compilation)"
         self._last_step: float | None = None
@@ -126,16 +130,22 @@ class Watchdog:
         if self._last_step is not None:
             self._steps.append(now - self._last_step)
         self._last_step = self._last = now
-        self._doing = f"the step after {step:,}"
+        self._doing, self._compiles = f"the step after {step:,}", False
 
     def alive(self, doing: str) -> None:
         """Records progress other than a training step (evaluation, saving, drawing): resets the clock, does not count towards the
         median."""
-        self._last, self._last_step, self._doing = self._clock(), None, doing
+        self._last, self._last_step, self._doing, self._compiles = self._clock(), None, doing, False
+
+    def compiling(self) -> None:
+        """Records the beginning of a compilation: up to the next progress the limit is that of the start, for what another
+        process compiles too, for which this one then waits."""
+        self.alive("compilation, or the first step after it")
+        self._compiles = True
 
     def limit(self) -> float:
         """The current limit, in seconds, beyond which the absence of progress counts as a hang."""
-        if not self._steps:
+        if not self._steps or self._compiles:
             return max(self._start, self._floor)
         return max(self._factor * statistics.median(self._steps), self._floor)
 
@@ -143,17 +153,18 @@ class Watchdog:
         while not self._closed.wait(min(5.0, self.limit() / 4)):
             waited = self._clock() - self._last
             if waited > self.limit():
-                self._report(waited)
+                process = jax.process_index()
+                found = f"process {process} made no progress for {waited:.0f} s in {self._doing} (limit {self.limit():.0f} s)"
+                silent = self.heartbeats.silent() if self.heartbeats else ""
+                self._report(f"{found}; {silent}" if silent else found, process)
+                if self.heartbeats:
+                    self.heartbeats.tell(found, silent)
                 self._leave(HUNG)
                 return
 
-    def _report(self, waited: float) -> None:
-        process = jax.process_index()
+    def _report(self, found: str, process: int) -> None:
         path = self._directory / f"hang-{process}-{time.strftime('%Y%m%d-%H%M%S')}.txt"
-        title = (
-            f"process {process} made no progress for {waited:.0f} s in {self._doing} (limit {self.limit():.0f} s); "
-            f"the same command resumes from the last checkpoint. Stack of every thread:\n"
-        )
+        title = f"{found}; the same command resumes from the last checkpoint. Stack of every thread:\n"
         sys.stderr.write(title)
         sys.stderr.flush()
         faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)

@@ -13,26 +13,23 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
 
 import jax
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import CorruptedCorpus
-from bert_jax.errors import USER_ERROR_STATUS
-from bert_jax.interface.exit_statuses import HUNG
-from bert_jax.metrics.ledger import Ledger
+from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.metrics.profile import PROFILE, Profile
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.flags import Flags
+from bert_jax.runtime.heartbeats import Heartbeats
 from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
-from bert_jax.sharding.out_of_memory import Demand, OutOfMemory, fits_in_memory
+from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.objects import require_bucket
 from bert_jax.storage.paths import Place, is_remote
@@ -62,6 +59,11 @@ class Run:
         """The lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints are
         written there at once."""
         return self.mirror.durable(path) if self.mirror else path
+
+    def compiling(self, ledger: Ledger) -> contextlib.AbstractContextManager[None]:
+        """A context for a compilation: its time is that of compiling in `ledger`, and the watchdog is patient."""
+        self.watchdog.compiling()
+        return ledger.during(Activity.COMPILING)
 
 
 @contextlib.contextmanager
@@ -98,12 +100,16 @@ def begin(
             if mirror:
                 mirror.push()  # from now on the checkpoints in the bucket belong to this configuration
 
-        start = ""
+        start, heartbeats = "", None
         if found and independent:
             start_logging(index)
             start = _meet_independently(found, flags, config, open_first)
         else:
-            processes.connect(found, config, timeout=flags.start_timeout)
+            if found:
+                connections = processes.meet(found, config, timeout=flags.start_timeout)
+                heartbeats = Heartbeats(index, found.names, connections, patience=flags.hang_seconds)
+                stack.enter_context(heartbeats)
+                processes.connect(found, timeout=flags.start_timeout)
             start_logging(index)
             processes.on_first_process(open_first)
             processes.require_shared_directory(flags.workdir)
@@ -115,6 +121,7 @@ def begin(
             mirror.begin()
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(Watchdog(workdir, floor=flags.hang_seconds))
+        watchdog.heartbeats = heartbeats
         part = (index, count) if independent else (0, 1)
         share = ProcessShare(flags.workdir, part, start=start, stop=preemption.request, patience=flags.hang_seconds)
         stack.enter_context(share)
@@ -124,8 +131,8 @@ def begin(
                 is_first = jax.process_index() == 0
                 yield Run(workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror)
         except (jax.errors.JaxRuntimeError, CorruptedCorpus) as error:
-            if jax.process_count() > 1:
-                _leave_the_others(error)
+            if heartbeats:
+                heartbeats.end_after(error)
             raise
 
 
@@ -144,22 +151,3 @@ def _meet_independently(found: processes.Hosts, flags: Flags, config: JsonObject
         raise processes.not_shared(flags.workdir, str(found.index))
     processes.isolate_tpu_chips()
     return start_id
-
-
-def _leave_the_others(error: Exception) -> NoReturn:
-    """Ends this process without cleanup after a failed collective, whose usual cause is the death of a peer.
-
-    A regular exit would wait minutes for the dead process in JAX's shutdown barrier.
-    """
-    if isinstance(error, OutOfMemory | CorruptedCorpus):
-        sys.stderr.write(f"error: {error}\n")
-        sys.stderr.flush()
-        os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status is not that of a hang
-    sys.stderr.write(
-        f"process {jax.process_index()} of {jax.process_count()} lost the other processes: {str(error).splitlines()[0]}\n"
-        "look for the process that ended first and why; the same command on all of them continues from the last checkpoint\n"
-    )
-    sys.stderr.flush()
-    os._exit(HUNG)  # the remedy is that of a hang: a supervisor starts all processes again
-
-

@@ -8,6 +8,7 @@ versions or configuration keys differ.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -80,12 +81,16 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
     return _tpu_hosts(slice_) if slice_ else None
 
 
-def connect(hosts: Hosts | None, config: JsonObject, *, timeout: float = 300.0) -> None:
-    """Waits for the other processes and starts `jax.distributed`. Raises UserError where one is missing after `timeout` seconds,
-    or differs from this one in versions, commit or `config`."""
-    if hosts is None:
-        return
-    roll_call(hosts, process_facts(config), timeout)
+def meet(hosts: Hosts, config: JsonObject, *, timeout: float = 300.0) -> dict[int, socket.socket]:
+    """Waits for the other processes; returns the connections that stay open for their heartbeats, by the other's number. Raises
+    UserError where one is missing after `timeout` seconds, or differs from this one in versions, commit or `config`."""
+    kept: dict[int, socket.socket] = {}
+    roll_call(hosts, process_facts(config), timeout, kept=kept)
+    return kept
+
+
+def connect(hosts: Hosts, *, timeout: float = 300.0) -> None:
+    """Starts `jax.distributed`, once all processes have met."""
     jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index, initialization_timeout=max(60, int(timeout)))
 
 
@@ -136,27 +141,34 @@ def roll_call(
     timeout: float,
     say: Callable[[str], object] | None = None,
     begin: Callable[[], str] = str,
+    kept: dict[int, socket.socket] | None = None,
 ) -> str:
     """Waits until all processes have started and have the same `facts`; then process 0 calls `begin`.
 
     Returns the result of `begin` in every process. Raises UserError in every started process if another one is missing after
-    `timeout` seconds, if the facts differ, or if `begin` raises a UserError. `say` prints a line about missing processes.
+    `timeout` seconds, if the facts differ, or if `begin` raises a UserError. `say` prints a line about missing processes. Where
+    all is well the connections are added to `kept`, if given, by the number of the process at the other end, else closed.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     deadline = time.monotonic() + timeout
     host, _, port = hosts.coordinator.rpartition(":")
-    error_message, result = (
+    error_message, result, connections = (
         _collect_facts(hosts, dict(facts), int(port), deadline, say, begin)
         if hosts.index == 0
         else _send_facts(hosts, dict(facts), (host, int(port)), deadline, timeout, say)
     )
+    if kept is not None and not error_message:
+        kept.update(connections)
+    else:
+        for connection in connections.values():
+            connection.close()
     if error_message:
         raise UserError(error_message)
     return result
 
 
-Verdict = tuple[str, str]
-"""The error message ("" for success), and the result of `begin`."""
+Verdict = tuple[str, str, dict[int, socket.socket]]
+"""The error message ("" for success), the result of `begin`, and the open connections by the other's number."""
 
 
 def _collect_facts(
@@ -164,11 +176,13 @@ def _collect_facts(
 ) -> Verdict:
     """The roll call in process 0: receives the facts of the others, compares them, calls `begin`, and sends each the verdict."""
     start, last_message = time.monotonic(), 0.0
-    received: dict[int, tuple[socket.socket, dict[str, str]]] = {}
+    received: dict[int, dict[str, str]] = {}
+    connections: dict[int, socket.socket] = {}
     try:
         server = socket.create_server(("", port), backlog=hosts.count)
     except OSError as error:
-        return f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port", ""
+        refused = f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port"
+        return refused, "", {}
     with server:
         while len(received) < hosts.count - 1 and time.monotonic() < deadline:
             server.settimeout(min(1.0, max(0.01, deadline - time.monotonic())))
@@ -180,23 +194,23 @@ def _collect_facts(
                 try:
                     connection.settimeout(10)
                     index, its_facts = parse_json(_receive(connection))
-                    received[int(index)] = connection, its_facts
+                    received[int(index)], connections[int(index)] = its_facts, connection
                 except (OSError, ValueError, TypeError):  # the client is no process of this run
                     connection.close()
             missing = [i for i in range(1, hosts.count) if i not in received]
             if missing and time.monotonic() - start - last_message > 10:
                 last_message = time.monotonic() - start
                 say(f"waiting for {_listed(hosts, missing)} of {hosts.count} ({last_message:.0f}s)")
-        error_message, result = _missing_or_differing(hosts, facts, {i: its_facts for i, (_, its_facts) in received.items()}), ""
+        error_message, result = _missing_or_differing(hosts, facts, received), ""
         if not error_message:
             try:
                 result = begin()
             except UserError as error:
                 error_message = str(error)
-        for connection, _ in received.values():
-            with connection:
+        for connection in connections.values():
+            with contextlib.suppress(OSError):  # it has ended meanwhile, which the closed connection will tell
                 _send(connection, json.dumps([error_message, result]))
-    return error_message, result
+    return error_message, result, connections
 
 
 def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping[int, dict[str, str]]) -> str:
@@ -226,11 +240,13 @@ def _send_facts(
     last_message = time.monotonic()
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection(address, timeout=5) as connection:
+            with contextlib.ExitStack() as opened:
+                connection = opened.enter_context(socket.create_connection(address, timeout=5))
                 _send(connection, json.dumps([hosts.index, facts]))
                 connection.settimeout(timeout + 15)  # process 0 may have started just now, and waits as long for the others
                 error_message, result = parse_json(_receive(connection))
-                return error_message, result
+                opened.pop_all()
+                return error_message, result, {0: connection}
         except (OSError, ValueError):  # process 0 does not listen yet, or another program uses the port
             time.sleep(0.2)
         if time.monotonic() - last_message > 10:
@@ -240,6 +256,7 @@ def _send_facts(
         f"this is worker {hosts.index} of {hosts.count}, and {hosts.names[0]} at {hosts.coordinator} did not answer within "
         f"{timeout:.0f} s; start the same command on all of them at once:\n  {hosts.remedy}",
         "",
+        {},
     )
 
 

@@ -61,9 +61,9 @@ def build_corpus(directory: pathlib.Path, **text: int) -> pathlib.Path:
     return directory
 
 
-def write_experiment(path: pathlib.Path, corpus: pathlib.Path) -> pathlib.Path:
+def write_experiment(path: pathlib.Path, corpus: pathlib.Path, experiment: str = EXPERIMENT) -> pathlib.Path:
     size = json.loads((corpus / "manifest.json").read_text())["vocabulary"]["size"]
-    path.write_text(EXPERIMENT.format(corpus=str(corpus), vocabulary_size=size))
+    path.write_text(experiment.format(corpus=str(corpus), vocabulary_size=size))
     return path
 
 
@@ -73,10 +73,10 @@ def xla_flags(devices: int) -> str:
     return " ".join([*kept, f"--xla_force_host_platform_device_count={devices}"])
 
 
-def as_a_person(verb: str, *arguments: str, directory: pathlib.Path = REPOSITORY) -> tuple[int, str]:
-    """(exit status, everything it said) of `python -m bert_jax.VERB` in a process of its own, with one device."""
+def environment_of_a_person() -> dict[str, str]:
+    """The environment of a verb in a process of its own, with one device."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
-    environment |= {
+    return environment | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": xla_flags(1),
         CACHE: os.environ[CACHE],
@@ -84,10 +84,14 @@ def as_a_person(verb: str, *arguments: str, directory: pathlib.Path = REPOSITORY
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than running here
         "PYTHONPATH": str(REPOSITORY),
     }
+
+
+def as_a_person(verb: str, *arguments: str, directory: pathlib.Path = REPOSITORY) -> tuple[int, str]:
+    """(exit status, everything it said) of `python -m bert_jax.VERB` in a process of its own, with one device."""
     done = subprocess.run(
         [sys.executable, "-m", f"bert_jax.{verb}", *arguments],
         cwd=directory,
-        env=environment,
+        env=environment_of_a_person(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -81,6 +82,33 @@ def test_the_limit_follows_the_median_step_and_not_the_evaluations(tmp_path: pat
     now[0] += 500
     watchdog.step_done(6)
     assert watchdog.limit() == 10.0
+
+
+def test_a_compilation_between_steps_is_given_the_time_of_the_first_one(tmp_path: pathlib.Path):
+    """That of a second phase, or of an evaluation; and so is the step after it, which may wait for another process's."""
+    now = [0.0]
+    watchdog = Watchdog(tmp_path, floor=5.0, start=100.0, clock=lambda: now[0])
+    for step in range(3):
+        watchdog.step_done(step)
+    assert watchdog.limit() == 5.0
+    watchdog.compiling()
+    assert watchdog.limit() == 100.0
+    watchdog.step_done(3)
+    assert watchdog.limit() == 5.0
+    watchdog.compiling()
+    watchdog.alive("evaluation")
+    assert watchdog.limit() == 5.0
+
+
+def test_a_hang_names_the_processes_that_are_silent(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+    heartbeats = types.SimpleNamespace(silent=lambda: "worker 3 has given no sign of life for 9 s", tell=lambda *reasons: None)
+    ended = threading.Event()
+    watchdog = Watchdog(tmp_path, floor=0.1, start=0.1, leave=lambda status: ended.set())
+    watchdog.heartbeats = heartbeats  # type: ignore[assignment]
+    with watchdog:
+        assert ended.wait(30)
+    said = capfd.readouterr().err
+    assert "made no progress for 0 s in the start (compilation) (limit 0 s); worker 3 has given no sign of life" in said
 
 
 def test_a_hung_process_ends_with_its_own_status(tmp_path: pathlib.Path):

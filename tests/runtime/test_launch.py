@@ -8,7 +8,7 @@ import pathlib
 import sys
 import textwrap
 import types
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import jax
 import pytest
@@ -16,7 +16,6 @@ from annotated_types import Interval
 
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
-from bert_jax.runtime import launch
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.flags import Flags, parse_flags
 from bert_jax.runtime.launch import begin
@@ -244,33 +243,15 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         pass
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_memory_that_runs_out_ends_every_process_with_a_sentence(
-    experiment: pathlib.Path,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    processes: int,
+def test_memory_that_runs_out_is_told_in_a_sentence(
+    experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of several, one that ended in good order would wait for the others, which wait for it."""
-
-    def leave(status: int) -> NoReturn:
-        raise SystemExit(status)
-
+    """Of several processes each one tells it: tests/runtime/test_heartbeats.py."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
-    monkeypatch.setattr(launch.os, "_exit", leave)
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
-    wanted = SystemExit if processes > 1 else OutOfMemory
-
-    def run_out() -> NoReturn:
-        monkeypatch.setattr(launch.jax, "process_count", lambda: processes)
+    sentence = "this run does not fit in memory: it asks for 4.44 GiB of memory at once"
+    with pytest.raises(OutOfMemory, match=sentence), begin("pretrain", flags, flags.config):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.")
-
-    with pytest.raises(wanted) as ended, begin("pretrain", flags, flags.config):
-        run_out()
-    says = capsys.readouterr().err if processes > 1 else f"error: {ended.value}"
-    assert says.startswith("error: this run does not fit in memory: it asks for 4.44 GiB of memory at once")
-    assert processes == 1 or ended.value.code == 2
 
 
 def test_compiled_programs_are_kept_where_the_user_says(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

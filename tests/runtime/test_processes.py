@@ -106,6 +106,33 @@ def test_all_go_on_with_what_the_first_one_begins_once_all_agree():
     assert begun == ["once"]
 
 
+def test_a_worker_that_dies_after_its_answer_does_not_keep_the_first_one_from_telling_the_others(monkeypatch: pytest.MonkeyPatch):
+    """Its heartbeats will name it."""
+    send = processes._send
+
+    def fails_once(connection: socket.socket, text: str) -> None:
+        if text.startswith('["",') and not failed:
+            failed.append(connection)
+            raise BrokenPipeError
+        send(connection, text)
+
+    failed: list[socket.socket] = []
+    monkeypatch.setattr(processes, "_send", fails_once)
+    port = free_port()
+    first = threading.Thread(target=call, args=(group(3, port)[:1], [{}], 20))
+    with socket.socket() as dying:
+        first.start()
+        while dying.connect_ex(("127.0.0.1", port)):
+            dying.close()
+            dying.__init__()
+        send(dying, "[1, {}]")
+        kept: dict[int, socket.socket] = {}
+        processes.roll_call(group(3, port)[2], {}, 20, kept=kept)
+        first.join(30)
+    assert kept.keys() == {0}
+    kept[0].close()
+
+
 def test_what_keeps_the_first_one_from_beginning_is_told_to_all():
     def begin() -> str:
         raise UserError("the workdir holds another run")

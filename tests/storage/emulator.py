@@ -1,6 +1,6 @@
 """A stand-in for Google Cloud Storage on loopback: gcp-storage-emulator, with what it lacks and with faults on demand.
 
-    python -m tests.storage.emulator PORT BUCKET
+    python -m tests.storage.emulator PORT BUCKET [HOST]
 
 The emulator ignores generation preconditions (ifGenerationMatch) and leaves out the header x-goog-generation, both of which the
 JSON API has and TensorStore and the lock of a workdir rely on; it answers one request at a time; and it reads the parts of an
@@ -122,7 +122,8 @@ def main() -> None:
     port, bucket = int(sys.argv[1]), sys.argv[2]
     storage = Storage(use_memory_fs=True)
     gcp_storage_emulator.handlers.buckets.create_bucket(bucket, storage)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Handler, storage))
+    host = sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1"
+    server = http.server.ThreadingHTTPServer((host, port), functools.partial(Handler, storage))
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     server.serve_forever()
 
@@ -148,9 +149,9 @@ class Emulator:
 
 
 @contextlib.contextmanager
-def running(port: int, bucket: str = "bkt") -> Iterator[Emulator]:
-    """An emulator in a process of its own, until the end of the block."""
-    command = [sys.executable, "-m", "tests.storage.emulator", str(port), bucket]
+def running(port: int, bucket: str = "bkt", host: str = "127.0.0.1") -> Iterator[Emulator]:
+    """An emulator in a process of its own, until the end of the block; it listens at the address `host`."""
+    command = [sys.executable, "-m", "tests.storage.emulator", str(port), bucket, host]
     process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
     try:
         emulator = Emulator(port, bucket)

@@ -1,0 +1,317 @@
+"""The disturbances: each is a function of a trial that returns the words for the table, or raises Wrong or Skipped."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.storage import objects
+from tests.chaos import network
+from tests.chaos.toy import BUCKET, DISK, WHOLE, Skipped, Trial, Wrong
+from tests.end_to_end.forked import Done, Started
+
+Disturbance = Callable[[Trial], str]
+
+
+# ----------------------------------------------------------------------------------------------------------- processes and hosts
+def kills(trial: Trial, count: int = 5, flip: bool = False) -> str:
+    """SIGKILL of a random process at a random moment of its life, again and again. Runs that come to their end are compared.
+
+    A moment is one of the first two seconds, or one at which process 0 has said so much. `flip`: the newest checkpoint is damaged
+    too before the last start.
+    """
+    slowest, done, whole = 0.0, 0, 0
+    while done < count:
+        started, victim = trial.start(), trial.rng.randrange(trial.processes)
+        early, seconds = trial.rng.random() < 0.25, trial.rng.uniform(0.0, 2.0)
+        length, began = trial.rng.uniform(0.0, trial.toys.said[trial.processes]), time.monotonic()
+        while all(run.process.is_alive() for run in started):
+            if (time.monotonic() - began > seconds) if early else (sum(map(len, started[0].said())) >= length):
+                break
+            time.sleep(0.01)
+        else:
+            require_ends(trial.ends(started), 0)
+            trial.compare()
+            trial.fresh, whole = trial.fresh + 1, whole + 1
+            continue
+        started[victim].process.kill()
+        began, done = time.monotonic(), done + 1
+        require_ended(trial, trial.ends(started), victim)
+        slowest = max(slowest, time.monotonic() - began)
+    said = f"{count} kills over {whole + 1} runs, all ended within {slowest:.0f} s naming it"
+    if flip:
+        if not trial.saved():
+            trial.killed_after(2)
+        damage_newest(trial, flip_bit)
+        said += ", a flipped bit"
+    trial.finish()
+    return f"{said}; {trial.compare()}"
+
+
+def stopped(trial: Trial) -> str:
+    """SIGSTOP of a random process while it trains, for as long as the others live."""
+    started, victim = trial.start(), trial.rng.randrange(trial.processes)
+    trial.wait_for(lambda: bool(trial.saved()), started)
+    os.kill(started[victim].process.pid or 0, signal.SIGSTOP)
+    seconds = require_culprit(trial, started, victim)
+    os.kill(started[victim].process.pid or 0, signal.SIGCONT)
+    (end,) = trial.ends([started[victim]])
+    if end.status != HUNG:
+        raise Wrong(f"the stopped process ended with {end.status}: {end.output[-500:]}")
+    trial.finish()
+    return f"ended after {seconds:.0f} s naming it; {trial.compare()}"
+
+
+def cut(trial: Trial) -> str:
+    """The network of a random process is cut while it trains."""
+    with network.hosts(trial.processes) as cut_off:
+        trial.host = network.address(0)
+        url = trial.toys.emulator.url.replace("127.0.0.1", network.BRIDGE)
+        trial.environment = {"STORAGE_EMULATOR_HOST": url, "TENSORSTORE_GCS_HTTP_URL": url}
+        started = trial.start(prepare={i: functools.partial(network.enter, i) for i in range(trial.processes)})
+        trial.wait_for(lambda: bool(trial.saved()), started)
+        victim = trial.rng.randrange(trial.processes)
+        cut_off(victim)
+        seconds = require_culprit(trial, started, victim)
+        trial.ends([started[victim]])
+    trial.host, trial.environment = "127.0.0.1", {}
+    trial.finish()
+    return f"ended after {seconds:.0f} s naming it; {trial.compare()}"
+
+
+AHEAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+
+int clock_gettime(clockid_t id, struct timespec *now) {
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int status = real(id, now);
+    if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) now->tv_sec += 3600;
+    return status;
+}
+
+int gettimeofday(struct timeval *now, void *zone) {
+    struct timespec exact;
+    int status = clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec, now->tv_usec = exact.tv_nsec / 1000;
+    return status;
+}
+
+time_t time(time_t *result) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (result) *result = exact.tv_sec;
+    return exact.tv_sec;
+}
+"""
+
+
+def clock(trial: Trial) -> str:
+    """The clock of the last process is an hour ahead: its calls of the C library are answered so."""
+    if not (compiler := shutil.which("cc")):
+        raise Skipped("a library that changes the clock needs a C compiler")
+    trial.directory.mkdir(parents=True)
+    source, library = trial.directory / "ahead.c", trial.directory / "ahead.so"
+    source.write_text(AHEAD)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    ends = trial.ends(trial.start(spawned={trial.processes - 1: {"LD_PRELOAD": str(library)}}), within=WHOLE)
+    require_ends(ends, 0)
+    return f"went on; {trial.compare()}"
+
+
+def other_count(trial: Trial) -> str:
+    """A run that was killed goes on in another number of processes."""
+    trial.killed_after(2)
+    count = {2: 4, 4: 2}[trial.processes]
+    trial.finish(count)
+    return f"went on in {count}; {trial.compare(exact=False)}"
+
+
+# -------------------------------------------------------------------------------------------------------------------- checkpoints
+def cut_short(data: bytes) -> bytes:
+    """Half of the data."""
+    return data[: len(data) // 2]
+
+
+def flip_bit(data: bytes) -> bytes:
+    """The data with another bit in the middle."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 0x10]) + data[middle + 1 :]
+
+
+def damage_newest(trial: Trial, damage: Callable[[bytes], bytes]) -> int:
+    """Damages every large file of the newest checkpoint, since Orbax keeps small arrays twice; returns its step."""
+    step = trial.saved()[-1]
+    for path, data in large_files(trial, step):
+        if trial.storage == BUCKET:
+            objects.write(path, damage(data))
+        else:
+            pathlib.Path(path).write_bytes(damage(data))
+    return step
+
+
+def damaged(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
+    """The newest checkpoint of a run that was killed is damaged."""
+    trial.killed_after(2)
+    step = damage_newest(trial, damage)
+    require_passed_over(trial.finish(), step)
+    return f"went on from the one before; {trial.compare()}"
+
+
+def damaged_on_one_host(trial: Trial) -> str:
+    """The last process alone reads a flipped bit in the newest checkpoint."""
+    if trial.storage == BUCKET:
+        raise Skipped("a bucket shows the same objects to all hosts")
+    if os.geteuid():
+        raise Skipped("what one process sees of a disk is changed by root alone")
+    step = trial.killed_after(2)
+    saved, copy = pathlib.Path(trial.workdir) / "checkpoints" / str(step), trial.directory / "damaged"
+    shutil.copytree(saved, copy)
+    for path, data in large_files(trial, step):
+        (copy / pathlib.Path(path).relative_to(saved)).write_bytes(flip_bit(data))
+    prepare = {trial.processes - 1: functools.partial(network.see_instead, str(copy), str(saved))}
+    ends = trial.ends(trial.start(prepare=prepare, pause=0.0), within=WHOLE)
+    require_ends(ends, 0)
+    require_passed_over(ends[0].output, step)
+    return f"went on from the one before; {trial.compare()}"
+
+
+def full_disk(trial: Trial) -> str:
+    """The disk becomes full while the run trains, and free again once the run has told so: the disk of the workdir, or the one
+    with the local copies of a workdir in a bucket."""
+    directory = trial.directory / ("disk" if trial.storage == DISK else "cache-0")
+    with network.small_disk(directory, 64):
+        started = trial.start(pause=0.5)
+        trial.wait_for(lambda: bool(trial.saved()), started)
+        fill(directory / "filler")
+        told = "could not be saved" if trial.storage == DISK else "cannot be written"
+        with contextlib.suppress(Wrong):
+            trial.wait_for(lambda: any(told in text for run in started for text in run.said()), started, timeout=20)
+        (directory / "filler").unlink()
+        ends = trial.ends(started, within=WHOLE)
+        if trial.storage == DISK and told not in ends[0].output:
+            raise Wrong(f"nothing was said: {ends}")
+        if any(end.status for end in ends):
+            trial.finish()
+            return f"ended with {[end.status for end in ends]} and went on; {trial.compare()}"
+        return f"went on; {trial.compare()}"
+
+
+# ------------------------------------------------------------------------------------------------------------------------ storage
+def storage_answers(trial: Trial, status: int, seconds: float = 8.0) -> str:
+    """The storage answers every request so, for a while."""
+    if trial.storage == DISK:
+        raise Skipped("of a bucket only")
+    started = trial.start()
+    trial.wait_for(lambda: bool(trial.saved()), started)
+    trial.toys.emulator.fail(status)
+    time.sleep(seconds)
+    trial.toys.emulator.fail(200, count=0)
+    ends = trial.ends(started, within=WHOLE)
+    if not any(end.status for end in ends):
+        return f"went on after {seconds:.0f} s of it; {trial.compare()}"
+    if not any("storage" in end.output for end in ends):
+        raise Wrong(f"the storage is not named: {ends}")
+    trial.finish()
+    return f"ended with {[end.status for end in ends]}, and the same command went on; {trial.compare()}"
+
+
+def failed_save(trial: Trial) -> str:
+    """One save into the bucket is refused; the next one is not."""
+    if trial.storage == DISK:
+        raise Skipped("of a bucket only")
+    started = trial.start(pause=0.5)
+    trial.wait_for(lambda: bool(trial.saved()), started)
+    before = trial.saved()[-1]
+    trial.toys.emulator.fail(403, match="(POST|PUT) .*checkpoints")
+    told = "could not be saved"
+    trial.wait_for(lambda: any(told in text for text in started[0].said()), started)
+    trial.toys.emulator.fail(200, count=0)
+    ends = trial.ends(started, within=WHOLE)
+    require_ends(ends, 0)
+    failures = re.findall(r"the checkpoint of step (\d+) could not be saved", ends[0].output)
+    return f"after step {before}: saves of {', '.join(failures)} failed; {trial.compare()}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------- outcomes
+def require_culprit(trial: Trial, started: Sequence[Started], victim: int) -> float:
+    """Waits for the end of the processes but the victim, which they have to name; returns the seconds."""
+    began = time.monotonic()
+    others = [run for index, run in enumerate(started) if index != victim]
+    require_ended(trial, trial.ends(others), victim)
+    return time.monotonic() - began
+
+
+def require_ended(trial: Trial, ends: Sequence[Done], victim: int) -> None:
+    """Raises Wrong unless one of the processes has named the victim, or the run had come to its end.
+
+    JAX aborts all others at once where process 0 has died, which it calls the coordination service; our own sentence is there
+    only if it was faster.
+    """
+    fates = rf"process {victim}\b.*(has ended|did not start|did not answer|has given no sign of life|has failed)"
+    if victim == 0:
+        fates += r"|remote target coordination_service"
+    if not any(re.search(fates, end.output) for end in ends) and not trial.is_done():
+        raise Wrong(f"process {victim} is not named: {ends}")
+    if any("Traceback" in end.output for end in ends):
+        raise Wrong(f"a traceback: {ends}")
+
+
+def require_ends(ends: Sequence[Done], status: int) -> None:
+    """Raises Wrong unless all processes have ended so."""
+    if any(end.status != status for end in ends):
+        raise Wrong(f"ended otherwise than with {status}: {ends}")
+
+
+def require_passed_over(output: str, step: int) -> None:
+    """Raises Wrong unless the run has said that it could not read the checkpoint."""
+    if f"the checkpoint of step {step} cannot be read" not in output:
+        raise Wrong(f"the damaged checkpoint of step {step} was not noticed: {output}")
+
+
+def large_files(trial: Trial, step: int) -> list[tuple[str, bytes]]:
+    """The files of a checkpoint of at least half the size of the largest, with their contents."""
+    directory = f"{trial.workdir}/checkpoints/{step}"
+    if trial.storage == BUCKET:
+        names = [f"{directory}/{name}" for name in objects.listed(directory)]
+    else:
+        names = [str(path) for path in pathlib.Path(directory).rglob("*") if path.is_file()]
+    contents = {name: objects.read_bytes(objects.place(name)) for name in names}
+    largest = max(map(len, contents.values()))
+    return [(name, data) for name, data in contents.items() if 2 * len(data) >= largest]
+
+
+def fill(path: pathlib.Path) -> None:
+    """Writes a file until the disk is full."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+ALL: dict[str, Disturbance] = {
+    "kills": kills,
+    "stopped": stopped,
+    "cut": cut,
+    "clock": clock,
+    "other_count": other_count,
+    "truncated": functools.partial(damaged, damage=cut_short),
+    "flipped": functools.partial(damaged, damage=flip_bit),
+    "flipped_on_one_host": damaged_on_one_host,
+    "full_disk": full_disk,
+    "storage_503": functools.partial(storage_answers, status=503),
+    "storage_429": functools.partial(storage_answers, status=429),
+    "storage_lost": functools.partial(storage_answers, status=0),
+    "failed_save": failed_save,
+}
+SHORT: dict[str, Disturbance] = {"kills": functools.partial(kills, count=3, flip=True)}

@@ -1,0 +1,20 @@
+"""The short form of the driver."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from tests.chaos.run import main
+
+
+def test_kills_and_a_damaged_checkpoint_change_no_bit_of_a_run_in_two_processes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    figures = tmp_path / "figures.json"
+    assert main(["--short", f"--json={figures}"]) == 0, capsys.readouterr().err
+    (row,) = json.loads(figures.read_text())["rows"]
+    assert row["outcome"].startswith("3 kills")
+    assert row["outcome"].endswith("a flipped bit; the same bits")

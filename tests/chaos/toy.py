@@ -1,0 +1,296 @@
+"""The run that is disturbed: a pretraining of 20 steps in several processes, its workdir on a disk or in a bucket."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from bert_jax.storage import objects
+from bert_jax.storage.fetching import copy_place, fetched
+from bert_jax.storage.objects import place
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Done, Started, Surroundings
+from tests.end_to_end.runs import (
+    REPOSITORY,
+    build_corpus,
+    checkpoints,
+    environment_of_a_person,
+    free_port,
+    learned,
+    records,
+    results,
+    weights,
+    write_experiment,
+)
+from tests.storage.emulator import Emulator
+
+PATIENCE = 30
+"""Seconds without a step after which a process of the run counts as hanging (--hang-seconds)."""
+LIMIT = 60.0
+"""Seconds within which a disturbed run has to end."""
+WHOLE = 600.0
+"""Seconds within which a run that goes on has to come to its end, on a busy machine too."""
+PAUSE = 0.1
+"""Seconds by which every step is longer, so that most of a run is training."""
+ROUNDING = 2e-3
+"""Of the largest weight of each array, after 20 steps whose sums were added in another order."""
+DISK, BUCKET = "disk", "bucket"
+
+
+EXPERIMENT = '''
+"""One phase; weights and states divided by two; a checkpoint every four steps, a line of metrics every step."""
+
+def get_config():
+    return {{
+        "corpus": {{"directory": {corpus!r}}},
+        "model": {{"vocab_size": {vocabulary_size}, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32,
+                  "max_position": 64, "scan_unroll": 1, "initializer_range": 0.1}},
+        "phases": [{{"steps": 20, "length": 32, "batch_size": 8, "max_predictions": 5, "learning_rate": 3e-3}}],
+        "mesh": {{"fsdp": 2}},
+        "evaluation": {{"every": 10, "rows": 20, "batch_size": 8}},
+        "checkpoints": {{"every": 4, "keep": 2}},
+        "log_every": 1,
+    }}
+'''
+
+
+class Wrong(Exception):
+    """A disturbance had an effect that it must not have."""
+
+
+class Skipped(Exception):
+    """A disturbance is not possible on this machine."""
+
+
+@dataclasses.dataclass(eq=False)
+class Toys:
+    """The files and the emulator that all trials share, and the undisturbed runs."""
+
+    directory: pathlib.Path
+    emulator: Emulator
+    experiment: pathlib.Path = pathlib.Path()
+    said: dict[int, int] = dataclasses.field(default_factory=dict)
+    """The length of the output of process 0 in an undisturbed run, by the number of processes: a measure of progress."""
+
+    def __post_init__(self) -> None:
+        corpus = build_corpus(self.directory / "corpus")
+        self.experiment = write_experiment(self.directory / "experiment.py", corpus, EXPERIMENT)
+
+    @functools.cache  # noqa: B019 - there is one
+    def undisturbed(self, processes: int) -> pathlib.Path:
+        """The workdir of the undisturbed run of so many processes, which also compiles what all trials use."""
+        trial = Trial(self, "undisturbed", processes, DISK, random.Random(0))
+        ends = trial.ends(trial.start(pause=0.0), within=WHOLE)
+        if any(end.status for end in ends):
+            raise Wrong(f"the undisturbed run failed: {ends}")
+        self.said[processes] = len(ends[0].output)
+        return pathlib.Path(trial.workdir)
+
+
+@dataclasses.dataclass(eq=False)
+class Trial:
+    """A run in so many processes that a disturbance meets; `storage` is where its workdir lies."""
+
+    toys: Toys
+    name: str
+    processes: int
+    storage: str
+    rng: random.Random
+    host: str = "127.0.0.1"
+    """The address of process 0."""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Variables of all processes."""
+    fresh: int = 0
+    """The runs of this trial that were begun so far."""
+
+    @property
+    def directory(self) -> pathlib.Path:
+        """The local files of the trial."""
+        return self.toys.directory / f"{self.name}-{self.processes}-{self.storage}"
+
+    @property
+    def workdir(self) -> str:
+        """Of the run that is under way."""
+        name = f"run-{self.fresh}"
+        if self.storage == DISK:
+            return str(self.directory / "disk" / name)
+        return f"gs://{self.toys.emulator.bucket}/{self.directory.name}/{name}"
+
+    def command(self, index: int, count: int, port: int) -> tuple[str, ...]:
+        """The command of process `index` of `count`."""
+        flags = [f"--config={self.toys.experiment}", f"--workdir={self.workdir}", f"--hang-seconds={PATIENCE}"]
+        if count > 1:
+            flags += [f"--coordinator={self.host}:{port}", f"--processes={count}", f"--process={index}", "--start-timeout=30"]
+        return ("pretrain", *flags)
+
+    def surroundings(self, index: int) -> dict[str, str]:
+        """The environment of process `index`, which has local copies of its own as on a host of its own."""
+        cache = {"BERT_JAX_CACHE": str(self.directory / f"cache-{index}"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        return {**self.toys.emulator.environment, **cache, **self.environment}
+
+    def start(
+        self,
+        count: int = 0,
+        prepare: Mapping[int, Callable[[], object]] | None = None,
+        pause: float = PAUSE,
+        spawned: Mapping[int, Mapping[str, str]] | None = None,
+    ) -> list[Started]:
+        """Begins to train in `count` processes, by default those of the trial. `prepare` is called first in those that it names;
+        those that are `spawned` begin as programs of their own, with some variables."""
+        count, port = count or self.processes, free_port()
+        started = []
+        for index in range(count):
+            command, environment = self.command(index, count, port), self.surroundings(index)
+            if spawned and index in spawned:
+                started.append(_spawn(self.directory, command, environment | dict(spawned[index])))
+            else:
+                first = functools.partial(_prepare, (prepare or {}).get(index), pause)
+                around = Surroundings(environment=environment)
+                started.append(forked.start(self.directory, command, prepare=first, around=around))
+        return started
+
+    def ends(self, started: Sequence[Started], within: float = LIMIT) -> list[Done]:
+        """How the processes end. Raises Wrong where one has not after `within` seconds."""
+        deadline, ends, late = time.monotonic() + within, [], []
+        for index, run in enumerate(started):
+            try:
+                ends.append(run.end(max(0.1, deadline - time.monotonic()))[0])
+            except AssertionError as error:
+                late.append(f"process {index} has not ended within {within:.0f} s: {error}")
+        if late:
+            raise Wrong("\n".join(late))
+        return ends
+
+    def finish(self, count: int = 0) -> str:
+        """Gives the same command again, once, until the run is whole; returns what process 0 said."""
+        ends = self.ends(self.start(count, pause=0.0), within=WHOLE)
+        if any(end.status for end in ends):
+            raise Wrong(f"the same command does not go on: {ends}")
+        return ends[0].output
+
+    def saved(self) -> list[int]:
+        """The steps whose checkpoints are complete."""
+        if self.storage == DISK:
+            return checkpoints(pathlib.Path(self.workdir))
+        complete = [name.split("/") for name in objects.listed(self.workdir) if name.endswith("/commit_success.txt")]
+        return sorted(int(parts[-2]) for parts in complete if parts[0] == "checkpoints" and parts[-2].isdigit())
+
+    def wait_for(self, reached: Callable[[], bool], started: Sequence[Started], timeout: float = 400) -> None:
+        """Waits until `reached()`. Raises Wrong where a process ends before."""
+        deadline = time.monotonic() + timeout
+        while not reached():
+            ended = [run.said() for run in started if not run.process.is_alive()]
+            if ended or time.monotonic() > deadline:
+                for run in started:
+                    run.process.kill()
+                raise Wrong(f"the run ended or did not come so far: {ended or [run.said() for run in started]}")
+            time.sleep(0.05)
+
+    def killed_after(self, count: int) -> int:
+        """Starts the run, and kills all processes once so many checkpoints are complete; returns the step of the newest."""
+        started = self.start()
+        self.wait_for(lambda: len(self.saved()) >= count, started)
+        for run in started:
+            run.process.kill()
+        self.ends(started)
+        return self.saved()[-1]
+
+    def is_done(self) -> bool:
+        """Whether the run has its results."""
+        with contextlib.suppress(OSError):
+            return bool(place(f"{self.workdir}/results.json").exists())
+        return False
+
+    def compare(self, *, exact: bool = True) -> str:
+        """Compares the run with the undisturbed one of as many processes: curve, weights and results, to the bit or `exact`
+        only within rounding. Raises Wrong; returns the words for the table."""
+        wanted = self.toys.undisturbed(self.processes)
+        if self.storage == BUCKET:  # as a third machine sees it
+            shutil.rmtree(copy_place(self.workdir), ignore_errors=True)
+        ours = fetched(self.workdir, "--model")
+        if exact:
+            if learned(ours) != learned(wanted):
+                raise Wrong(f"another curve: {_first_difference(learned(ours), learned(wanted))}")
+            if results(ours) != results(wanted):
+                raise Wrong(f"other results: {results(ours)} {results(wanted)}")
+        elif [record["step"] for record in records(ours)] != [record["step"] for record in records(wanted)]:
+            raise Wrong("other lines in metrics.jsonl")
+        found, expected = weights(ours), weights(wanted)
+        if found.keys() != expected.keys():
+            raise Wrong(f"other arrays: {found.keys() ^ expected.keys()}")
+        for name, array in expected.items():
+            room = 0.0 if exact or name.endswith("key.bias") else ROUNDING * float(np.abs(array).max())
+            difference = float(np.abs(found[name] - array).max())
+            if difference > room and (exact or not name.endswith("key.bias")):
+                raise Wrong(f"{name} differs by {difference}")
+        return "the same bits" if exact else "the same within rounding"
+
+
+class _Program:
+    """A program with the methods of a forked process."""
+
+    def __init__(self, program: subprocess.Popen[bytes]):
+        self._program, self.pid, self.kill = program, program.pid, program.kill
+
+    def is_alive(self) -> bool:
+        return self._program.poll() is None
+
+    def join(self, timeout: float | None = None) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._program.wait(timeout)
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._program.poll()
+
+
+def _spawn(directory: pathlib.Path, command: Sequence[str], environment: Mapping[str, str]) -> Started:
+    output = directory / f"spawned-{time.monotonic_ns()}.txt"
+    verb, *arguments = command
+    with output.open("wb") as file:
+        program = subprocess.Popen(
+            [sys.executable, "-m", f"bert_jax.{verb}", *arguments],
+            cwd=REPOSITORY,
+            env=environment_of_a_person() | dict(environment),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    return Started(cast(Any, _Program(program)), [output])
+
+
+def _prepare(first: Callable[[], object] | None, pause: float) -> None:
+    """In the new process: `first`, and a pause after every step."""
+    if first:
+        first()
+    if pause:
+        _lengthen_steps(pause)
+
+
+def _lengthen_steps(pause: float) -> None:
+    from bert_jax.runtime.interruptions import Preemption
+
+    requested = Preemption.requested
+
+    def late(self: Preemption, step: int) -> bool:
+        time.sleep(pause)
+        return requested(self, step)
+
+    Preemption.requested = late  # type: ignore[method-assign]
+
+
+def _first_difference(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> str:
+    for one, other in zip(ours, theirs, strict=False):
+        if one != other:
+            return f"{one} instead of {other}"
+    return f"{len(ours)} lines instead of {len(theirs)}"
