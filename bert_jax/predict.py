@@ -26,12 +26,13 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface.command import choose_verb, run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
-from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
+from bert_jax.interface.ranges import COUNT, MAX_COUNT, SEED, InRange
 from bert_jax.interface.words import counted
 from bert_jax.metrics.profile import PROFILE, Profile, steps_to_profile
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.generation import Generate
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import FillMask, NextSentence, Score
 from bert_jax.prediction.mentions import Resolve
@@ -67,6 +68,17 @@ def embed_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--normalise", action=argparse.BooleanOptionalAction, help=f"vectors of length 1 ({own} not)")
     parser.add_argument("--words", action="store_true", help="a vector for each word, with its character offsets")
     parser.add_argument("--truncate", action=argparse.BooleanOptionalAction, help=f"cut texts that are too long ({own} not)")
+
+
+def generate_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `generate`."""
+    count, positive = InRange(int, COUNT), InRange(float, Interval(gt=0, le=1_000))
+    parser.add_argument("--tokens", type=count, default=50, metavar="N", help="new tokens at most (50)")
+    parser.add_argument("--temperature", type=positive, metavar="T", help="draw tokens; below 1 the probable ones more often")
+    parser.add_argument("--top-k", type=count, metavar="K", help="draw among the K most probable tokens")
+    parser.add_argument("--top-p", type=InRange(float, Interval(gt=0, le=1)), metavar="P", help="draw among those that sum to P")
+    parser.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=1, metavar="N", help="beam search (1: none)")
+    parser.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="seed of the draws (0)")
 
 
 def truncate_flag(parser: argparse.ArgumentParser) -> None:
@@ -106,6 +118,7 @@ VERBS = {
     "fill-mask": Verb("guess the words behind each [MASK] of a text", FillMask, fill_mask_flags),
     "next-sentence": Verb("judge whether text_b follows text", NextSentence, truncate_flag),
     "score": Verb("how likely a text is, by its pseudo-log-likelihood", Score, truncate_flag),
+    "generate": Verb("continue a text, by a left-to-right model", Generate, generate_flags),
     "embed": Verb("a vector for each text, or for each of its words", Embed, embed_flags),
     "classify": Verb("the label, or the value, of a text or a pair", Classify, truncate_flag),
     "tag": Verb("a label for every word, and the entities they make", Tag, tag_flags),

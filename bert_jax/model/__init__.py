@@ -15,4 +15,5 @@ In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden st
     crf.py             a conditional random field over the labels of words
     heads.py           the pooler and the pretraining heads
     pretraining.py     BERT with the two pretraining heads
+    decoding.py        the next token of a left-to-right model, with a cache of keys and values: a token costs one row
 """

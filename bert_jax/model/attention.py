@@ -16,6 +16,8 @@ from bert_jax.model.products import batched
 
 INTERMEDIATES = "intermediates"
 """Flax's collection for what a model computes beside its outputs. Nothing is stored there unless a caller makes it mutable."""
+CACHE = "cache"
+"""Flax's collection for the keys and values of earlier tokens."""
 
 
 def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 Q L"]:
@@ -78,7 +80,9 @@ class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, without the residual and its LayerNorm.
 
     With `positions`, only the tokens at these positions are queries; all tokens are keys and values. Where the collection
-    INTERMEDIATES is mutable, the plain implementation stores the attention weights there: see `bert.attention_weights`.
+    INTERMEDIATES is mutable, the plain implementation stores the attention weights there: see `bert.attention_weights`. Where
+    CACHE is mutable, `x` holds only the tokens at `positions`, and the keys and values of all tokens are kept there: see
+    `decoding.py`.
     """
 
     config: ModelConfig
@@ -86,7 +90,7 @@ class SelfAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: Float[Array, "B L D"],
+        x: Float[Array, "B _ D"],
         sequence_ids: Int[Array, "B L"],
         dropout_seed: Seed | None,
         positions: Int[Array, "B Q"] | None = None,
@@ -107,16 +111,27 @@ class SelfAttention(nn.Module):
             ).reshape(*x.shape[:2], *heads)
         else:
             queried, query_ids = x, sequence_ids
+            cached = positions is not None and self.is_mutable_collection(CACHE)
             if positions is not None:
-                queried, query_ids = gather_positions(x, positions), jnp.take_along_axis(sequence_ids, positions, axis=1)
+                queried = x if cached else gather_positions(x, positions)
+                query_ids = jnp.take_along_axis(sequence_ids, positions, axis=1)
             sources = {"query": queried, "key": x, "value": x}
             query, key, value = (project(name, source).swapaxes(1, 2) for name, source in sources.items())
+            if cached and positions is not None:
+                key, value = (self._kept(name, new, positions[0, 0]) for name, new in (("keys", key), ("values", value)))
             mask = attention_mask(query_ids, sequence_ids)
             if c.direction == "left_to_right":
-                mask &= not_later(jnp.arange(x.shape[1])[None] if positions is None else positions, x.shape[1])
+                length = sequence_ids.shape[1]
+                mask &= not_later(jnp.arange(length)[None] if positions is None else positions, length)
             weights = exponentials(query, key, mask)
             if self.is_mutable_collection(INTERMEDIATES):
                 self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
             context = weighted_sum(weights, value, settings).swapaxes(1, 2)
         output = Dense(heads, (c.hidden_size,), ("heads", "head_width", "embed"), c.initializer_range, dtype, name="output")
         return output(context)
+
+    def _kept(self, name: str, new: Float[Array, "B H Q K"], start: Int[Array, ""]) -> Float[Array, "B H L K"]:
+        """The array `name` of the cache with the `new` tokens from column `start` on."""
+        kept: Array = jax.lax.dynamic_update_slice_in_dim(self.get_variable(CACHE, name), new, start, axis=2)
+        self.put_variable(CACHE, name, kept)
+        return kept

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
-from bert_jax.model.attention import INTERMEDIATES, SelfAttention
+from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import SAVED
 from bert_jax.model.kernels.dispatch import plain
@@ -52,7 +52,7 @@ class Block(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: Float[Array, "B L D"],
+        x: Float[Array, "B _ D"],
         layer: UInt32[Array, ""],
         sequence_ids: Int[Array, "B L"],
         seed: Seed | None,
@@ -62,7 +62,7 @@ class Block(nn.Module):
         c = self.config
         seeds = [None] * 3 if seed is None else [hash_word(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
         y = SelfAttention(c, name="attention")(x, sequence_ids, seeds[0], positions)
-        x = x if positions is None else gather_positions(x, positions)
+        x = x if positions is None or self.is_mutable_collection(CACHE) else gather_positions(x, positions)
         x = ResidualNorm(c, name="attention_layer_norm")(x, y, seeds[1], positions)
         y = FeedForward(c, name="feed_forward")(x)
         x = ResidualNorm(c, name="feed_forward_layer_norm")(x, y, seeds[2], positions)

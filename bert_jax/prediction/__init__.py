@@ -8,6 +8,8 @@ In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks
     forwards.py    the jitted forward passes
     engine.py      Engine: runs items through a compiled function on all devices
     language.py    fill-mask, next-sentence, score
+    decoding.py    a left-to-right model -> the next tokens, one at a time or by beam search
+    generation.py  generate
     labels.py      classify, tag, answer, choose
     mentions.py    resolve
     embedding.py   embed

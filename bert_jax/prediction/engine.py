@@ -86,6 +86,18 @@ class Engine:
         if part in model.untrained:
             raise UserError(f"the {part} of {self.name} was never trained, so it cannot {what}; train it first")
 
+    def require_direction(self, direction: str, what: str) -> None:
+        """Raises UserError if the model reads texts in another direction (`ModelConfig.direction`); `what` as in `require`."""
+        if self.config.direction != direction:
+            reads = "from left to right" if direction == "both" else "both sides of a token"
+            raise UserError(
+                f"{self.name} reads {reads}, so it cannot {what}; name a model trained with config.model.direction={direction}"
+            )
+
+    def on_devices(self, rows: np.ndarray) -> jax.Array:
+        """An array whose rows, a multiple of the devices, are split over them."""
+        return jax.device_put(rows, self._rows)
+
     def run(self, function: Callable[..., Any], items: Sequence[Item], per: Per, **static: Any) -> list[Any]:
         """Calls `function(params, batch, config=..., **static)` on batches of `items`. Returns the result of each item, in order.
 

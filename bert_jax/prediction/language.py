@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -67,6 +68,7 @@ class FillMask:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no MLM head, or an option is out of range."""
+        engine.require_direction("both", "fill a [MASK]")
         engine.require("mlm_head", "fill a [MASK]")
         if not 1 <= self.top_k <= engine.config.vocab_size:
             raise UserError(f"--top-k={self.top_k} must be between 1 and the vocabulary's {engine.config.vocab_size:,}")
@@ -213,24 +215,22 @@ class Score:
         return values["text"], encoded(engine, values["text"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
-        """The pseudo-log-likelihood of each text, with every token masked in turn."""
-        mask = engine.model.tokenizer.mask_id
-        masked = (
-            Item([*item.ids[:i], mask, *item.ids[i + 1 :]], query_positions=(i,), targets=(item.ids[i],))
-            for _, item in prepared
-            for i in range(1, len(item.ids) - 1)
-        )
-        scores = engine.stream(forwards.target_log_probabilities, masked, "position")
+        """The pseudo-log-likelihood of each text, with every token masked in turn, or the log-likelihood."""
+        causal = engine.config.direction == "left_to_right"
+        asked = (_next_tokens if causal else functools.partial(_masked_in_turn, engine.model.tokenizer.mask_id))
+        items = (each for _, item in prepared for each in asked(item))
+        scores = (score for of_item in engine.stream(forwards.target_log_probabilities, items, "position") for score in of_item)
+        kind = "" if causal else "pseudo_"
         answers = []
         for text, item in prepared:
-            own = [float(next(scores)[0]) for _ in item.ids[1:-1]]
+            own = [float(next(scores)) for _ in item.ids[1:-1]]
             tokens = engine.model.tokenizer.tokens(item.ids[1:-1])
             perplexity = math.exp(min(700.0, -sum(own) / len(own)))
             answers.append(
                 {
                     "text": text,
-                    "pseudo_log_likelihood": sum(own),
-                    "pseudo_perplexity": perplexity,
+                    f"{kind}log_likelihood": sum(own),
+                    f"{kind}perplexity": perplexity,
                     "tokens": [{"token": t, "log_probability": s} for t, s in zip(tokens, own, strict=True)],
                 }
             )
@@ -238,9 +238,22 @@ class Score:
 
     def as_text(self, answer: JsonObject) -> str:
         """A line with the log-likelihood and the perplexity, then the text."""
-        per_token = f"perplexity {answer['pseudo_perplexity']:9.2f} a token"
-        return f"log-likelihood {answer['pseudo_log_likelihood']:10.3f}  {per_token}  {answer['text']}"
+        kind = "pseudo_" if "pseudo_perplexity" in answer else ""
+        per_token = f"perplexity {answer[f'{kind}perplexity']:9.2f} a token"
+        return f"log-likelihood {answer[f'{kind}log_likelihood']:10.3f}  {per_token}  {answer['text']}"
 
     def as_json(self, answer: JsonObject) -> JsonObject:
         """The answer itself."""
         return answer
+
+
+def _masked_in_turn(mask_id: int, item: Item) -> Iterator[Item]:
+    """`item` with each of its tokens masked, an item for each."""
+    for i in range(1, len(item.ids) - 1):
+        yield Item([*item.ids[:i], mask_id, *item.ids[i + 1 :]], query_positions=(i,), targets=(item.ids[i],))
+
+
+def _next_tokens(item: Item) -> Iterator[Item]:
+    """`item` once, with each of its tokens to be predicted at the position before it."""
+    count = len(item.ids) - 2
+    yield dataclasses.replace(item, query_positions=tuple(range(count)), targets=tuple(item.ids[1:-1]))

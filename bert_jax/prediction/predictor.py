@@ -13,6 +13,7 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.generation import Generate
 from bert_jax.prediction.labels import FORMER_NAMES, AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import Filled, FillMask, NextSentence, Score
 from bert_jax.prediction.mentions import MENTIONS, Resolve
@@ -53,6 +54,10 @@ class Predictor:
     def score(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
         """For each text {"pseudo_log_likelihood", "pseudo_perplexity", "tokens", ...}."""
         return self.ask(Score(**options), _each("text", texts))
+
+    def generate(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
+        """For each text {"text" with its continuation, "continuation", "tokens", "ended", "log_probability"}."""
+        return self.ask(Generate(**options), _each("text", texts))
 
     def embed(self, texts: Sequence[str], **options: Any) -> Float32[np.ndarray, "texts I"]:
         """A vector for each text."""

@@ -1,0 +1,66 @@
+"""The logits of the next token of a left-to-right model, with a cache of the keys and values of all earlier tokens.
+
+A new token then costs the products of one row, instead of those of the whole text. Texts of different lengths end in the same
+column: shorter ones have padding on their left, so that all rows write the same columns of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from bert_jax.model.attention import CACHE
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.embeddings import Embeddings
+from bert_jax.model.encoder import Block
+from bert_jax.model.heads import MaskedLanguageModelHead
+
+
+@struct.dataclass
+class DecodingCache:
+    """The state of B texts of which `used` columns, of S, are read. Its size is 2 N B S D numbers of the dtype of the
+    products."""
+
+    layers: tuple[dict[str, Float[Array, "B H S K"]], ...]
+    """The "keys" and "values" of each layer; 0 in the columns that are not read yet."""
+    sequence_ids: Int[Array, "B S"]
+    """1 for a token, 0 for padding and for a column that is not read yet."""
+    used: Int[Array, ""]
+    """The number of columns that are read."""
+
+
+def empty_cache(config: ModelConfig, rows: int, columns: int) -> DecodingCache:
+    """The cache before the first token, for `rows` texts of at most `columns` tokens with their padding."""
+    empty = jnp.zeros((rows, config.num_heads, columns, config.head_width), config.dtype)
+    layers = tuple({"keys": empty, "values": empty} for _ in range(config.num_layers))
+    return DecodingCache(layers, jnp.zeros((rows, columns), jnp.int32), jnp.int32(0))
+
+
+def read_tokens(
+    params: Mapping[str, Any], config: ModelConfig, cache: DecodingCache, ids: Int[Array, "B T"], real: Bool[Array, "B T"]
+) -> tuple[Float[Array, "B V"], DecodingCache]:
+    """(the logits of the token after the last one, float32; the cache after reading), for T further tokens of each text.
+
+    `params` are those of a model with an `mlm_head`, its layers as a list (`encoder.unstacked_layers`). `real` is False for
+    padding, which stands on the left of a text; the last token of every text is real. The cache has at least T free columns.
+    """
+    columns = cache.used + jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
+    marked = jax.lax.dynamic_update_slice_in_dim(cache.sequence_ids, real.astype(jnp.int32), cache.used, axis=1)
+    before = cache.sequence_ids.sum(1, keepdims=True)  # tokens read so far, without padding
+    position_ids = jnp.maximum(before + jnp.cumsum(real.astype(jnp.int32), axis=1) - 1, 0)
+    embeddings = params["embeddings"]
+    x: Any = Embeddings(config).apply({"params": embeddings}, ids, jnp.zeros_like(ids), position_ids, None)
+    positions = jnp.broadcast_to(columns, ids.shape)
+    layers = []
+    for number, (layer, kept) in enumerate(zip(params["encoder"]["layers"], cache.layers, strict=True)):
+        state = {"params": layer, CACHE: {"attention": kept}}
+        x, new = Block(config, parent=None).apply(state, x, jnp.uint32(number), marked, None, positions, mutable=[CACHE])
+        layers.append(dict(new[CACHE]["attention"]))
+    table = embeddings["word_embeddings"]["embedding"]
+    logits: Any = MaskedLanguageModelHead(config).apply({"params": params["mlm_head"]}, x[:, -1:], table)
+    return logits[:, 0], DecodingCache(tuple(layers), marked, cache.used + ids.shape[1])

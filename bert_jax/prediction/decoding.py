@@ -1,0 +1,233 @@
+"""The continuation of texts by a left-to-right model, one token at a time: the most probable, a random one, or by beam search.
+
+All loops run on the device and stop when every text has ended. The tokens are those of transformers' `generate`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.decoding import DecodingCache, empty_cache, read_tokens
+
+NEVER = -1e9
+"""The score of what is not chosen: of beams before the first token, and of texts that have not ended."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """The choice of the next token."""
+
+    end_id: int
+    """The token that ends a text, [SEP]."""
+    pad_id: int
+    """Fills texts that ended before others."""
+    sample: bool = False
+    """Draws tokens by their probability; False takes the most probable one."""
+    top_k: int = 0
+    """Draws among this many tokens; 0: among all."""
+    nucleus: bool = False
+    """Draws among the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
+    beams: int = 1
+    """More than 1: beam search with so many hypotheses."""
+
+
+class Prompts(NamedTuple):
+    """B texts to continue, padded on their left."""
+
+    ids: Int[Array, "B T"]
+    real: Bool[Array, "B T"]
+    keys: Key[Array, " B"]
+    """The keys of the random numbers of each text."""
+
+
+class Knobs(NamedTuple):
+    """The numbers that do not change the compiled program."""
+
+    limit: Int[Array, ""] | int
+    """The maximum number of new tokens, at most `room`."""
+    temperature: Float[Array, ""] | float = 1.0
+    """Divides the logits before a draw."""
+    top_p: Float[Array, ""] | float = 1.0
+    length_penalty: Float[Array, ""] | float = 1.0
+    """The score of a hypothesis is its log-probability divided by its length to this power."""
+
+
+class Continued(NamedTuple):
+    """The new tokens of B texts."""
+
+    ids: Int[Array, "B N"]
+    """The new tokens with the one that ends the text, then padding."""
+    log_probability: Float[Array, " B"]
+    """The natural logarithm of the probability of the new tokens, by the model without temperature; with beams divided by the
+    length to the power `length_penalty`."""
+
+
+@functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))
+def continued(
+    params: Mapping[str, Any], prompts: Prompts, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
+) -> Continued:
+    """Up to `knobs.limit` new tokens of each text; `room` is the number of new columns, a shape of the compiled program."""
+    rows, length = prompts.ids.shape
+    cache = empty_cache(config, rows, length + room)
+    logits, cache = read_tokens(params, config, cache, prompts.ids, prompts.real)
+
+    def read(ids: Int[Array, " B"], cache: DecodingCache) -> tuple[Float[Array, "B V"], DecodingCache]:
+        return read_tokens(params, config, cache, ids[:, None], jnp.ones((len(ids), 1), bool))
+
+    loop = _beam_search if decoding.beams > 1 else _one_by_one
+    return loop(logits, cache, read, prompts.keys, knobs, decoding, room)
+
+
+# ------------------------------------------------------------------------------------------------------ one token after another
+def _one_by_one(
+    logits: Float[Array, "B V"],
+    cache: DecodingCache,
+    read: Any,
+    keys: Key[Array, " B"],
+    knobs: Knobs,
+    decoding: Decoding,
+    room: int,
+) -> Continued:
+    rows = len(logits)
+
+    def add(
+        number: Int[Array, ""], logits: Float[Array, "B V"], text: Continued, ended: Bool[Array, " B"]
+    ) -> tuple[Continued, Bool[Array, " B"]]:
+        chosen = next_tokens(logits, jax.vmap(jax.random.fold_in, (0, None))(keys, number), knobs, decoding)
+        scores = jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[:, None], axis=1)[:, 0]
+        chosen = jnp.where(ended, decoding.pad_id, chosen)
+        total = text.log_probability + jnp.where(ended, 0.0, scores)
+        return Continued(text.ids.at[:, number].set(chosen), total), ended | (chosen == decoding.end_id)
+
+    def goes_on(state: Any) -> Bool[Array, ""]:
+        number, _, _, ended = state
+        return (number < knobs.limit) & ~ended.all()
+
+    def step(state: Any) -> Any:
+        number, cache, text, ended = state
+        logits, cache = read(text.ids[:, number - 1], cache)
+        return number + 1, cache, *add(number, logits, text, ended)
+
+    empty = Continued(jnp.full((rows, room), decoding.pad_id, jnp.int32), jnp.zeros(rows))
+    first = jnp.int32(0)
+    state = (first + 1, cache, *add(first, logits, empty, jnp.zeros(rows, bool)))
+    text: Continued = jax.lax.while_loop(goes_on, step, state)[2]
+    return text
+
+
+def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
+    """The next token of each text: the most probable one, or a draw."""
+    if not decoding.sample:
+        return logits.argmax(-1).astype(jnp.int32)
+    allowed = allowed_logits(logits / knobs.temperature, knobs, decoding)
+    return jax.vmap(jax.random.categorical)(keys, allowed).astype(jnp.int32)
+
+
+def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding) -> Float[Array, "B V"]:
+    """`logits`, -inf for the tokens beyond the `top_k` most probable ones, and then for those outside of the nucleus.
+
+    The nucleus holds the most probable tokens up to the one with which their probabilities reach `top_p`, and at least one.
+    """
+    if decoding.top_k:
+        least = jax.lax.top_k(logits, min(decoding.top_k, logits.shape[-1]))[0][:, -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if decoding.nucleus:
+        ascending = jnp.sort(logits, axis=-1)
+        outside = jnp.cumsum(jax.nn.softmax(ascending), axis=-1) <= 1 - knobs.top_p
+        least = jnp.where(outside, jnp.inf, ascending).min(-1, keepdims=True)
+        least = jnp.minimum(least, ascending[:, -1:])  # the most probable token stays for any top_p
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    return logits
+
+
+# ---------------------------------------------------------------------------------------------------------------- beam search
+class _Beams(NamedTuple):
+    """The hypotheses of B texts, W beams each."""
+
+    number: Int[Array, ""]  # tokens of the running hypotheses
+    ids: Int[Array, "B W N"]  # of the running ones, best first
+    scores: Float[Array, "B W"]  # their log-probabilities
+    ended_ids: Int[Array, "B W N"]  # the best ones that have ended
+    ended_scores: Float[Array, "B W"]  # divided by the length penalty
+    has_ended: Bool[Array, "B W"]
+    may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat those that have ended
+    goes_on: Bool[Array, ""]
+    cache: DecodingCache
+
+
+def _beam_search(
+    logits: Float[Array, "B V"],
+    cache: DecodingCache,
+    read: Any,
+    keys: Key[Array, " B"],
+    knobs: Knobs,
+    decoding: Decoding,
+    room: int,
+) -> Continued:
+    """Beam search as transformers does it by default: of the 2 W best continuations, those among the best W that end a text
+    compete with the texts that ended before; the best W others run on. A text is done when its best running hypothesis, divided
+    by the length penalty of its length so far, is worse than its worst ended one.
+    """
+    rows, width = len(logits), decoding.beams
+    nothing = jnp.full((rows, width, room), decoding.pad_id, jnp.int32)
+    first = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, NEVER), (rows, width))
+    state = _Beams(
+        jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.zeros((rows, width), bool),
+        jnp.ones(rows, bool), jnp.bool_(True), _rows_of(cache, jnp.repeat(jnp.arange(rows), width)),
+    )  # fmt: skip
+    state = _extended(state, jnp.repeat(logits, width, axis=0), knobs, decoding)
+
+    def step(state: _Beams) -> _Beams:
+        logits, cache = read(state.ids[:, :, state.number - 1].reshape(-1), state.cache)
+        return _extended(state._replace(cache=cache), logits, knobs, decoding)
+
+    state = jax.lax.while_loop(lambda state: state.goes_on, step, state)
+    return Continued(state.ended_ids[:, 0], state.ended_scores[:, 0])
+
+
+def _extended(state: _Beams, logits: Float[Array, "X V"], knobs: Knobs, decoding: Decoding) -> _Beams:
+    """The hypotheses with one more token, of `logits` [B W, V]."""
+    rows, width = state.scores.shape
+    vocabulary = logits.shape[-1]
+    total = (jax.nn.log_softmax(logits).reshape(rows, width, -1) + state.scores[:, :, None]).reshape(rows, -1)
+    scores, chosen = jax.lax.top_k(total, 2 * width)
+    parents, tokens = chosen // vocabulary, (chosen % vocabulary).astype(jnp.int32)
+    ids = _of(state.ids, parents).at[:, :, state.number].set(tokens)
+    number = state.number + 1
+    ends = (tokens == decoding.end_id) | (number >= knobs.limit)
+
+    running, order = jax.lax.top_k(jnp.where(ends, scores + NEVER, scores), width)
+    penalty = number.astype(jnp.float32) ** knobs.length_penalty
+    counts = ends & (jnp.arange(2 * width) < width)[None]
+    candidates = scores / penalty + jnp.where(counts, 0.0, NEVER) + jnp.where(state.may_improve, 0.0, NEVER)[:, None]
+    merged = jnp.concatenate([state.ended_scores, candidates], axis=1)
+    ended_scores, best = jax.lax.top_k(merged, width)
+    ended_ids = _of(jnp.concatenate([state.ended_ids, ids], axis=1), best)
+    has_ended = _of(jnp.concatenate([state.has_ended, counts], axis=1), best)
+
+    worst = jnp.where(has_ended, ended_scores.min(1, keepdims=True), NEVER)
+    may_improve = state.may_improve & (running[:, :1] / penalty > worst).any(1)
+    sources = (jnp.arange(rows)[:, None] * width + _of(parents, order)).reshape(-1)
+    return _Beams(
+        number, _of(ids, order), running, ended_ids, ended_scores, has_ended, may_improve,
+        may_improve.any() & ~ends.all(), _rows_of(state.cache, sources),
+    )  # fmt: skip
+
+
+def _of(array: Array, chosen: Int[Array, "B C"]) -> Array:
+    """The hypotheses `chosen` of each text, from `array` [B, W, ...]."""
+    return jnp.take_along_axis(array, chosen.reshape(*chosen.shape, *(1,) * (array.ndim - 2)), axis=1)
+
+
+def _rows_of(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
+    """The cache of other rows, in their order."""
+    layers = jax.tree.map(lambda x: x[rows], cache.layers)
+    return cache.replace(layers=layers, sequence_ids=cache.sequence_ids[rows])  # type: ignore[attr-defined]

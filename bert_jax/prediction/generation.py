@@ -1,0 +1,129 @@
+"""`generate`: the continuation of texts by a left-to-right model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from bert_jax.corpus.files import JsonObject
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.model.embeddings import check_ids
+from bert_jax.prediction.decoding import Decoding, Knobs, Prompts, continued
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.packing import Item, power_of_two, row_length
+from bert_jax.prediction.questions import encoded, shortened
+from bert_jax.prediction.streams import Field
+
+
+@dataclasses.dataclass(frozen=True)
+class Generate:
+    """Up to `tokens` further tokens of a text, until the model ends it with [SEP].
+
+    By default the most probable token each time. With `temperature`, `top_k` or `top_p` tokens are drawn: from the logits divided
+    by `temperature`, among the `top_k` most probable ones, of these among the fewest whose probabilities sum to `top_p`
+    (arXiv:1904.09751). `beams` hypotheses are kept by beam search. Each further token costs one row of the model's products.
+    """
+
+    tokens: int = 50
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    beams: int = 1
+    seed: int = 0
+    fields = (Field("text"),)
+
+    @property
+    def sample(self) -> bool:
+        """Whether tokens are drawn."""
+        return any(option is not None for option in (self.temperature, self.top_k, self.top_p))
+
+    def check(self, engine: Engine) -> None:
+        """Raises UserError for a model that is not left-to-right or has no MLM head, and for options that contradict."""
+        engine.require_direction("left_to_right", "generate text")
+        engine.require("mlm_head", "generate text")
+        most = engine.config.max_position - 2
+        if not 1 <= self.tokens <= most:
+            raise UserError(
+                f"--tokens={self.tokens} must be between 1 and {most}, so that [CLS] and one token of the text fit into the "
+                f"model's {counted(engine.config.max_position, 'position')}; convert --max-position=N gives it more"
+            )
+        if self.beams > 1 and self.sample:
+            raise UserError(
+                f"--beams={self.beams} searches the most probable text, and --temperature, --top-k and --top-p draw one; leave "
+                "out the beams or the others"
+            )
+        if 2 * self.beams > engine.config.vocab_size:
+            raise UserError(f"--beams={self.beams} must be at most half of the vocabulary's {engine.config.vocab_size:,}")
+
+    def prepare(self, engine: Engine, values: JsonObject) -> Item:
+        """[CLS] and the tokens of a record. Raises UserError for a text that leaves no room for the new tokens."""
+        item = encoded(engine, values["text"])
+        ids, room = item.ids[:-1], engine.config.max_position - self.tokens
+        if len(ids) > room:
+            raise UserError(
+                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its [CLS], and with --tokens={self.tokens} "
+                f"new ones more than the {engine.config.max_position} of the position table; shorten it, or lower --tokens"
+            )
+        return Item(ids)
+
+    def answer(self, engine: Engine, prepared: Sequence[Item]) -> list[JsonObject]:
+        """The continuation of each text; texts of a similar length are continued together."""
+        answers: list[JsonObject] = [{}] * len(prepared)
+        room = row_length(self.tokens)
+        order = sorted(range(len(prepared)), key=lambda i: len(prepared[i].ids))
+        while order:
+            columns = row_length(len(prepared[order[-1]].ids)) + room
+            most = engine.mesh.size * max(1, engine.tokens // columns // self.beams)
+            some, order = order[-most:], order[:-most]
+            for i, found in zip(some, self._continued(engine, [prepared[i] for i in some], some, room), strict=True):
+                answers[i] = found
+        return answers
+
+    def _continued(self, engine: Engine, items: Sequence[Item], numbers: Sequence[int], room: int) -> list[JsonObject]:
+        tokenizer = engine.model.tokenizer
+        decoding = Decoding(
+            end_id=tokenizer.sep_id, pad_id=tokenizer.pad_id, sample=self.sample, top_k=self.top_k or 0,
+            nucleus=self.top_p is not None, beams=self.beams,
+        )  # fmt: skip
+        knobs = Knobs(self.tokens, self.temperature or 1.0, 1.0 if self.top_p is None else self.top_p)
+        rows = engine.mesh.size * power_of_two(-(-len(items) // engine.mesh.size))
+        length = row_length(max(len(item.ids) for item in items))
+        ids, real = np.full((rows, length), tokenizer.pad_id, np.int32), np.zeros((rows, length), bool)
+        real[:, -1] = True  # rows without a text
+        for row, item in enumerate(items):
+            ids[row, length - len(item.ids) :], real[row, length - len(item.ids) :] = item.ids, True
+        check_ids(engine.config, input_ids=ids)
+        seeds = np.zeros(rows, np.uint32)
+        seeds[: len(items)] = numbers
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.seed), seeds)
+        prompts = Prompts(engine.on_devices(ids), engine.on_devices(real), keys)
+        found = jax.device_get(continued(engine.params, prompts, knobs, config=engine.config, decoding=decoding, room=room))
+        engine.batch_count += 1
+        each = zip(items, found.ids[:, : self.tokens], found.log_probability, strict=False)
+        return [_answer(engine, item, new, float(score)) for item, new, score in each]
+
+    def as_text(self, answer: JsonObject) -> str:
+        """The text with its continuation."""
+        return str(answer["text"])
+
+    def as_json(self, answer: JsonObject) -> JsonObject:
+        """The answer itself."""
+        return answer
+
+
+def _answer(engine: Engine, item: Item, new: Int[np.ndarray, " N"], score: float) -> JsonObject:
+    tokenizer = engine.model.tokenizer
+    ends = np.flatnonzero(new == tokenizer.sep_id)
+    ids = new[: ends[0]].tolist() if len(ends) else new.tolist()
+    return {
+        "text": tokenizer.decode([*item.ids[1:], *ids]),
+        "continuation": tokenizer.decode(ids),
+        "tokens": tokenizer.tokens(ids),
+        "ended": bool(len(ends)),
+        "log_probability": score,
+    }

@@ -1,0 +1,169 @@
+"""Continuations of a left-to-right model against transformers' BertLMHeadModel and its `generate` on random weights:
+`tests/golden/causal_golden.npz`, made by the script beside it."""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.interop.names import params_from_tensors
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.decoding import empty_cache, read_tokens
+from bert_jax.model.encoder import unstacked_layers
+from bert_jax.prediction.decoding import Continued, Decoding, Knobs, Prompts, allowed_logits, continued
+from tests.random_rows import outputs_of
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "causal_golden.npz"
+SEP, ROOM = 3, 14
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN) as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture(scope="module")
+def config(golden) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=97,
+        hidden_size=20,
+        num_layers=3,
+        num_heads=4,
+        intermediate_size=44,
+        max_position=40,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        direction="left_to_right",
+    )
+
+
+@pytest.fixture(scope="module")
+def params(golden, config):
+    tensors = {name.removeprefix("parameters/"): x for name, x in golden.items() if name.startswith("parameters/")}
+    return params_from_tensors(tensors, config, "the golden file")
+
+
+def prompts_of(golden) -> Prompts:
+    """The prompts of the golden file, padded on their left to 12 tokens."""
+    ids, real = np.zeros((6, 12), np.int32), np.zeros((6, 12), bool)
+    for row, length in enumerate(golden["lengths"]):
+        ids[row, 12 - length :], real[row, 12 - length :] = golden["input_ids"][row, :length], True
+    keys = jax.vmap(jax.random.key)(jnp.arange(6))
+    return Prompts(jnp.asarray(ids), jnp.asarray(real), keys)
+
+
+def run(params, config, prompts: Prompts, limit: int = ROOM, **settings) -> Continued:
+    knobs = Knobs(limit, **{name: settings.pop(name) for name in Knobs._fields if name in settings})
+    decoding = Decoding(end_id=SEP, pad_id=0, **settings)
+    found = continued(unstacked_layers(params), prompts, knobs, config=config, decoding=decoding, room=ROOM)
+    return jax.device_get(found)
+
+
+def logits_of(config, params, ids: np.ndarray) -> np.ndarray:
+    """The logits at every position, by the whole model."""
+    columns = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    batch = {
+        "input_ids": ids,
+        "token_type_ids": np.zeros_like(ids),
+        "position_ids": columns,
+        "sequence_ids": np.ones_like(ids),
+        "masked_positions": columns,
+        "cls_positions": np.zeros((len(ids), 1), np.int32),
+    }
+    rest = {"pooler": {"dense": {"kernel": np.zeros((20, 20)), "bias": np.zeros(20)}}}
+    rest["nsp_head"] = {"dense": {"kernel": np.zeros((20, 2)), "bias": np.zeros(2)}}
+    return np.asarray(outputs_of(config, params | rest, batch, None)["mlm_logits"])
+
+
+def test_a_left_to_right_bert_equals_that_of_transformers(golden, config, params):
+    ours = logits_of(config, params, golden["input_ids"])
+    assert np.abs(ours - golden["logits"]).max() < 2e-6 * np.abs(golden["logits"]).max()
+
+
+def test_reading_with_a_cache_gives_the_logits_of_the_whole_text_whatever_is_read_at_a_time(golden, config, params):
+    ids, layers = golden["input_ids"], unstacked_layers(params)
+    read = jax.jit(read_tokens, static_argnums=1)
+    cache, end = empty_cache(config, 6, 13), 0
+    for count in (5, 1, 1, 4, 1):
+        columns = slice(end, end + count)
+        logits, cache = read(layers, config, cache, ids[:, columns], np.ones((6, count), bool))
+        end += count
+        np.testing.assert_allclose(logits, golden["logits"][:, end - 1], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("greedy", {}),
+        ("beams_3", {"beams": 3}),
+        ("beams_4_long", {"beams": 4, "length_penalty": 2.0}),
+        ("beams_2_short", {"beams": 2, "length_penalty": -1.0}),
+    ],
+)
+def test_prompts_of_several_lengths_are_continued_token_by_token_as_by_transformers(golden, config, params, name, settings):
+    found = run(params, config, prompts_of(golden), **settings)
+    np.testing.assert_array_equal(found.ids, golden[name])
+
+
+def test_the_golden_texts_end_early_and_late(golden):
+    ended = np.stack([(golden[name] == SEP).any(1) for name in ("greedy", "beams_3", "beams_4_long", "beams_2_short")])
+    assert 4 < ended.sum() < 20
+
+
+def test_the_log_probability_is_that_of_the_new_tokens(golden, config, params):
+    found = run(params, config, prompts_of(golden))
+    length, new = int(golden["lengths"][1]), found.ids[1]
+    count = int(np.argmax(new == SEP)) + 1 if (new == SEP).any() else ROOM
+    whole = np.concatenate([golden["input_ids"][1, :length], new[:count]])[None]
+    each = jax.nn.log_softmax(logits_of(config, params, whole))[0, length - 1 : -1]
+    assert found.log_probability[1] == pytest.approx(float(each[np.arange(count), new[:count]].sum()), abs=1e-3)
+
+
+def test_draws_follow_the_seed_of_their_text_and_not_the_texts_beside_it(golden, config, params):
+    prompts = prompts_of(golden)
+    together = run(params, config, prompts, sample=True, temperature=1.5).ids
+    reversed_rows = Prompts(prompts.ids[::-1], prompts.real[::-1], prompts.keys[::-1])
+    np.testing.assert_array_equal(run(params, config, reversed_rows, sample=True, temperature=1.5).ids[::-1], together)
+    other = prompts._replace(keys=jax.vmap(jax.random.key)(jnp.arange(6) + 10))
+    assert (run(params, config, other, sample=True, temperature=1.5).ids != together).any()
+
+
+def test_a_draw_among_one_token_or_at_a_low_temperature_is_the_most_probable_token(golden, config, params):
+    prompts = prompts_of(golden)
+    for settings in ({"top_k": 1}, {"nucleus": True, "top_p": 1e-6}, {"temperature": 1e-4}):
+        np.testing.assert_array_equal(run(params, config, prompts, sample=True, **settings).ids, golden["greedy"])
+
+
+def test_top_k_and_nucleus_leave_the_tokens_that_their_definitions_name():
+    logits = np.random.default_rng(0).standard_normal((5, 40)).astype(np.float32) * 3
+    for row in logits:
+        decoding = Decoding(end_id=SEP, pad_id=0, sample=True, top_k=12, nucleus=True)
+        kept = np.isfinite(allowed_logits(row[None], Knobs(1, 1.0, 0.8), decoding)[0])
+        best = np.argsort(-row)[:12]
+        shares = np.exp(row[best]) / np.exp(row[best]).sum()
+        count = int(np.searchsorted(np.cumsum(shares), 0.8)) + 1
+        assert sorted(np.flatnonzero(kept)) == sorted(best[:count])
+
+
+def test_draws_are_as_frequent_as_the_model_says(config, params):
+    """The first token of 4,000 texts with one prompt."""
+    rows = 4_000
+    keys = jax.vmap(jax.random.key)(jnp.arange(rows))
+    prompts = Prompts(jnp.full((rows, 1), 2), jnp.ones((rows, 1), bool), keys)
+    found = continued(
+        unstacked_layers(params), prompts, Knobs(1), config=config, decoding=Decoding(end_id=SEP, pad_id=0, sample=True), room=1
+    )
+    wanted = np.asarray(jax.nn.softmax(logits_of(config, params, np.array([[2]], np.int32))))[0, 0]
+    seen = np.bincount(found.ids[:, 0], minlength=97) / rows
+    assert np.abs(seen - wanted).max() < 5 * np.sqrt(wanted.max() / rows)
+
+
+def test_no_more_tokens_than_the_limit_are_added(golden, config, params):
+    found = run(params, config, prompts_of(golden), limit=3)
+    np.testing.assert_array_equal(found.ids[:, :3], golden["greedy"][:, :3])
+    assert (found.ids[:, 3:] == 0).all()
