@@ -31,7 +31,7 @@ from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.log import FinetuningLog, log_start
 from bert_jax.finetuning.results import results
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
-from bert_jax.finetuning.warm_start import labelled_start, teacher_of
+from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.metrics.ledger import Activity, goodput_line
@@ -188,6 +188,7 @@ def main() -> int:
 def train(experiment: FinetuningExperiment, flags: Flags) -> int:
     """Trains the runs of `experiment` in the workdir of `flags`; returns the exit status."""
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
+    experiment, note = with_pooling(experiment, task.head, flags.given)
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
     completed = functools.partial(with_defaults, FinetuningExperiment, beside=FINGERPRINTS)
     independent = experiment.side_by_side
@@ -196,6 +197,8 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
         if found.exists() and model.is_dir():  # model/ is written last
             log.info("this run is done: see %s and %s", found, model)
             return 0
+        if note:
+            log.info("%s", note)
         start = labelled_start(experiment, task.head)
         if experiment.task.length > start.config.max_position:
             raise UserError(

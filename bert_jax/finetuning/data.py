@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Feature, RowShape, row_shape
@@ -43,6 +45,8 @@ def read_features(task: Task, start: Model) -> Data:
     """Converts the task's examples to features for the model `start`. Raises UserError where train or a dev split has no
     labels."""
     features = {split: task.features(split, start.tokenizer) for split in task.splits}
+    if start.config.direction == "left_to_right":
+        features = {split: [_without_segments(feature) for feature in some] for split, some in features.items()}
     if all(feature.target is None for feature in features["train"]):
         raise UserError(f"no example of {task.name} to train on has a label; give the file with labels")
     baselines = {split: task.baseline(split) for split in features if split.startswith("dev")}
@@ -51,6 +55,11 @@ def read_features(task: Task, start: Model) -> Data:
             raise UserError(f"no example of {task.name}, {split}, has a label to score it by; give the file with labels")
     everything = [feature for split in features.values() for feature in split]
     return Data(task, features, row_shape(everything, task.head.layout), start.tokenizer.pad_id, baselines)
+
+
+def _without_segments(feature: Feature) -> Feature:
+    """`feature` with token type 0 for both texts of a pair."""
+    return dataclasses.replace(feature, types=tuple(np.zeros_like(types) for types in feature.types))
 
 
 def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:

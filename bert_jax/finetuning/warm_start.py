@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import logging
+from collections.abc import Collection
 
 import flax.linen as nn
 import jax
@@ -17,12 +18,45 @@ from bert_jax.errors import UserError
 from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts, without_parts
+from bert_jax.interop.huggingface import (
+    Model,
+    NewParts,
+    import_model,
+    part_names,
+    read_model_config,
+    with_new_parts,
+    without_parts,
+)
+from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.config import ModelConfig
 
 log = logging.getLogger(__name__)
+
+
+def with_pooling(
+    experiment: FinetuningExperiment, own: TaskHead, given: Collection[str]
+) -> tuple[FinetuningExperiment, str]:
+    """(the experiment with head.pooling=last_token where a sequence head would read the [CLS] of a left-to-right model, a note
+    for the log or "").
+
+    `own` is the task's head and `given` are the keys of the command line. Raises UserError where these ask for the [CLS] of such
+    a model, which sees no other token, and where the task's head cannot read another token.
+    """
+    head = experiment.head_config(own)
+    if not head.reads_pooler:
+        return experiment, ""
+    directory = find_model_directory(experiment.init_from)
+    if config_from_json(read_model_config(directory), str(directory)).direction == "both":
+        return experiment, ""
+    unseen = f"the [CLS] of {experiment.init_from}, which reads from left to right, sees no text"
+    if "pooling" not in head.settings:
+        raise UserError(f"a {head.kind} head reads [CLS], and {unseen}; name a model trained with config.model.direction=both")
+    if "head.pooling" in given:
+        raise UserError(f"config.head.pooling={head.pooling} reads [CLS], and {unseen}; set config.head.pooling=last_token")
+    changed = dataclasses.replace(experiment, head=dataclasses.replace(experiment.head, pooling="last_token"))
+    return changed, f"config.head.pooling is last_token: {unseen}"
 
 
 def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:

@@ -20,7 +20,7 @@ from bert_jax.model.layers import gather_positions
 
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
 """The pooler: a function of the hidden states of the [CLS] tokens."""
-POOLINGS = ("pooler", "concat")
+POOLINGS = ("pooler", "concat", "last_token")
 CRFS = ("none", "free", "iob2")
 LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
@@ -75,7 +75,9 @@ class TaskHead:
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     """The input of a sequence head: "pooler", the output of the pooler for [CLS]; or "concat", the concatenation of the [CLS],
     the mean and the maximum over the tokens of the text (ULMFiT, arXiv:1801.06146, section 3.3). With an `lstm` the final states
-    of both directions take the place of the pooler's output and of the [CLS], and the pooler is not read."""
+    of both directions take the place of the pooler's output and of the [CLS], and the pooler is not read. "last_token" is the
+    hidden state of the last token of the text, its [SEP], without the pooler: the choice for a left-to-right model, whose [CLS]
+    sees no text (GPT, Radford et al. 2018, section 3.2)."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
     """The hidden states that are read: those of the "last" or the "second_to_last" layer, the "embeddings", the sum of the last
     four or of all layers, the concatenation of the last four ("last_four_concat"), or an average with trained weights of the
@@ -106,6 +108,11 @@ class TaskHead:
                 "head.layers='last_four_concat' is four times as wide as the input of the pooler; set head.layers='last_four_sum'"
                 + (" or head.pooling='concat'" if "pooling" in self.settings else "")
             )
+        if self.pooling == "last_token" and self.lstm:
+            raise UserError(
+                f"head.lstm={self.lstm} is read where each direction has read the whole text, so head.pooling=last_token has no "
+                "effect; leave one of the two out"
+            )
 
     @classmethod
     def typical(cls) -> TaskHead:
@@ -132,7 +139,7 @@ class TaskHead:
     @property
     def reads_last_at_positions(self) -> bool:
         """Whether it reads only the last layer, and only at few positions of a row."""
-        return not self.per_token and (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
+        return not self.per_token and self.pooling != "concat" and (self.layers, self.lstm) == ("last", 0)
 
     @property
     def is_plain(self) -> bool:

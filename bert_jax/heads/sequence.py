@@ -1,16 +1,16 @@
-"""The head of text classification and regression (paper Figure 4a, b): a layer on the pooled [CLS] of a text or a pair, or on
-an LSTM over its tokens."""
+"""The head of text classification and regression (paper Figure 4a, b): a layer on the pooled [CLS] of a text or a pair, on its
+last token, or on an LSTM over its tokens."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bert_jax.examples.labelled import LabelLayout
 from bert_jax.heads.head import Pooling, TaskHead
 from bert_jax.model.bert import Batch
-from bert_jax.model.features import concat_pooling, final_states
+from bert_jax.model.features import concat_pooling, final_states, last_positions
 from bert_jax.model.layers import gather_positions
 
 
@@ -42,10 +42,16 @@ class SequenceHead(TaskHead):
         """O, the width of the input of the layer."""
         return super().input_width(hidden_size) * (3 if self.pooling == "concat" else 1)
 
+    def positions(self, batch: Batch) -> Int[Array, "B Q"]:
+        """The positions of the [CLS]s, or of the last tokens."""
+        if self.pooling == "last_token":
+            return last_positions(batch["sequence_ids"], batch["cls_positions"].shape[1])
+        return super().positions(batch)
+
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """The input of the layer, from the features of all tokens: the pooled [CLS], the final states of the LSTM, or
-        `concat_pooling` with either of the two as its first part (the [CLS] not pooled)."""
-        if self.reads_pooler:
+        """The input of the layer, from the features of all tokens: the pooled [CLS], the last token, the final states of the
+        LSTM, or `concat_pooling` with the [CLS] (not pooled) or these states as its first part."""
+        if self.reads_pooler or self.pooling == "last_token":
             return super().inputs(tokens, batch, pooler)
         ids, cls = batch["sequence_ids"], batch["cls_positions"]
         one = final_states(tokens, cls, ids) if self.lstm else gather_positions(tokens, cls)

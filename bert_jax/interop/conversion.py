@@ -101,12 +101,14 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"
+    other = "" if config.positions == "learned" else f" ({config.positions})"
+    reads = "" if config.direction == "both" else ", left to right"
     return [
         f"{model.source}: {counted(_count_of(read), 'parameter')}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
         f"{counted(config.num_layers, 'layer')} of width {config.hidden_size}, {counted(config.num_heads, 'head')}, "
-        f"{counted(config.max_position, 'position')}, {counted(config.type_vocab_size, 'token type')}, "
-        f"activation {config.activation}",
+        f"{counted(config.max_position, 'position')}{other}, {counted(config.type_vocab_size, 'token type')}, "
+        f"activation {config.activation}{reads}",
         f"vocabulary: {counted(words.size, 'piece')} ({words.kind}, {casing}, sha256 {words.sha256[:12]}...)",
     ]
 
@@ -139,9 +141,12 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
     if keep is not None:
         model = with_layers(model, keep)
         notes.append(f"layers: {old.num_layers} -> {len(keep)} (kept: {', '.join(map(str, keep))})")
+    if flags.new_positions and old.positions != "learned":
+        raise UserError(f"--new-positions is for learned positions, and those of this model are {old.positions}; leave it out")
     if flags.max_position:
         model = with_positions(model, flags.max_position, flags.new_positions or NEW_POSITIONS[0], flags.seed)
-        grown = f" (new rows: {flags.new_positions or NEW_POSITIONS[0]})" if flags.max_position > old.max_position else ""
+        added = flags.new_positions or (NEW_POSITIONS[0] if old.positions == "learned" else old.positions)
+        grown = f" (new rows: {added})" if flags.max_position > old.max_position else ""
         notes.append(f"position table: {old.max_position:,} -> {counted(flags.max_position, 'row')}{grown}")
     if flags.token_types:
         model = with_token_types(model, flags.token_types)
@@ -292,6 +297,11 @@ def _check_tf1(model: Model) -> None:
     if model.untrained:
         parts = ",".join(sorted(model.untrained))
         raise UserError(f"{parts} was never trained, which the format tf1 cannot record; leave it out with --drop={parts}")
+    if (model.config.direction, model.config.positions) != ("both", "learned"):
+        raise UserError(
+            f"the format tf1 has no models with direction={model.config.direction} and positions={model.config.positions}, but "
+            "both and learned alone; choose another --format"
+        )
     if model.tokenizer.added:
         raise UserError(f"the format tf1 has no added tokens such as {model.tokenizer.added[0]}; choose another --format")
 

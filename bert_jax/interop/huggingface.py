@@ -112,6 +112,8 @@ def export_model(
         other_fields=model.other_fields,
     )
     fields["torch_dtype"] = dtype
+    if config.direction == "left_to_right":  # transformers' `generate` then ends a text where ours does
+        fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
     fields[OURS] = {"version": __version__, "vocabulary_sha256": tokenizer.vocabulary.sha256, **(extra or {})}
     if model.untrained:
         fields[OURS]["untrained"] = sorted(model.untrained)

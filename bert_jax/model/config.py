@@ -94,6 +94,12 @@ class ModelConfig:
         return self.hidden_size // self.num_heads
 
     @property
+    def has_segments(self) -> bool:
+        """Whether the second text of a pair has a token type of its own. A left-to-right model reads a pair as one text with
+        [SEP] between its parts, as GPT does."""
+        return self.direction == "both" and self.type_vocab_size > 1
+
+    @property
     def padded_vocab_size(self) -> int:
         """Rows of the word-embedding table: `vocab_size` rounded up to a multiple of `vocab_multiple`."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple

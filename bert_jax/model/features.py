@@ -76,11 +76,17 @@ def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_id
     x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have the sequence id
     p + 1. A slot without a text has a finite vector without meaning.
     """
-    texts, positions = first.shape[1] + 1, jnp.arange(x.shape[1], dtype=jnp.int32)  # padding is segment 0
-    last = jax.vmap(lambda ids: jax.ops.segment_max(positions, ids, texts)[1:])(sequence_ids)
     forward, backward = jnp.split(x, 2, axis=-1)
-    both = gather_positions(forward, jnp.maximum(last, 0)), gather_positions(backward, first)
+    both = gather_positions(forward, last_positions(sequence_ids, first.shape[1])), gather_positions(backward, first)
     return jnp.concatenate(both, axis=-1)
+
+
+def last_positions(sequence_ids: Int[Array, "B L"], texts: int) -> Int[Array, "B {texts}"]:
+    """The position of the last token of each text; the tokens of text p have the sequence id p + 1. 0 for a slot without a
+    text."""
+    positions = jnp.arange(sequence_ids.shape[1], dtype=jnp.int32)
+    last = jax.vmap(lambda ids: jax.ops.segment_max(positions, ids, texts + 1)[1:])(sequence_ids)  # padding is segment 0
+    return jnp.maximum(last, 0)
 
 
 def mention_features(marked: Float[Array, "B P 3 I"]) -> Float[Array, "B P 5*I"]:

@@ -56,6 +56,10 @@ class Embed:
             value = getattr(options.question, name)
             if value not in allowed:
                 raise UserError(f"--{name}={value} is unknown: {nearest(str(value), allowed)}; known: {', '.join(allowed)}")
+        if options.question.pooling in ("cls", "pooler") and engine.config.direction == "left_to_right":
+            raise UserError(
+                f"{engine.name} reads from left to right, so its [CLS] sees no text; give --pooling=mean, the mean over the text"
+            )
         if options.question.pooling == "pooler":
             engine.require("pooler", "pool with it")
         if not self.layers:

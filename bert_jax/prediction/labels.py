@@ -248,7 +248,7 @@ class AnswerQuestion:
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
         """The best spans of each record's context; "" if "no answer" has the higher score."""
         head = head_of(engine, SpanHead)
-        has_types = engine.config.type_vocab_size > 1
+        has_types = engine.config.has_segments
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
         results = iter(logits_of(engine, head, items))
         search = SpanSearch(

@@ -115,7 +115,7 @@ def encoded(
     second = parts[1] if text_b is not None else []
     cut_a, cut_b = truncation(len(parts[0]), len(second), room)
     ids = [tokenizer.cls_id, *parts[0][: len(parts[0]) - cut_a], tokenizer.sep_id]
-    segment_b = len(ids) if text_b is not None and engine.config.type_vocab_size > 1 else -1
+    segment_b = len(ids) if text_b is not None and engine.config.has_segments else -1
     return Item(ids + ([*second[: len(second) - cut_b], tokenizer.sep_id] if text_b is not None else []), segment_b)
 
 

@@ -9,6 +9,9 @@ length, at 32 x 128 and 8 x 512. `--dtype=bfloat16` multiplies in bfloat16 on bo
 for a CPU with instructions for it (AMX, AVX512-BF16). The peer runs as installed and with glibc's allocator tuned, which keeps
 its large buffers from being returned to the system and faulted in again at every step; ours as installed. Sides take turns,
 every round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
+
+`--left-to-right` adds the steps of a left-to-right model on the same rows: with as many predictions as the masked one has, and
+with all next tokens predicted, whose head on the vocabulary is that many times as large.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -28,6 +32,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from tests.benchmarks.figures import flag_parser, give
 
 SHAPES = {128: (32, 20), 512: (8, 77)}  # length: rows, predictions
+PREDICTS = ("ours", "ours, left to right", "ours, left to right, every next token")
 MODEL = {"layers": 4, "width": 256}
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
 HERE = pathlib.Path(__file__).resolve()
@@ -39,25 +44,31 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="timed steps of a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the matrix products")
+    parser.add_argument("--left-to-right", action="store_true", help="also the steps of a left-to-right model")
     parser.add_argument("--ours-at-length", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--predicts", choices=PREDICTS, default="ours", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ours_at_length:
-        print(json.dumps({"seconds": ours(options.ours_at_length, options.steps, options.dtype)}))
+        print(json.dumps({"seconds": ours(options.ours_at_length, options.steps, options.dtype, options.predicts)}))
         return
+    kinds = PREDICTS if options.left_to_right else PREDICTS[:1]
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(options.rounds):
         for length in SHAPES:
-            for who, command, extra in sides(length, options.steps, options.dtype, options.peer_python):
+            for who, command, extra in sides(length, options.steps, options.dtype, options.peer_python, kinds):
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | extra)
                 seconds.setdefault((who, length), []).extend(json.loads(done.stdout.splitlines()[-1])["seconds"])
     report(seconds, options.json)
 
 
-def sides(length: int, steps: int, dtype: str, peer_python: str | None) -> list[tuple[str, list[str], dict[str, str]]]:
+def sides(
+    length: int, steps: int, dtype: str, peer_python: str | None, kinds: Sequence[str]
+) -> list[tuple[str, list[str], dict[str, str]]]:
     """(name, command, environment) of everything measured at one length."""
     rows, predictions = SHAPES[length]
     mine = [sys.executable, str(HERE), f"--ours-at-length={length}", f"--steps={steps}", f"--dtype={dtype}"]
-    result = [("ours", mine, {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"})]
+    environment = {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"}
+    result = [(kind, [*mine, f"--predicts={kind}"], environment) for kind in kinds]
     if peer_python:
         sizes = {"rows": rows, "length": length, "predictions": predictions, "steps": steps, "threads": os.cpu_count(), **MODEL}
         flags = [f"--{name}={value}" for name, value in sizes.items()]
@@ -80,7 +91,7 @@ def report(seconds: dict[tuple[str, int], list[float]], file: pathlib.Path | Non
     give(columns, rows_of_table, {"cores": os.cpu_count(), "load": os.getloadavg(), "figures": figures}, file)
 
 
-def ours(length: int, steps: int, dtype: str) -> list[float]:
+def ours(length: int, steps: int, dtype: str, predicts: str) -> list[float]:
     """Seconds of each of our steps, compilation left out."""
     import functools
 
@@ -88,18 +99,23 @@ def ours(length: int, steps: int, dtype: str) -> list[float]:
     import jax.numpy as jnp
 
     from bert_jax.model.config import ModelConfig, published
-    from bert_jax.training.objectives import pretraining_objective
+    from bert_jax.training.objectives import PRETRAINING
     from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
     from bert_jax.training.steps import UpdateRule, new_state, train_step
     from tests.random_rows import initial_parameters_of, random_batch
 
     rows, predictions = SHAPES[length]
-    config = ModelConfig(**published("mini"), dtype=dtype)
+    masked, every = predicts == PREDICTS[0], predicts == PREDICTS[2]
+    config = ModelConfig(**published("mini"), dtype=dtype, direction="both" if masked else "left_to_right")
     batch = random_batch(rows=rows, length=length, predictions=predictions, config=config, padding=False)
+    if every:
+        positions = jnp.broadcast_to(jnp.arange(length - 1, dtype=jnp.int32), (rows, length - 1))
+        batch |= {"masked_positions": positions, "masked_targets": batch["input_ids"][:, 1:]}
     params = initial_parameters_of(config)
     optimizer = make_optimizer(OptimizerConfig(name="adamw"), params)
     state = new_state(params, optimizer)
-    rule = UpdateRule(pretraining_objective(config), optimizer, lambda _: jnp.float32(1e-4), clip_norm=1.0, seed=0)
+    objective = PRETRAINING["bert" if masked else "next_token"](config, next_sentence=masked)
+    rule = UpdateRule(objective, optimizer, lambda _: jnp.float32(1e-4), clip_norm=1.0, seed=0)
     step = jax.jit(functools.partial(train_step, rule=rule), donate_argnums=0)
     seconds = []
     for _ in range(steps + 2):

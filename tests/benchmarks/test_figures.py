@@ -82,6 +82,9 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
     ),
     "embed": lambda file: _module("embed").report({"ours": [RUN], "peer": [RUN]}, 1e-7, file),
     "finetune": lambda file: _module("finetune").report({("mrpc", "ours"): [RUN], ("mrpc", "peer"): [RUN]}, file),
+    "generate": lambda file: _module("generate").report(
+        {(who, 8): [{"seconds": [0.5], "tokens": [[7]]}] for who in ("ours", "peer")}, 64, file
+    ),
     "gpu_step": lambda file: _module("gpu_step").report([_gpu_figure("ours"), _gpu_figure("peer, mask")], file),
     "gradient_rounding": lambda file: _module("gradient_rounding").report(
         [{"devices": 16, "rows": 4, "rounding": 0.0044, "noise": 0.51}], file

@@ -13,7 +13,8 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_own_head
+from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_own_head, with_pooling
+from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.token import TokenHead
@@ -275,3 +276,18 @@ def test_a_teacher_without_a_head_or_with_another_vocabulary_is_refused(mnli, pr
     export_model(tmp_path / "m", make_labelled_model(other, MNLI))
     with pytest.raises(UserError, match=r"has another vocabulary than .*; use the same"):
         teacher_of(*taught(mnli, tmp_path / "m"), MNLI)
+
+
+def test_the_sequence_head_of_a_left_to_right_model_reads_the_last_token_unless_it_is_told_to_read_cls(model, tmp_path):
+    causal = dataclasses.replace(model, config=dataclasses.replace(model.config, direction="left_to_right"))
+    directory, both = exported(tmp_path, causal, "mlm_head"), exported(tmp_path / "both", model)
+    changed, note = with_pooling(tuning(directory), RTE, ())
+    assert changed.head.pooling == "last_token"
+    assert note.startswith("config.head.pooling is last_token: the [CLS] of ")
+    assert begun(changed, RTE).keys() == {"embeddings", "encoder", "sequence_head"}
+    assert with_pooling(tuning(both), RTE, ()) == (tuning(both), "")
+    assert with_pooling(tuning(directory), TOKENS, ()) == (tuning(directory), "")
+    with pytest.raises(UserError, match=r"config\.head\.pooling=pooler reads .CLS., .* set config\.head\.pooling=last_token"):
+        with_pooling(tuning(directory), RTE, ("head.pooling",))
+    with pytest.raises(UserError, match=r"a choice head reads .CLS., .* name a model trained with config\.model\.direction=both"):
+        with_pooling(tuning(directory), ChoiceHead(), ())

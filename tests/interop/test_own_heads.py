@@ -40,6 +40,7 @@ HEADS = [
     TokenHead(labels=("O", "B-X", "I-X"), crf="free"),
     TokenHead(labels=("O", "B-X", "I-X"), crf="iob2", lstm=3),
     SequenceHead(labels=("no", "yes"), pooling="concat", lstm=3),
+    SequenceHead(labels=("no", "yes"), pooling="last_token"),
     ChoiceHead(layers="embeddings"),
 ]
 HEADS += [kind.typical() for kind in registry.HEADS.values() if not kind.architecture and kind is not MentionHead]

@@ -24,6 +24,8 @@ def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, ment
         x = np.concatenate([m0, ma, mb, m0 * ma, m0 * mb])
     elif head.pooling == "concat":
         x = np.concatenate([ends if head.lstm else x[0], x.mean(0), x.max(0)])
+    elif head.pooling == "last_token":
+        x = x[-1]
     elif head.kind == "sequence" and head.lstm:
         x = ends
     elif head.kind in ("sequence", "choice"):

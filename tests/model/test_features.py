@@ -55,12 +55,15 @@ HEADS = [
     head_of("token", lstm=3, layers="last_four_mix"),
     head_of("sequence", lstm=3, layers="last_four_concat"),
     head_of("sequence", lstm=4, pooling="concat"),
+    head_of("sequence", pooling="last_token"),
+    head_of("sequence", pooling="last_token", layers="last_four_concat"),
     head_of("span", lstm=4),
 ]
 
 
 def name_of(head: TaskHead) -> str:
-    return "-".join([head.kind, head.layers, *(["concat"] if head.pooling == "concat" else []), *(["lstm"] if head.lstm else [])])
+    pooling = [head.pooling] if head.pooling != "pooler" else []
+    return "-".join([head.kind, head.layers, *pooling, *(["lstm"] if head.lstm else [])])
 
 
 def random_params(head: TaskHead) -> dict:
@@ -288,6 +291,7 @@ def test_four_layers_are_not_to_be_had_of_three(layers):
         ({"kind": "mentions"}, "head.kind='mentions' is not one of .*; did you mean 'mention'"),
         ({"kind": "choice", "pooling": "concat"}, "head.pooling='concat' is for a sequence head, not for a choice head; leave"),
         ({"kind": "token", "labels": ("a",), "pooling": "concat"}, "is for a sequence head, not for a token head"),
+        ({"kind": "sequence", "labels": ("a",), "pooling": "last_token", "lstm": 3}, "pooling=last_token has no effect; leave"),
         ({"kind": "sequence", "labels": ("a",), "pooling": "mean"}, "head.pooling='mean' is not one of pooler, concat"),
         ({"kind": "span", "layers": "last_for_sum"}, "head.layers='last_for_sum' is not one of .*; did you mean 'last_four_sum'"),
         ({"kind": "choice", "lstm": 8}, "head.lstm=8 is for a sequence, span or token head, not for a choice head; leave it"),

@@ -39,7 +39,7 @@ class Attention:
 
 def read_attention(engine: Engine, window: Window) -> Attention:
     """The weights of all layers and heads for one window. Raises UserError where they are not finite."""
-    config, item = engine.config, window.item(engine.config.type_vocab_size > 1)
+    config, item = engine.config, window.item(engine.config.has_segments)
     ((pieces, words),) = engine.batches(first_row, [item])
     numbers = np.array(item.columns["words"])
     n, starts = len(numbers), np.flatnonzero(np.diff(numbers, prepend=-1))

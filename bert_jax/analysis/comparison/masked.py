@@ -98,6 +98,7 @@ class MaskedWords:
         """share: of the words of one known piece. most: the differences that are kept. Raises UserError where a model has no
         trained head that predicts masked words."""
         for engine in engines:
+            engine.require_direction("both", "predict masked words")
             engine.require("mlm_head", "predict masked words")
         first, second = self._tokenizers = tuple(engine.model.tokenizer for engine in engines)
         self._engine, self._share, self._most, self._key = engines[0], share, most, key_of(seed)

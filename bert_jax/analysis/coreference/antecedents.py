@@ -100,7 +100,7 @@ def measure_antecedents(
         engine = engine_with_random_weights(engine, options.seed)
     counts = _Counts(head_names(engine.config.num_layers, engine.config.num_heads), file)
     rng = np.random.default_rng(options.seed)
-    of_pairs = engine.config.type_vocab_size > 1
+    of_pairs = engine.config.has_segments
     windows = 0
     for group in _groups(_read(engine, file, counts, options), SECTIONS * engine.mesh.size):
         windows += len(group)

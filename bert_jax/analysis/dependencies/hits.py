@@ -122,7 +122,7 @@ def _items(
     found: HitCounts,
 ) -> Iterator[Item]:
     """The windows of all sentences with the columns of `dependency_hits`; counts sentences and pairs across windows."""
-    of_pairs = engine.config.type_vocab_size > 1
+    of_pairs = engine.config.has_segments
     for number, sentence in enumerate(sentences):
         found.sentences += 1
         for window in word_windows(engine, sentence.words):

@@ -92,7 +92,7 @@ def measure_heads(
         more = float(totals.get("sampled", 0.0)) < options.divergence_words
         batches = engine.batches(
             head_sums,
-            [window.item(engine.config.type_vocab_size > 1) for window in group],
+            [window.item(engine.config.has_segments) for window in group],
             reach=options.reach,
             in_words=options.in_words,
             sampled=options.sampled if more else 0,

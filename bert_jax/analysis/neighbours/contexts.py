@@ -214,7 +214,7 @@ class _Search:
         return np.moveaxis(np.concatenate([np.zeros(size, np.float32), *found]), 0, 1)
 
     def _item(self, window: Window, numbers: Sequence[int], place: int = 0) -> Item:
-        item = window.item(self.engine.config.type_vocab_size > 1)
+        item = window.item(self.engine.config.has_segments)
         first = {number: position for position, number in reversed([*enumerate(item.columns["words"])])}
         columns = {**item.columns, "windows": [place] * len(item.ids)}
         return dataclasses.replace(item, columns=columns, query_positions=tuple(first[number] for number in numbers))

@@ -314,6 +314,13 @@ CASES = [
         spoil=flip(DATA, 40),
     ),
     Case(
+        "a left-to-right model in the format of the original",
+        "--from=model --format=tf1",
+        "the format tf1 has no models with direction=left_to_right and positions=learned ... choose another --format",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", is_decoder=True),
+    ),
+    Case(
         "a full disk",
         says="cannot write a model to $here/m: File too large; free space, or choose a writable directory",
         file_size=10_000,

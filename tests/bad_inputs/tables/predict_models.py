@@ -46,6 +46,18 @@ CASES = [
         "$model has no sequence_head, so it cannot classify (it has pooler, mlm_head, nsp_head); name a model that can",
     ),
     Case(
+        "a model that reads both sides, to go on with a text",
+        "generate x",
+        "$model reads both sides of a token, so it cannot generate text; name a model trained with config.model.direction",
+    ),
+    Case(
+        "a model that reads from left to right, for a gap",
+        "fill-mask --model=model [MASK]",
+        "model reads from left to right, so it cannot fill a [MASK]; name a model trained with config.model.direction=both",
+        copies={"model": "model"},
+        spoil=keys("model/config.json", is_decoder=True),
+    ),
+    Case(
         "a model without the head of masks",
         "fill-mask --model=$classifier [MASK]",
         "$classifier has no mlm_head, so it cannot fill a [MASK] (it has pooler, sequence_head); name a model that can",

@@ -1,0 +1,43 @@
+r"""The model of `laptop.py` as a left-to-right language model, which predicts every next token and generates text.
+
+    tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
+        --output=runs/wikipedia_corpus
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/left_to_right.py --workdir=runs/left_to_right
+    tpu_scripts/run.sh predict generate --model=runs/left_to_right "The river" --tokens=30 --temperature=0.8 --top-k=20
+
+Hardware: 2 CPU cores, 2 GiB. Duration: some hours; `--config.phases.0.steps=1000 --config.phases.1.steps=100` is a first look.
+What to expect at full length has not been measured yet.
+
+All tokens of a row are predicted, 6 times as many as masked ones, and so more is learned from the same rows. The head on the
+vocabulary then costs 6 times as much: that is why a step takes longer than that of `laptop.py`, while with as many predictions
+(`--config.phases.0.max_predictions=5`) it takes as long. Rows have one text each, without segments and next sentence prediction:
+the [CLS] of a left-to-right model sees no other token.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.model.config import published
+
+
+def get_config() -> ConfigDict:
+    long = {"length": 128, "batch_size": 32, "max_predictions": 127, "learning_rate": 1e-3, "warmup_steps": 100}
+    short = {"length": 32, "batch_size": 128, "max_predictions": 31, "learning_rate": 1.5e-3, "warmup_steps": 200}
+    return ConfigDict(
+        {
+            "corpus": {"directory": "runs/wikipedia_corpus"},
+            "examples": {"pairs": "none"},
+            "model": {
+                **published("mini"),
+                "direction": "left_to_right",
+                "vocab_size": 8_192,
+                "hidden_dropout": 0.0,
+                "attention_dropout": 0.0,
+                "initializer_range": 0.0625,
+            },
+            "optimizer": {"name": "bert_adam", "b2": 0.98},
+            "phases": [{"steps": 7_000, **short}, {"steps": 2_000, **long}],
+            "evaluation": {"every": 500, "rows": 1_024, "batch_size": 64},
+            "checkpoints": {"every": 500},
+            "log_every": 100,
+        }
+    )
