@@ -22,7 +22,7 @@ from bert_jax.heads.mention import MentionHead
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.heads.token import TokenHead
-from bert_jax.interop.huggingface import export_model, import_model
+from bert_jax.interop.huggingface import export_model, import_model, without_parts
 from bert_jax.predict import AS_A_PAIR, VERBS, main
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor
@@ -47,7 +47,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     export_model(root / "pretrained" / "model", as_model(*make_model(vocabulary, num_layers=1), vocabulary))
     for verb, head in HEADS.items():
         export_model(root / verb, make_labelled_model(vocabulary, head, num_layers=1))
-    return lambda verb: root / verb if verb in HEADS else root / "pretrained" / "model"
+    causal = as_model(*make_model(vocabulary, num_layers=1, max_position=80, direction="left_to_right"), vocabulary)
+    export_model(root / "generate", without_parts(causal, ["pooler", "nsp_head"]))
+    return lambda verb: root / verb if verb in {*HEADS, "generate"} else root / "pretrained" / "model"
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +98,7 @@ QUESTIONS = {  # a line of text, the same as JSON, and what the answer must hold
     "fill-mask": ("the [MASK]", {"text": "the [MASK]"}, {"text", "filled", "masks"}),
     "next-sentence": ("the\tof", {"text": "the", "text_b": "of"}, {"text", "text_b", "is_next", "probability"}),
     "score": ("the", {"text": "the"}, {"text", "pseudo_log_likelihood", "pseudo_perplexity", "tokens"}),
+    "generate": ("the", {"text": "the"}, {"text", "continued", "tokens", "ended", "log_probability"}),
     "embed": ("the", {"text": "the"}, {"text", "embedding"}),
     "classify": ("the\tof", {"text": "the", "text_b": "of"}, {"text", "text_b", "label", "probability", "probabilities"}),
     "tag": ("the river", {"text": "the river"}, {"text", "tags", "entities"}),

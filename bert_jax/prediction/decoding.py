@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -60,6 +60,17 @@ class Knobs(NamedTuple):
     """The score of a hypothesis is its log-probability divided by its length to this power."""
 
 
+class Search(NamedTuple):
+    """What the loops of a compiled program know."""
+
+    knobs: Knobs
+    decoding: Decoding
+    room: int
+    """The number of columns for new tokens."""
+    read: Callable[[Int[Array, " B"], DecodingCache], tuple[Float[Array, "B V"], DecodingCache]]
+    """(a further token of each text, cache) -> (the logits of the next one, cache)."""
+
+
 class Continued(NamedTuple):
     """The new tokens of B texts."""
 
@@ -82,43 +93,35 @@ def continued(
     def read(ids: Int[Array, " B"], cache: DecodingCache) -> tuple[Float[Array, "B V"], DecodingCache]:
         return read_tokens(params, config, cache, ids[:, None], jnp.ones((len(ids), 1), bool))
 
-    loop = _beam_search if decoding.beams > 1 else _one_by_one
-    return loop(logits, cache, read, prompts.keys, knobs, decoding, room)
+    search = Search(knobs, decoding, room, read)
+    return _beam_search(logits, cache, search) if decoding.beams > 1 else _one_by_one(logits, cache, prompts.keys, search)
 
 
 # ------------------------------------------------------------------------------------------------------ one token after another
 def _one_by_one(
-    logits: Float[Array, "B V"],
-    cache: DecodingCache,
-    read: Any,
-    keys: Key[Array, " B"],
-    knobs: Knobs,
-    decoding: Decoding,
-    room: int,
+    logits: Float[Array, "B V"], cache: DecodingCache, keys: Key[Array, " B"], search: Search
 ) -> Continued:
-    rows = len(logits)
+    """The most probable or a drawn token each time, from the `logits` of the first one."""
+    pad, rows = search.decoding.pad_id, len(logits)
 
-    def add(
-        number: Int[Array, ""], logits: Float[Array, "B V"], text: Continued, ended: Bool[Array, " B"]
-    ) -> tuple[Continued, Bool[Array, " B"]]:
-        chosen = next_tokens(logits, jax.vmap(jax.random.fold_in, (0, None))(keys, number), knobs, decoding)
+    def add(number: Int[Array, ""], logits: Float[Array, "B V"], text: Continued, ended: Bool[Array, " B"]) -> Any:
+        chosen = next_tokens(logits, jax.vmap(jax.random.fold_in, (0, None))(keys, number), search.knobs, search.decoding)
         scores = jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[:, None], axis=1)[:, 0]
-        chosen = jnp.where(ended, decoding.pad_id, chosen)
+        chosen = jnp.where(ended, pad, chosen)
         total = text.log_probability + jnp.where(ended, 0.0, scores)
-        return Continued(text.ids.at[:, number].set(chosen), total), ended | (chosen == decoding.end_id)
+        return Continued(text.ids.at[:, number].set(chosen), total), ended | (chosen == search.decoding.end_id)
 
     def goes_on(state: Any) -> Bool[Array, ""]:
         number, _, _, ended = state
-        return (number < knobs.limit) & ~ended.all()
+        return (number < search.knobs.limit) & ~ended.all()
 
     def step(state: Any) -> Any:
         number, cache, text, ended = state
-        logits, cache = read(text.ids[:, number - 1], cache)
+        logits, cache = search.read(text.ids[:, number - 1], cache)
         return number + 1, cache, *add(number, logits, text, ended)
 
-    empty = Continued(jnp.full((rows, room), decoding.pad_id, jnp.int32), jnp.zeros(rows))
-    first = jnp.int32(0)
-    state = (first + 1, cache, *add(first, logits, empty, jnp.zeros(rows, bool)))
+    empty = Continued(jnp.full((rows, search.room), pad, jnp.int32), jnp.zeros(rows))
+    state = (jnp.int32(1), cache, *add(jnp.int32(0), logits, empty, jnp.zeros(rows, bool)))
     text: Continued = jax.lax.while_loop(goes_on, step, state)[2]
     return text
 
@@ -163,38 +166,31 @@ class _Beams(NamedTuple):
     cache: DecodingCache
 
 
-def _beam_search(
-    logits: Float[Array, "B V"],
-    cache: DecodingCache,
-    read: Any,
-    keys: Key[Array, " B"],
-    knobs: Knobs,
-    decoding: Decoding,
-    room: int,
-) -> Continued:
+def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Search) -> Continued:
     """Beam search as transformers does it by default: of the 2 W best continuations, those among the best W that end a text
     compete with the texts that ended before; the best W others run on. A text is done when its best running hypothesis, divided
     by the length penalty of its length so far, is worse than its worst ended one.
     """
-    rows, width = len(logits), decoding.beams
-    nothing = jnp.full((rows, width, room), decoding.pad_id, jnp.int32)
+    rows, width = len(logits), search.decoding.beams
+    nothing = jnp.full((rows, width, search.room), search.decoding.pad_id, jnp.int32)
     first = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, NEVER), (rows, width))
     state = _Beams(
         jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.zeros((rows, width), bool),
         jnp.ones(rows, bool), jnp.bool_(True), _rows_of(cache, jnp.repeat(jnp.arange(rows), width)),
     )  # fmt: skip
-    state = _extended(state, jnp.repeat(logits, width, axis=0), knobs, decoding)
+    state = _extended(state, jnp.repeat(logits, width, axis=0), search)
 
     def step(state: _Beams) -> _Beams:
-        logits, cache = read(state.ids[:, :, state.number - 1].reshape(-1), state.cache)
-        return _extended(state._replace(cache=cache), logits, knobs, decoding)
+        logits, cache = search.read(state.ids[:, :, state.number - 1].reshape(-1), state.cache)
+        return _extended(state._replace(cache=cache), logits, search)
 
     state = jax.lax.while_loop(lambda state: state.goes_on, step, state)
     return Continued(state.ended_ids[:, 0], state.ended_scores[:, 0])
 
 
-def _extended(state: _Beams, logits: Float[Array, "X V"], knobs: Knobs, decoding: Decoding) -> _Beams:
+def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Beams:
     """The hypotheses with one more token, of `logits` [B W, V]."""
+    knobs, decoding = search.knobs, search.decoding
     rows, width = state.scores.shape
     vocabulary = logits.shape[-1]
     total = (jax.nn.log_softmax(logits).reshape(rows, width, -1) + state.scores[:, :, None]).reshape(rows, -1)

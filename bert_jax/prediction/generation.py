@@ -60,8 +60,8 @@ class Generate:
         if 2 * self.beams > engine.config.vocab_size:
             raise UserError(f"--beams={self.beams} must be at most half of the vocabulary's {engine.config.vocab_size:,}")
 
-    def prepare(self, engine: Engine, values: JsonObject) -> Item:
-        """[CLS] and the tokens of a record. Raises UserError for a text that leaves no room for the new tokens."""
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
+        """(the text of a record, [CLS] and its tokens). Raises UserError for a text that leaves no room for the new tokens."""
         item = encoded(engine, values["text"])
         ids, room = item.ids[:-1], engine.config.max_position - self.tokens
         if len(ids) > room:
@@ -69,19 +69,20 @@ class Generate:
                 f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its [CLS], and with --tokens={self.tokens} "
                 f"new ones more than the {engine.config.max_position} of the position table; shorten it, or lower --tokens"
             )
-        return Item(ids)
+        return values["text"], Item(ids)
 
-    def answer(self, engine: Engine, prepared: Sequence[Item]) -> list[JsonObject]:
+    def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
         """The continuation of each text; texts of a similar length are continued together."""
         answers: list[JsonObject] = [{}] * len(prepared)
         room = row_length(self.tokens)
-        order = sorted(range(len(prepared)), key=lambda i: len(prepared[i].ids))
+        order = sorted(range(len(prepared)), key=lambda i: len(prepared[i][1].ids))
         while order:
-            columns = row_length(len(prepared[order[-1]].ids)) + room
+            columns = row_length(len(prepared[order[-1]][1].ids)) + room
             most = engine.mesh.size * max(1, engine.tokens // columns // self.beams)
             some, order = order[-most:], order[:-most]
-            for i, found in zip(some, self._continued(engine, [prepared[i] for i in some], some, room), strict=True):
-                answers[i] = found
+            found = self._continued(engine, [prepared[i][1] for i in some], some, room)
+            for i, answer in zip(some, found, strict=True):
+                answers[i] = {"text": prepared[i][0], **answer}
         return answers
 
     def _continued(self, engine: Engine, items: Sequence[Item], numbers: Sequence[int], room: int) -> list[JsonObject]:
@@ -109,7 +110,7 @@ class Generate:
 
     def as_text(self, answer: JsonObject) -> str:
         """The text with its continuation."""
-        return str(answer["text"])
+        return str(answer["continued"])
 
     def as_json(self, answer: JsonObject) -> JsonObject:
         """The answer itself."""
@@ -121,8 +122,7 @@ def _answer(engine: Engine, item: Item, new: Int[np.ndarray, " N"], score: float
     ends = np.flatnonzero(new == tokenizer.sep_id)
     ids = new[: ends[0]].tolist() if len(ends) else new.tolist()
     return {
-        "text": tokenizer.decode([*item.ids[1:], *ids]),
-        "continuation": tokenizer.decode(ids),
+        "continued": tokenizer.decode([*item.ids[1:], *ids]),
         "tokens": tokenizer.tokens(ids),
         "ended": bool(len(ends)),
         "log_probability": score,

@@ -65,13 +65,13 @@ def test_more_positions_are_more_rows_of_the_formula(model: Model):
 def test_texts_are_continued_as_the_whole_model_says_alone_and_together(model: Model, predictor: Predictor):
     together = predictor.generate(TEXTS, tokens=6)
     for text, answer in zip(TEXTS, together, strict=True):
-        assert answer["continuation"] == predictor.generate([text], tokens=6)[0]["continuation"]
+        assert answer["tokens"] == predictor.generate([text], tokens=6)[0]["tokens"]
     tokenizer = model.tokenizer
     ids = [tokenizer.cls_id, *tokenizer.encode(TEXTS[0])]
     for token in together[0]["tokens"]:
         ids.append(int(probabilities(model, ids)[-1].argmax()))
         assert tokenizer.tokens(ids[-1:]) == [token]
-    assert together[0]["text"] == tokenizer.decode(ids[1:])
+    assert together[0]["continued"] == tokenizer.decode(ids[1:])
 
 
 def test_a_draw_is_repeated_by_its_seed_alone(predictor: Predictor):
@@ -94,8 +94,8 @@ def test_the_score_of_a_text_is_the_log_likelihood_of_its_tokens(model: Model, p
     [
         (lambda p: p.fill_mask(["the [MASK]"]), "reads from left to right, so it cannot fill a .MASK.; name a model"),
         (lambda p: p.generate(["a"], tokens=39), "--tokens=39 must be between 1 and 38, so that .* convert --max-position=N"),
-        (lambda p: p.generate(["a"], beams=2, top_k=3), "--beams=2 searches the most probable text, and .*; leave out the beams"),
-        (lambda p: p.generate(["a"], beams=60), "--beams=60 must be at most half of the vocabulary's"),
+        (lambda p: p.generate(["a"], tokens=5, beams=2, top_k=3), "--beams=2 searches the most probable text, .* leave out the"),
+        (lambda p: p.generate(["a"], tokens=5, beams=100), "--beams=100 must be at most half of the vocabulary's"),
         (lambda p: p.generate(["the " * 30], tokens=20), "is 31 tokens with its .CLS., and with --tokens=20 new ones more than"),
         (lambda p: p.embed(["a"], pooling="cls"), "reads from left to right, so its .CLS. sees no text; .*--pooling=mean"),
     ],
