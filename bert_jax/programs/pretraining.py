@@ -134,8 +134,6 @@ def update_rule(
     experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation, shardings: TrainState, mesh: Mesh
 ) -> UpdateRule:
     """The rule by which the steps of a phase turn a batch into an update on `mesh`."""
-    decay = experiment.optimizer.layer_decay
-    factors = None if decay == 1.0 else learning_rate_multipliers(nn.unbox(trained_parameters(experiment)), decay=decay)
     return UpdateRule(
         gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
         objective=objective_of(experiment),
@@ -144,9 +142,19 @@ def update_rule(
         seed=experiment.seed,
         clip_norm=experiment.optimizer.clip_norm,
         accumulation=experiment.phases[phase].accumulation,
-        learning_rate_multipliers=factors,
+        learning_rate_multipliers=layerwise_rates(experiment),
         judge=judge(experiment.spikes) if experiment.spikes.policy != "none" else None,
     )
+
+
+def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], PyTree[jax.Array]] | None:
+    """`learning_rate_multipliers` for the experiment's layer_decay; None without one."""
+    if (decay := experiment.optimizer.layer_decay) == 1.0:
+        return None
+    boxed = trained_parameters(experiment)
+    # not nn.unbox, which inside a mesh constrains the shardings of arrays, and these are shapes
+    shapes = jax.tree.map(lambda box: box.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+    return learning_rate_multipliers(shapes, decay=decay)
 
 
 def objective_of(experiment: PretrainingExperiment) -> Objective:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.programs.pretraining import pretraining_program, update_rule
 from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.steps import UpdateRule
 from tests.random_rows import TINY
@@ -29,7 +31,8 @@ EXPERIMENT = PretrainingExperiment(
 def rule_of(experiment: PretrainingExperiment) -> UpdateRule:
     mesh = make_mesh(experiment.mesh, jax.devices()[:1])
     program = pretraining_program(experiment, mesh)
-    return update_rule(experiment, 0, program.optimizer, program.shardings, mesh)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):  # as in a run
+        return update_rule(experiment, 0, program.optimizer, program.shardings, mesh)
 
 
 def test_the_rate_of_a_layer_is_that_of_the_layer_above_times_the_decay():
