@@ -41,7 +41,7 @@ TABLE, TEXT, PICTURE = "table.json", "table.md", "figure.png"
 
 def study(checked: Checked, flags: Flags, run: Run) -> int:
     """Runs the parts of a study that are not done, and writes its table; returns the exit status."""
-    runner = Runner(run)
+    runner = Runner(run, flags.hang_seconds)
     try:
         # -------------------------------------------------------------------------------------------- the steps of every arm
         steps = _steps(checked, flags, run, runner)

@@ -192,7 +192,7 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
     Raises UserError where the task cannot be done with this model.
     """
     experiment = FinetuningExperiment.from_dict(with_new_parts({**values, "init_from": ANY_MODEL}, model, own))
-    experiment.head_config(own)
+    _check_pooling(model.model, experiment.head_config(own))
     if experiment.task.length > model.model.max_position:
         raise UserError(
             f"config.task.length={experiment.task.length} is longer than its position table of "
@@ -202,6 +202,13 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
     require_possible(config)
     _abstract_parameters(config, experiment.head_config(own))
     return experiment
+
+
+def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
+    """Raises UserError where the head reads a [CLS] that has seen no text."""
+    if head.reads_pooler and model.direction == "left_to_right":
+        remedy = "set head.pooling=last_token" if "pooling" in head.settings else f"leave the task out: it has a {head.kind} head"
+        raise UserError(f"its [CLS] sees no text, since it reads from left to right; {remedy}")
 
 
 @functools.cache

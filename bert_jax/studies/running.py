@@ -34,10 +34,11 @@ class Stopped(Exception):
 
 
 class Runner:
-    """Runs commands as processes of their own, one after another, in the workdir of a `run` of the verb `study`."""
+    """Runs commands as processes of their own, one after another, in the workdir of a `run` of the verb `study`. `hang_seconds`
+    is the flag of that name of all runs."""
 
-    def __init__(self, run: Run):
-        self._run = run
+    def __init__(self, run: Run, hang_seconds: float):
+        self._run, self._hang_seconds = run, hang_seconds
 
     def command(
         self, command: Sequence[str], log_file: pathlib.Path, title: str, shown: Callable[[str], object] = lambda line: None
@@ -53,7 +54,9 @@ class Runner:
             shown(next(iter(children.last_lines(log_file, 1)), ""))
             return self._run.preemption.requested(0)
 
-        status = children.run_verb_alone(command, log_file, watch)
+        trains = command[0] in ("pretrain", "finetune")
+        own = [f"--hang-seconds={self._hang_seconds:g}"] if trains else []
+        status = children.run_verb_alone([*command, *own], log_file, watch)
         if self._run.preemption.requested(0):
             raise Stopped(self._run.preemption.exit_status)
         if status in MENDED_BY_RESTART:

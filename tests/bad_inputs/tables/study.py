@@ -67,6 +67,11 @@ CASES = [
         files=with_arm(shares="a", finetune={"head": {"layers": "last_four_mix"}}),
     ),
     Case(
+        "a head on a token that has seen nothing",
+        says="the arm 'b' cannot do the task 'own': its [CLS] sees no text, since it reads from left to right; set head.pooling=",
+        files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"direction": "left_to_right"}}),
+    ),
+    Case(
         "a task without its files",
         says="the task 'own': ... nowhere.csv",
         files=study(tasks=[{**TASK, "finetune": {"task": {**TEXTS, "own": {"train": "nowhere.csv", "dev": "$dev"}}}}]),
