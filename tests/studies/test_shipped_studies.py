@@ -13,6 +13,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.runtime.flags import parse_flags
+from bert_jax.studies import arms
 from bert_jax.studies.arms import check_finetuning, finetuning_values, pretraining_values
 from bert_jax.studies.parts import shares_of
 from bert_jax.tasks.registry import head_class
@@ -33,8 +34,10 @@ def pretraining(study: StudyExperiment, name: str) -> PretrainingExperiment:
 
 
 @pytest.mark.parametrize(("file", "setting"), SETTINGS, ids=lambda value: getattr(value, "stem", value))
-def test_every_arm_of_a_study_can_do_its_tasks(file: pathlib.Path, setting: str):
+def test_every_arm_of_a_study_can_do_its_tasks(file: pathlib.Path, setting: str, monkeypatch: pytest.MonkeyPatch):
     study = load(file, setting)
+    if setting == "pod":  # the heads are those of the laptop setting, whose models are traced
+        monkeypatch.setattr(arms, "_abstract_parameters", lambda config, head: None)
     assert study.setting == setting
     experiments = {arm.name: pretraining(study, arm.name) for arm in study.arms if not arm.shares}
     for arm in study.arms:
