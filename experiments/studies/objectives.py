@@ -47,7 +47,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
                 "examples": {"pairs": "none"},
                 "phases": every_token,
             },
-            "heads": {"sequence": {"head": {"pooling": "concat"}}},
+            "heads": {"sequence": {"head": {"pooling": "last_token"}}},
         },
         "ltr_bilstm": {
             "label": "left to right + BiLSTM",

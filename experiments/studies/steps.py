@@ -37,7 +37,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
         "ltr": {
             "label": "left to right",
             "pretrain": left_to_right,
-            "heads": {"sequence": {"head": {"pooling": "concat"}}},
+            "heads": {"sequence": {"head": {"pooling": "last_token"}}},
         },
     }
     arms = [{"name": name, **run} for name, run in runs.items()]
