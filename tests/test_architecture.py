@@ -40,6 +40,7 @@ FOLDERS = (
     "finetuning",
     "studies",
     "costs",
+    "diagnosis",
 )
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
 DOTFILES = {".ci", ".github", ".gitignore", ".mypy.ini", ".pre-commit-config.yaml", ".pytest.ini", ".ruff.toml"}

@@ -14,12 +14,14 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from bert_jax import analyse, aot, convert, predict
+from bert_jax import analyse, aot, convert, doctor, predict
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.corpus import __main__ as corpus
+from bert_jax.costs.cases import kind_of
 from bert_jax.errors import UserError
 from bert_jax.runtime.flags import parse_flags
 from tests.documented import own_experiment
@@ -84,7 +86,7 @@ def commands_in(text: str, place: str) -> Iterator[Command]:
         verb, _, flags = span.partition(" ")
         if BEGINS.match(span):
             yield Command(place, re.sub(r"\s+", " ", span), whole=False)
-        elif verb in ("pretrain", "finetune", "study", "corpus", "aot", "convert") and flags.startswith("--"):
+        elif verb in ("pretrain", "finetune", "study", "corpus", "aot", "convert", "doctor") and flags.startswith("--"):
             yield Command(place, re.sub(r"\s+", " ", f"tpu_scripts/run.sh {span}"), whole=False)
 
 
@@ -138,7 +140,8 @@ def test_every_place_that_documents_commands_is_read(commands: list[Command]):
     places = {command.place for command in commands}
     experiments = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "experiments").rglob("*.py")}
     benchmarks = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests" / "benchmarks").glob("benchmark_*.py")}
-    modules = (*SCHEMAS, "predict", "analyse", "convert", "aot", "corpus/__main__", "tasks/glue_submission", "tasks/texts")
+    modules = (*SCHEMAS, "predict", "analyse", "convert", "aot", "doctor", "corpus/__main__")
+    modules = (*modules, "tasks/glue_submission", "tasks/texts")
     verbs = {f"bert_jax/{module}.py" for module in modules}
     scripts = {"README.md", "experiments/README.md", *SCRIPTS}
     assert places >= experiments | benchmarks | verbs | scripts
@@ -237,7 +240,8 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
         given = {argument.partition("=")[0] for argument in arguments}
         arguments += [flag for flag in understood.get(verb, ()) if flag.partition("=")[0] not in given]
     if not arguments or "--help" in arguments:
-        assert verb in (*understood, "corpus", "predict", "analyse", "tasks.glue_submission", "VERB"), f"there is no verb {verb}"
+        others = ("corpus", "doctor", "predict", "analyse", "tasks.glue_submission", "VERB")
+        assert verb in (*understood, *others), f"there is no verb {verb}"
     elif verb in SCHEMAS:
         parse_flags(verb, "", arguments, schema=SCHEMAS[verb])
     elif verb == "aot":
@@ -245,6 +249,11 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
         for given in [options.config, *options.against]:
             schema = FinetuningExperiment if "/finetune/" in given else PretrainingExperiment
             read_experiment(given, overrides if given == options.config else others, schema)
+    elif verb == "doctor":
+        overrides, rest = split_overrides(arguments)
+        given = doctor.flag_parser().parse_args(rest)
+        if given.config:
+            read_experiment(given.config, overrides, kind_of)
     elif verb == "convert":
         convert._parser().parse_args(arguments)
     elif verb == "corpus":

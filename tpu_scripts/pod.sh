@@ -156,10 +156,11 @@ create() {
 run() {
     local archive command
     case "${1:-}" in
-        pretrain | finetune | study) ;;
-        *) fail 2 "run takes pretrain, finetune or study with its arguments, not '${1:-}'" ;;
+        pretrain | finetune | study | doctor) ;;
+        *) fail 2 "run takes pretrain, finetune, study or doctor with its arguments, not '${1:-}'" ;;
     esac
     [[ "$restarts" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--restarts=$restarts must be at least 1 and at most 999"
+    [[ "$1" == doctor ]] || set -- "--restarts=$restarts" "$@" # a restart mends nothing that doctor finds
     wait_until_active
     archive="$(mktemp -d)/bert_jax.tar.gz"
     # shellcheck disable=SC2064 # the path of now
@@ -169,7 +170,7 @@ run() {
     reach "copying the checkout" tpu tpu-vm scp "$archive" "$name:bert_jax.tar.gz" --worker=all
     reach "preparing" on_workers all \
         "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax && bert_jax/tpu_scripts/worker.sh prepare"
-    printf -v command ' %q' "--restarts=$restarts" "$@"
+    printf -v command ' %q' "$@"
     reach "starting" on_workers all "cd bert_jax && tpu_scripts/worker.sh start$command"
     say "started on all workers; $pod logs $name --follow"
 }

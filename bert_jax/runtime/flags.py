@@ -95,11 +95,7 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")
     if verb != "study":
         parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
-    several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
-    several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
-    several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="how many there are")
-    several.add_argument("--process", type=InRange(int, Interval(ge=0, lt=2**16)), metavar="I", help="which one this is, from 0")
-    several.add_argument("--start-timeout", type=TIME, metavar="SECONDS", default=300.0, help="how long to wait for all (300)")
+    add_process_flags(parser)
     parser.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
     if verb == "pretrain":
         parser.add_argument("--compiled", type=pathlib.Path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
@@ -107,3 +103,12 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
         step = InRange(int, Interval(ge=1, le=MAX_COUNT))
         parser.add_argument("--replay", type=step, metavar="STEP", help="show this step of DIR again: texts, losses, gradients")
     return parser
+
+
+def add_process_flags(parser: FlagParser) -> None:
+    """Adds the flags of a start with several processes."""
+    several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="how many there are")
+    several.add_argument("--process", type=InRange(int, Interval(ge=0, lt=2**16)), metavar="I", help="which one this is, from 0")
+    several.add_argument("--start-timeout", type=TIME, metavar="SECONDS", default=300.0, help="how long to wait for all (300)")

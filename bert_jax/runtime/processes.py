@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -109,8 +110,8 @@ def isolate_tpu_chips() -> None:
 
 
 def process_facts(config: JsonObject) -> dict[str, str]:
-    """The facts that must be equal in every process, by name: versions of Python and packages, the commit, every configuration
-    key."""
+    """The facts that must be equal in every process, by name: versions of Python and packages, the commit, the digest of the
+    code, every configuration key."""
     facts = {"python": ".".join(platform.python_version_tuple()[:2])}
     for package in SAME_EVERYWHERE:
         try:
@@ -118,7 +119,8 @@ def process_facts(config: JsonObject) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             facts[package] = "absent"
     facts["commit"] = git_commit()
-    return facts | {f"config.{key}": json.dumps(value) for key, value in flatten(config)}
+    facts["code"] = code_digest()
+    return facts | {f"config.{key}": json.dumps(value) for key, value in flatten(config) if key}
 
 
 def git_commit() -> str:
@@ -133,6 +135,14 @@ def git_commit() -> str:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def code_digest() -> str:
+    """The first digits of the SHA-256 of this package's files, which tells copies without git apart."""
+    here, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
+    for path in sorted(here.rglob("*.py")):
+        digest.update(f"{path.relative_to(here)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def roll_call(
@@ -223,10 +233,13 @@ def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping
             f"them at once:\n  {hosts.remedy}"
         )
     differing = []
-    for index, its_facts in sorted(received.items()):
-        for name in sorted({*facts, *its_facts}):
-            if (ours := facts.get(name, "absent")) != (other := its_facts.get(name, "absent")):
-                differing.append(f"  {name}: {hosts.names[0]} has {ours}, {hosts.names[index]} has {other}")
+    for name in sorted({*facts, *(name for its_facts in received.values() for name in its_facts)}):
+        ours, theirs = facts.get(name, "absent"), {i: received[i].get(name, "absent") for i in sorted(received)}
+        others = {i: value for i, value in theirs.items() if value != ours}
+        if len(others) == len(theirs) > 1 and len({*others.values()}) == 1:  # this process is the odd one
+            differing.append(f"  {name}: {hosts.names[0]} has {ours}, the other {len(others)} have {theirs[1]}")
+        else:
+            differing += [f"  {name}: {hosts.names[0]} has {ours}, {hosts.names[i]} has {value}" for i, value in others.items()]
     if differing:
         shown = "\n".join(differing[:12])
         return f"the workers differ in code or configuration:\n{shown}\nmake them equal and start all again:\n  {hosts.remedy}"

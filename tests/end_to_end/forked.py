@@ -32,7 +32,7 @@ SERVER = multiprocessing.get_context("forkserver")
 VERBS = {"corpus": "corpus.__main__"} | {
     name: name
     for name in (
-        *("pretrain", "finetune", "study", "predict", "analyse", "convert", "aot"),
+        *("pretrain", "finetune", "study", "predict", "analyse", "convert", "aot", "doctor"),
         *("tasks.glue_submission", "tasks.texts"),
     )
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from annotated_types import Interval
 
-from bert_jax import analyse, aot, convert, predict
+from bert_jax import analyse, aot, convert, doctor, predict
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import leaf_keys
@@ -86,6 +86,7 @@ VERBS = {
     "study": flag_parser("study", ""),
     "finetune": flag_parser("finetune", ""),
     "aot": aot.flag_parser(),
+    "doctor": doctor.flag_parser(),
     "convert": convert._parser(),
     "corpus": corpus._parser(),
     **{f"predict {name}": predict._parser(name, verb) for name, verb in predict.VERBS.items()},

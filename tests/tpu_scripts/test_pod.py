@@ -245,7 +245,7 @@ def test_ssh_that_is_lost_is_tried_again_and_what_runs_goes_on(cloud: Cloud):
         ("create pod --spot=yes", "create does not take --spot=yes"),
         ("status pod --zone", "status does not take --zone (values as in --zone=ZONE"),
         ("status pod pretrain", "status does not take 'pretrain'"),
-        ("run pod predict", "run takes pretrain, finetune or study with its arguments, not 'predict'"),
+        ("run pod predict", "run takes pretrain, finetune, study or doctor with its arguments, not 'predict'"),
         ("run pod --restarts=0 pretrain", "--restarts=0 must be at least 1 and at most 999"),
         ("run pod --bucket=a pretrain", "run does not take --bucket=a"),
         ("fetch pod a", "fetch takes PATH and DIR"),
@@ -258,6 +258,13 @@ def test_a_mistake_in_the_command_is_one_sentence_and_asks_gcloud_for_nothing(tm
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"error: {says}")
     assert "asked" not in refused.stderr
+
+
+def test_doctor_runs_on_all_workers_without_restarts():
+    printed = bash(f"'{REPOSITORY}/tpu_scripts/pod.sh' run pod --dry-run doctor --workdir=gs://my-bucket/a").stdout
+    (started,) = [line for line in printed.splitlines() if r"worker.sh\ start" in line]
+    assert "--worker=all" in started
+    assert r"start\ doctor\ --workdir=gs://my-bucket/a" in started
 
 
 def test_a_request_that_is_not_there_is_named(cloud: Cloud):

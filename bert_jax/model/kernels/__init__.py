@@ -10,4 +10,5 @@ memory.
     attention_gpu.py       its GPU kernels
     residual_norm.py       the fused residual norm with its gradient, over a mesh
     residual_norm_tpu.py   the TPU kernels of the residual norm
+    agreement.py           compares each kernel with the plain path on the device at hand
 """

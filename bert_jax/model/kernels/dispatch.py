@@ -1,7 +1,8 @@
 """The choice of the implementation of attention and of LayerNorm(x + dropout(y)), a kernel or XLA's program, with its reason.
 
 This module alone chooses, from `ModelConfig.attention` and `.residual_norm` and from the devices that a program is compiled for:
-those of the ambient mesh (`jax.set_mesh`), which need not be attached.
+those of the ambient mesh (`jax.set_mesh`), which need not be attached. "auto" does not choose a kernel that disagreed with the
+plain path on that kind of chip (`reject`).
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
@@ -37,6 +38,13 @@ DTYPES = ("bfloat16", "float32")
 
 
 NO_LEFT_TO_RIGHT = "the kernels of fused attention have no left-to-right mask"
+_rejected: dict[tuple[str, str], str] = {}
+
+
+def reject(operation: str, kind: str, reason: str) -> None:
+    """Keeps "auto" from choosing the kernel of `operation`, a key of `ModelConfig` ("attention" or "residual_norm"), on devices
+    of a `device_kind` in programs that are traced from now on. `reason` is a clause; "" allows the kernel again."""
+    _rejected[operation, kind] = reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +116,8 @@ def _choose(
         raise _refusal(key, reason)
     if reason is None and asked == "auto" and device.platform in untimed:
         reason = f"{operation} has not been timed on a GPU yet, and runs there only where model.{key}=fused asks for it"
+    if reason is None and asked == "auto":
+        reason = _rejected.get((key, device.device_kind)) or None
     return Choice(device.platform, "") if reason is None else Choice(None, f"since {reason}")
 
 

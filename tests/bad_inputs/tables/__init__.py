@@ -7,6 +7,7 @@ from tests.bad_inputs.tables import (
     aot,
     convert,
     corpus,
+    doctor,
     finetune,
     finetune_data,
     finetune_keys,
@@ -34,6 +35,7 @@ TABLES = [
         analyse,
         convert,
         aot,
+        doctor,
         submission,
         texts,
     )

@@ -1,0 +1,159 @@
+"""Examines the machines of a run before it begins, and names what is wrong with the remedy.
+
+    tpu_scripts/run.sh doctor
+    tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base
+
+On one machine, or on all hosts of a slice at once: versions and code equal everywhere, chips seen and expected, free memory, the
+FLOP/s of a matrix product and the bandwidth of memory and links beside the published figures (each device alone, so that a slow
+one is named), each kernel beside the plain path, clocks, disks. With --workdir it tries there what a run does. With --config it
+compiles the steps of the experiment, and says whether they fit and how long one takes. Ends with status 0 if all is well, 1 if
+there is a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import jax
+from annotated_types import Interval
+
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.overrides import split_overrides, suggested_flag
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.corpus.files import JsonObject
+from bert_jax.costs.cases import kind_of
+from bert_jax.diagnosis import machine, speed
+from bert_jax.diagnosis.checks import Check, as_json, report
+from bert_jax.diagnosis.directories import corpus_check, workdir_check
+from bert_jax.diagnosis.fit import fit_checks
+from bert_jax.diagnosis.judgement import judge
+from bert_jax.errors import UserError
+from bert_jax.interface.command import require_stdout, run_verb
+from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.ranges import MAX_COUNT, InRange
+from bert_jax.interface.words import counted
+from bert_jax.metrics.writer import write_json
+from bert_jax.runtime import processes
+from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.first_contact import KERNELS, compare_kernels_once, verdicts
+from bert_jax.runtime.flags import add_process_flags
+from bert_jax.runtime.gathering import gather_json
+from bert_jax.runtime.log_setup import quiet_libraries, start_logging
+from bert_jax.storage.objects import place
+from bert_jax.storage.paths import Place, checked
+
+log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a verb
+
+FAULT = 1
+"""The exit status where something is wrong."""
+
+Overrides = Sequence[tuple[str, str]]
+
+
+def flag_parser() -> FlagParser:
+    """The parser of the command's flags, without the overrides `--config.key=value`."""
+    parser = FlagParser(prog="python -m bert_jax.doctor", description=__doc__)
+    schemas = (PretrainingExperiment, FinetuningExperiment)
+    parser.hint_for_unknown = lambda argument: next(filter(None, (suggested_flag(argument, schema) for schema in schemas)), "")
+    parser.may_be_in_bucket = ("--workdir",)
+    parser.add_argument("--config", type=nonempty, metavar="FILE[:ARG]", help="an experiment: do its steps fit, how long is one?")
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
+    parser.add_argument("--workdir", type=nonempty, metavar="DIR", help="a directory, or gs://BUCKET/PATH: can a run use it?")
+    chips = InRange(int, Interval(ge=1, le=MAX_COUNT))
+    parser.add_argument("--chips", type=chips, metavar="N", help="the chips that all hosts should have together")
+    parser.add_argument("--no-estimate", action="store_true", help="on TPUs, do not estimate the time of a step with aot")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes all figures to FILE")
+    add_process_flags(parser)
+    return parser
+
+
+def main() -> int:
+    """The verb."""
+    overrides, rest = split_overrides(sys.argv[1:])
+    flags = flag_parser().parse_args(rest)
+    require_stdout("open it, or send it to a file with >FILE")
+    quiet_libraries()
+    if overrides and not flags.config:
+        raise UserError(f"--config.{overrides[0][0]} sets a key of --config, which is not given; add --config=FILE")
+    if flags.json and not flags.json.absolute().parent.is_dir():
+        raise UserError(
+            f"--json={flags.json}: there is no directory {flags.json.absolute().parent}; make it, or name another file"
+        )
+    values = read_experiment(flags.config, overrides, kind_of) if flags.config else {}
+    workdir = place(checked(flags.workdir, "--workdir")) if flags.workdir else None
+    enable_compilation_cache()
+    hosts = processes.find_hosts(flags.coordinator, flags.processes, flags.process)
+    start_logging(hosts.index if hosts else 0)
+    records: list[JsonObject] = []
+    try:
+        processes.connect(hosts, values, timeout=flags.start_timeout)
+    except UserError as error:
+        checks = [Check("processes", "they cannot run together", (str(error),))]
+    else:
+        try:
+            here = counted(jax.local_device_count(), "device")
+        except RuntimeError as error:
+            checks = [Check("devices", "JAX finds none", (_without_devices(error),))]
+        else:
+            log.info("examining %s in %s ...", here, counted(jax.process_count(), "process"))
+            records = gathered(values)
+            checks = [*judge(records, flags.chips), *_run_checks(flags, overrides, values, workdir, records)]
+    if not hosts or hosts.index == 0:
+        print("\n".join(report(checks)))
+        if flags.json:
+            write_json(flags.json, as_json(checks, records))
+    return FAULT if any(check.faults for check in checks) else 0
+
+
+def gathered(values: JsonObject) -> list[JsonObject]:
+    """The records of all processes, in every one of them; `values` is the configuration."""
+    own, device = machine.record(), jax.local_devices()[0]
+    operations = KERNELS.get(device.platform, ())
+    if operations:
+        log.info("comparing kernels with the plain path ...")
+        own["kernels"] = verdicts(device, operations, anew=True)
+        compare_kernels_once(values.get("model"))
+    own["links"] = speed.links(jax.local_devices())
+    own["links_of_all"] = speed.links(jax.devices()) if jax.process_count() > 1 else None
+    gather_json({})  # so that all read their clocks at the same time
+    return gather_json(own | {"clock": machine.clock()})
+
+
+def _run_checks(
+    flags: argparse.Namespace,
+    overrides: Overrides,
+    values: JsonObject,
+    workdir: Place | None,
+    records: list[JsonObject],
+) -> list[Check]:
+    """The checks of the workdir and of the experiment that are given."""
+    checks = []
+    if workdir is not None:
+        checks.append(workdir_check(workdir))
+    if not flags.config:
+        return checks
+    corpus = values.get("corpus")
+    if isinstance(corpus, dict) and corpus.get("directory"):
+        checks.append(corpus_check(str(corpus["directory"])))
+    log.info("compiling the steps of %s ...", flags.config)
+    rates = [device["flops"] for record in records for device in record["devices"] if device["flops"]]
+    together = min(rates, default=1.0) * (1 if jax.default_backend() == "cpu" else jax.device_count())
+    try:
+        checks += fit_checks(flags.config, overrides, together, workdir, estimated=not flags.no_estimate)
+    except UserError as error:
+        checks.append(Check("experiment", flags.config, (str(error),)))
+    return checks
+
+
+def _without_devices(error: RuntimeError) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return f"JAX finds no device ({first}); end other programs that use the chips, or see which packages are installed"
+
+
+if __name__ == "__main__":
+    run_verb(main)

@@ -1,0 +1,298 @@
+"""Compares each kernel with the plain path on the device at hand: values, gradients, packed and padded rows, and dropout.
+
+A kernel that was never run on a kind of chip may be wrong there though it is right elsewhere. `compare` runs it on small arrays
+and returns the differences as `Figure`s, each with the limit above which the kernel counts as wrong. The reference is the plain
+path on the same inputs, in the same dtype (in float32 a long row takes the TPU's compiler four times as long). TPU attention
+draws its own dropout, so no reference has its masks; there the rate, the scale and the independence of the masks are measured,
+and a finite difference along the gradient shows whether the backward pass drops the elements that the forward pass dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from bert_jax.interface.words import counted
+from bert_jax.model.attention import attention_mask, dot_product_attention
+from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.kernels.residual_norm import fused_residual_norm
+from bert_jax.model.layers import Dropout, NormParameters
+from bert_jax.model.residual_norm import plain_residual_norm
+
+LIMITS = {"float32": 1e-4, "bfloat16": 0.05}
+"""The largest difference of a token's vector, as a fraction of its size. Interpreted on a CPU the kernels differ by 1e-6 in
+float32 and by 0.016 in bfloat16, in which both paths round; the rest is room for the exponentials and sums of other chips."""
+SLOPE_LIMIT = 0.03
+"""The largest difference between a slope and its finite difference, as a fraction. With another mask the two differ by the
+dropout rate."""
+DEVIATIONS = 6
+"""Standard deviations that a mean over random masks may be off."""
+RATE = 0.25
+"""The dropout rate of the cases with dropout."""
+EPSILON = 1e-12
+SEEDS = tuple(range(7, 15))
+"""The dropout seeds whose masks are compared; the first one is that of the other figures."""
+
+Attend = Callable[[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]], Float[Array, "B L D"]]
+"""(query, key, value) -> context, for given sequence ids, heads and dropout."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """The shapes and settings of one comparison."""
+
+    rows: int
+    length: int
+    heads: int
+    head_width: int
+    """Of a residual norm: its width, with 1 head."""
+    dtype: str
+    rate: float = 0.0
+
+    def __str__(self) -> str:
+        of = f"{self.heads} x {self.head_width}" if self.heads > 1 else f"{self.head_width}"
+        dropout = f", dropout {self.rate:g}" if self.rate else ""
+        return f"{self.rows} x {counted(self.length, 'token')}, width {of}, {self.dtype}{dropout}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One difference between a kernel and its reference."""
+
+    case: str
+    quantity: str
+    error: float
+    """A fraction: 0.01 is a difference of 1 %."""
+    limit: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the difference is within the limit; False for NaN."""
+        return self.error <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.quantity} off by {100 * self.error:.2g} %, at most {100 * self.limit:.2g} %, in {self.case}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """All figures of one kernel on one device."""
+
+    operation: str
+    """The key of `ModelConfig` that chooses the implementation: "attention" or "residual_norm"."""
+    figures: tuple[Figure, ...]
+    failure: str = ""
+    """The error of a kernel that does not compile or run, with its case; "" for one that does."""
+
+    @property
+    def faults(self) -> list[Figure]:
+        """The figures above their limits."""
+        return [figure for figure in self.figures if not figure.agrees]
+
+    @property
+    def reason(self) -> str:
+        """The reason not to use the kernel, as a clause with the figures; "" for one that agrees."""
+        if self.failure:
+            return f"the kernel does not run here: {self.failure}"
+        if not self.faults:
+            return ""
+        shown = "; ".join(map(str, self.faults[:3]))
+        more = f"; and {len(self.faults) - 3} more" if len(self.faults) > 3 else ""
+        return f"the kernel disagrees with the plain path here: {shown}{more}"
+
+    @property
+    def worst(self) -> Figure | None:
+        """The figure that comes closest to its limit, or exceeds it most; None without figures."""
+        return max(self.figures, key=lambda figure: figure.error / figure.limit if figure.agrees else np.inf, default=None)
+
+
+ATTENTION_CASES = (
+    Case(2, 51, 2, 64, "float32"),  # a length that is a multiple of nothing
+    Case(2, 300, 4, 32, "bfloat16"),
+    Case(1, 700, 1, 128, "bfloat16"),  # several blocks of the TPU's kernel
+    Case(2, 128, 2, 64, "float32", RATE),
+    Case(2, 90, 2, 64, "bfloat16", RATE),
+)
+NORM_CASES = (
+    Case(2, 51, 1, 256, "float32"),  # rows that fill no block
+    Case(2, 70, 1, 768, "float32", RATE),
+    Case(2, 128, 1, 1024, "bfloat16", RATE),
+)
+
+
+def compare(
+    operation: str, platform: str, cases: Sequence[Case] = (), *, interpret: bool = False, device: jax.Device | None = None
+) -> Comparison:
+    """The comparison of the kernel of `operation` ("attention" or "residual_norm") for "tpu" or "gpu" on `device`, by default
+    the first one of this process. A kernel that does not compile or run is a `Comparison` with its error.
+
+    `interpret` runs the kernel on any platform, slowly, for tests.
+    """
+    of_case = {"attention": _attention_figures, "residual_norm": _norm_figures}[operation]
+    cases = cases or {"attention": ATTENTION_CASES, "residual_norm": NORM_CASES}[operation]
+    figures: list[Figure] = []
+    with jax.default_device(jax.local_devices()[0] if device is None else device):
+        for case in cases:
+            try:
+                figures += of_case(case, platform, interpret)
+            except Exception as error:  # the compilers of kernels raise exceptions of many types
+                first = (str(error).splitlines() or [""])[0]
+                return Comparison(operation, tuple(figures), f"{type(error).__name__}: {first[:300]} ({case})")
+    return Comparison(operation, tuple(figures))
+
+
+# ---------------------------------------------------------------------------------------------------------------------- attention
+def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure]:
+    ids, arrays = packed_ids(case.rows, case.length), _normal(case, 4)
+    dropout = _dropout(case)
+
+    def fused(ids: Int[Array, "B L"], dropout: Dropout) -> Attend:
+        return lambda *qkv: fused_attention(
+            qkv, ids, num_heads=case.heads, dropout=dropout, platform=platform, interpret=interpret
+        )
+
+    def plain(*qkv: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        return plain_attention(qkv, ids, case.heads, dropout)
+
+    names = ("values", "gradient of query", "gradient of key", "gradient of value")
+    if not case.rate or platform == "gpu":  # the GPU's kernel has the masks of the plain path
+        yield from _differences(case, names, fused(ids, dropout), plain, arrays)
+    if case.rate:
+        yield from _mask_figures(case, functools.partial(fused, jnp.ones_like(ids)))
+        where = ("query", "key", "value") if case.dtype == "float32" else ("value",)  # bfloat16 rounds small differences away
+        yield from _slope_figures(case, fused(ids, dropout), arrays, ("query", "key", "value"), where, linear="value")
+
+
+def plain_attention(
+    qkv: tuple[Float[Array, "B L D"], ...], ids: Int[Array, "B L"], heads: int, dropout: Dropout
+) -> Float[Array, "B L D"]:
+    """The result of `fused_attention` by `dot_product_attention`."""
+    b, length, width = qkv[0].shape
+    query, key, value = (x.reshape(b, length, heads, width // heads).swapaxes(1, 2) for x in qkv)
+    context = dot_product_attention(query, key, value, attention_mask(ids, ids), dropout)
+    return context.swapaxes(1, 2).reshape(b, length, width)
+
+
+def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[Figure]:
+    """The mean, the spread and the independence of dropout masks.
+
+    With equal scores and values of 1, the context of each of L x B x H queries is its number of kept keys / (L (1 - rate)): its
+    mean is 1, and its variance rate / ((1 - rate) L).
+    """
+    shape = (case.rows, case.length, case.heads * case.head_width)
+    zeros, ones = jnp.zeros(shape, case.dtype), jnp.ones(shape, case.dtype)
+
+    @jax.jit
+    def contexts(seed: Array) -> Float[Array, "B L D"]:
+        return attend(Dropout(case.rate, seed))(zeros, zeros, ones)
+
+    found = [np.asarray(contexts(jnp.uint32(seed)).astype(jnp.float32)) for seed in SEEDS]
+    heads = np.concatenate([x.reshape(*shape[:2], case.heads, -1)[..., 0].transpose(0, 2, 1) for x in found])
+    units, wanted = heads.reshape(-1, case.length) - 1.0, (case.rate / ((1 - case.rate) * case.length)) ** 0.5
+    count, unit = units.size, 2**-8 if case.dtype == "bfloat16" else 0.0
+    yield Figure(str(case), "scale of dropout", abs(float(units.mean())), DEVIATIONS * wanted / count**0.5 + unit)
+    spread = float(np.sqrt(np.square(units).mean()))
+    yield Figure(str(case), "spread of dropout", abs(spread / wanted - 1), DEVIATIONS / (2 * count) ** 0.5 + 2 * unit)
+    alike = np.abs(np.corrcoef(units)) - np.eye(len(units)) if spread else np.ones(1)
+    yield Figure(str(case), "equal masks of two rows, heads or seeds", float(alike.max()), DEVIATIONS / case.length**0.5)
+
+
+# ------------------------------------------------------------------------------------------------------------------ residual norm
+def _norm_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure]:
+    x, y, gradient = _normal(case, 3)
+    random = np.random.default_rng(case.length)
+    vectors = [jnp.asarray(random.normal(size=case.head_width), jnp.float32) for _ in range(2)]
+    arrays = [x + 1, y, *vectors, gradient]  # residuals come to be far from zero
+    dropout = _dropout(case)
+
+    def fused(x: Array, y: Array, scale: Array, bias: Array) -> Float[Array, "B L D"]:
+        return fused_residual_norm(x, y, NormParameters(scale, bias, EPSILON), dropout, interpret=interpret)
+
+    def plain(x: Array, y: Array, scale: Array, bias: Array) -> Float[Array, "B L D"]:
+        return plain_residual_norm(x, y, NormParameters(scale, bias, EPSILON), dropout)
+
+    names = ("values", "gradient of x", "gradient of y", "gradient of scale", "gradient of bias")
+    yield from _differences(case, names, fused, plain, arrays)
+    if case.rate and case.dtype == "float32":
+        yield from _slope_figures(case, fused, arrays, ("x", "y", "scale", "bias"), ("y",))
+
+
+# ------------------------------------------------------------------------------------------------------------------------ figures
+def packed_ids(rows: int, length: int) -> Int[Array, "B L"]:
+    """Sequence ids of rows with up to three examples of random lengths; a seventh of each row but the last is padding."""
+    ids = np.sort(np.random.default_rng(length).integers(1, 4, (rows, length)), axis=1)
+    ids[: max(1, rows - 1), length - length // 7 :] = 0
+    return jnp.asarray(ids, jnp.int32)
+
+
+def _normal(case: Case, count: int) -> list[Float[Array, "B L D"]]:
+    random, width = np.random.default_rng(case.length + case.head_width), case.heads * case.head_width
+    return [jnp.asarray(random.normal(size=(case.rows, case.length, width)), case.dtype) for _ in range(count)]
+
+
+def _dropout(case: Case) -> Dropout:
+    return Dropout(case.rate, jnp.uint32(SEEDS[0]) if case.rate else None)
+
+
+def _results(function: Callable[..., Array], arrays: Sequence[Float[Array, " ..."]]) -> list[np.ndarray]:
+    """function(*arrays[:-1]) and its gradients for the gradient arrays[-1] of its result, all in float32."""
+
+    @jax.jit
+    def run(*arrays: Float[Array, " ..."]) -> tuple[Float[Array, " ..."], ...]:
+        found, backward = jax.vjp(function, *arrays[:-1])
+        return (found, *backward(arrays[-1].astype(found.dtype)))
+
+    return [np.asarray(x.astype(jnp.float32)) for x in run(*arrays)]
+
+
+def _differences(
+    case: Case,
+    names: Sequence[str],
+    fused: Callable[..., Array],
+    plain: Callable[..., Array],
+    arrays: Sequence[Float[Array, " ..."]],
+) -> Iterator[Figure]:
+    """The result and the gradients of `fused` beside those of `plain`."""
+    for name, found, wanted in zip(names, _results(fused, arrays), _results(plain, arrays), strict=True):
+        yield Figure(str(case), name, _worst_vector(found, wanted), LIMITS[case.dtype])
+
+
+def _worst_vector(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The largest difference of a vector (the last axis), as a fraction of its size or of the mean size, whichever is larger."""
+    size = np.maximum(np.sqrt(np.square(wanted).mean(-1)), np.sqrt(np.square(wanted).mean()))
+    return float((np.sqrt(np.square(found - wanted).mean(-1)) / size).max())
+
+
+def _slope_figures(
+    case: Case,
+    function: Callable[..., Array],
+    arrays: Sequence[Float[Array, " ..."]],
+    names: Sequence[str],
+    measured: Sequence[str],
+    linear: str = "",
+) -> Iterator[Figure]:
+    """The slopes of the loss <result, gradient> along its gradients, beside differences of two forward passes.
+
+    For a given mask the loss is a smooth function of each argument, and its gradient is its slope; a backward pass with another
+    mask returns another vector. In the argument `linear` a step of any size is exact.
+    """
+    *inputs, gradient = arrays
+    forward = jax.jit(function)
+    slopes = dict(zip(names, _results(function, arrays)[1:], strict=True))
+    for name in measured:
+        at, slope = names.index(name), slopes[name]
+        step = slope / np.sqrt(np.square(slope).mean()) * (1.0 if name == linear else 3e-3)
+        losses = []
+        for sign in (1, -1):
+            moved = sign * step if name == linear else np.asarray(inputs[at].astype(jnp.float32)) + sign * step
+            some = [jnp.asarray(moved, x.dtype) if i == at else x for i, x in enumerate(inputs)]
+            losses.append(float((np.asarray(forward(*some), np.float64) * np.asarray(gradient, np.float64)).sum()))
+        expected = float((slope.astype(np.float64) * step).sum())
+        error = abs((losses[0] - losses[1]) / 2 / expected - 1) if expected else np.inf
+        yield Figure(str(case), f"dropout of the backward pass (slope along {name})", error, SLOPE_LIMIT)

@@ -1,0 +1,154 @@
+"""Compares the kernels with the plain path where they first meet a kind of chip, and remembers the verdict on disk.
+
+`dispatch` chooses a kernel by its shapes; only a comparison on the device shows that it computes what it should there. It takes
+seconds, once for each kind of chip, version of JAX and its compilers, and content of the kernels' source files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import importlib.metadata
+import logging
+import math
+import pathlib
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+
+from bert_jax.corpus.files import JsonObject, parse_json
+from bert_jax.interface.words import duration
+from bert_jax.metrics.writer import write_json
+from bert_jax.model import kernels
+from bert_jax.model.kernels import agreement, dispatch
+from bert_jax.runtime.gathering import gather_json
+from bert_jax.storage.paths import cache_directory
+
+log = logging.getLogger(__name__)
+
+KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
+"""The operations with a kernel, by platform; each is a key of `ModelConfig`."""
+BY_ITSELF = ("tpu",)
+"""The platforms on which "auto" chooses kernels."""
+COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
+"""The packages that compile kernels."""
+SOURCES = ("attention.py", "residual_norm.py", "layers.py", "products.py")
+"""The files of bert_jax/model, beside those of its folder kernels, that the comparison depends on."""
+UNFINISHED = "its comparison with the plain path did not end in an earlier start"
+
+
+def compare_kernels_once(asked: Mapping[str, str] | None = None) -> None:
+    """Compares each kernel that this process may use with the plain path, unless that was done before on this kind of chip; keeps
+    `model.attention=auto` and `model.residual_norm=auto` from choosing one that disagrees on a device of any process.
+
+    `asked` holds these two settings, by default "auto". A kernel that is asked for ("fused") and disagrees is used, with a
+    warning. Every process of a run has to call this function, before a step is traced.
+    """
+    device = jax.local_devices()[0]
+    settings = {operation: (asked or {}).get(operation, "auto") for operation in KERNELS.get(device.platform, ())}
+    wanted = {"fused", "auto"} if device.platform in BY_ITSELF else {"fused"}
+    operations = [operation for operation, setting in settings.items() if setting in wanted]
+    if not operations:
+        return
+    own = verdicts(device, operations)
+    found = gather_json({operation: own[operation]["reason"] for operation in operations})
+    for operation in operations:
+        reasons = [reason and (f"process {i}: {reason}" if len(found) > 1 else reason) for i, reason in _each(found, operation)]
+        reason = next(filter(None, reasons), "")
+        dispatch.reject(operation, device.device_kind, reason)
+        if reason and settings[operation] == "fused":
+            message = "model.%s=fused asks for a kernel that may be wrong: %s; set it to auto or plain"
+            log.warning(message, operation, reason)
+        elif reason:
+            log.warning("model.%s=auto uses the plain path: %s", operation, reason)
+
+
+def _each(found: Sequence[JsonObject], operation: str) -> Iterator[tuple[int, str]]:
+    return ((i, str(of_process[operation])) for i, of_process in enumerate(found))
+
+
+def verdicts(device: jax.Device, operations: Sequence[str], *, anew: bool = False) -> dict[str, JsonObject]:
+    """The record of each operation on devices of this kind, remembered or found now: "reason" is the reason not to use its
+    kernel, "" if it agrees; "seconds" and "figures" are of the comparison.
+
+    A comparison that ended the process (compilers of kernels may abort it) is found unfinished by the next start, and counts as
+    a disagreement. `anew` compares although there is a verdict.
+    """
+    path = verdict_file(device.device_kind)
+    with _one_process_at_a_time(path):
+        known = {} if anew else remembered(path)
+        for operation in operations:
+            if operation not in known:
+                known[operation] = _compared(device, operation, path, known)
+    return {operation: known[operation] for operation in operations}
+
+
+def _compared(device: jax.Device, operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]) -> JsonObject:
+    """The record of a comparison that is made now, also written to `path` beside those already `known`."""
+    start, others = time.monotonic(), dict(known)
+    _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
+    try:
+        found = agreement.compare(operation, device.platform, device=device)
+    except BaseException:  # Ctrl-C, for example, says nothing about the kernel
+        _write(path, others)
+        raise
+    seconds, worst = time.monotonic() - start, found.worst
+    record = {
+        "reason": found.reason,
+        "seconds": round(seconds, 1),
+        "figures": [
+            dataclasses.asdict(figure) | {"error": figure.error if math.isfinite(figure.error) else None}
+            for figure in found.figures
+        ],
+    }
+    _write(path, others | {operation: record})
+    if not found.reason:
+        closest = f" (closest to its limit: {worst})" if worst else ""
+        message = "kernel of %s: agrees with the plain path on %s, compared in %s%s"
+        log.info(message, operation, device.device_kind, duration(seconds), closest)
+    return record
+
+
+def verdict_file(kind: str) -> pathlib.Path:
+    """The file with the verdicts on devices of a `device_kind`, for this version of JAX, its compilers and the kernels."""
+    code = hashlib.sha256()
+    folder = pathlib.Path(str(kernels.__file__)).parent
+    for path in [*sorted(folder.glob("*.py")), *(folder.parent / name for name in SOURCES)]:
+        code.update(path.read_bytes())
+    for package in COMPILERS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            code.update(f"{package} {importlib.metadata.version(package)}".encode())
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{kind} jax {jax.__version__}")
+    return cache_directory() / "kernels" / f"{name}-{code.hexdigest()[:8]}.json"
+
+
+def remembered(path: pathlib.Path) -> dict[str, JsonObject]:
+    """The records of `path` by operation; none where there is no such file, or a damaged one."""
+    try:
+        found = parse_json(path.read_text())
+        return {name: record for name, record in found.items() if isinstance(record["reason"], str)}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _write(path: pathlib.Path, records: Mapping[str, JsonObject]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, dict(records))
+    except OSError as error:
+        log.warning("%s cannot be written (%s), so the next start compares the kernels again", path, error.strerror)
+
+
+@contextlib.contextmanager
+def _one_process_at_a_time(path: pathlib.Path) -> Iterator[None]:
+    """Waits until no other process of this machine compares; the first one's verdict serves the others."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # no directory may be made, or the file system has no locks
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.with_suffix(".lock").open("a"))
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,160 @@
+"""A kernel that disagrees on the device at hand is not used by "auto"; the verdict is remembered, for this version of JAX alone.
+
+CPU devices stand in for chips that have kernels: `no_attention_kernel` and `KERNELS` say so here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import pathlib
+from typing import Any
+
+import jax
+import pytest
+
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.kernels import agreement, dispatch
+from bert_jax.model.kernels.agreement import Comparison, Figure
+from bert_jax.runtime import first_contact
+from bert_jax.runtime.first_contact import compare_kernels_once, verdict_file
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+
+WRONG = Figure("2 x 51 tokens, width 2 x 64, float32", "gradient of key", 0.31, 1e-4)
+RIGHT = dataclasses.replace(WRONG, error=1e-6)
+FIGURES = "gradient of key off by 31 %, at most 0.01 %, in 2 x 51 tokens, width 2 x 64, float32"
+
+
+class Chip:
+    """A chip with kernels: their figures, and how often they were compared."""
+
+    def __init__(self) -> None:
+        self.compared: list[str] = []
+        self.figures = {"attention": RIGHT, "residual_norm": RIGHT}
+        self.error: BaseException | None = None
+
+    def compare(self, operation: str, platform: str, **_: Any) -> Comparison:
+        self.compared.append(operation)
+        if self.error:
+            raise self.error
+        return Comparison(operation, (self.figures[operation],))
+
+
+@pytest.fixture
+def chip(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Chip:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(dispatch, "no_attention_kernel", lambda *_: None)
+    monkeypatch.setattr(dispatch, "no_residual_norm_kernel", lambda *_: None)
+    monkeypatch.setattr(dispatch, "_rejected", {})
+    monkeypatch.setattr(first_contact, "KERNELS", {"cpu": ("attention", "residual_norm")})
+    monkeypatch.setattr(first_contact, "BY_ITSELF", ("cpu",))
+    made = Chip()
+    monkeypatch.setattr(agreement, "compare", made.compare)
+    return made
+
+
+def in_words(**settings: str) -> str:
+    """The line of the log about the implementations."""
+    return dispatch.in_words(ModelConfig(**settings), [128], make_mesh(MeshConfig()))
+
+
+def start_again() -> None:
+    """Forgets what this process knows, as a new one would."""
+    dispatch._rejected.clear()
+
+
+def test_a_kernel_that_disagrees_turns_auto_to_plain_with_the_figures_in_the_log(chip: Chip, caplog: pytest.LogCaptureFixture):
+    chip.figures["attention"] = WRONG
+    compare_kernels_once()
+    reason = f"the kernel disagrees with the plain path here: {FIGURES}"
+    assert f"model.attention=auto uses the plain path: {reason}" in caplog.text
+    assert in_words() == f"attention: plain, since {reason}; residual norm: fused (model.residual_norm=auto, cpu)"
+
+
+def test_a_verdict_is_remembered_until_jax_or_a_kernel_changes(chip: Chip, monkeypatch: pytest.MonkeyPatch):
+    chip.figures["residual_norm"] = WRONG
+    compare_kernels_once()
+    assert chip.compared == ["attention", "residual_norm"]
+    stored = json.loads(verdict_file("cpu").read_text())
+    assert stored["attention"]["reason"] == ""
+    assert stored["residual_norm"]["figures"] == [dataclasses.asdict(WRONG)]
+    start_again()
+    compare_kernels_once()
+    assert len(chip.compared) == 2
+    assert "residual norm: plain, since the kernel disagrees" in in_words()
+    monkeypatch.setattr(jax, "__version__", "0.99.1")
+    chip.figures["residual_norm"] = RIGHT
+    compare_kernels_once()
+    assert len(chip.compared) == 4
+    assert "residual norm: fused" in in_words()
+    assert verdict_file("another kind") != verdict_file("cpu")
+
+
+def test_a_comparison_that_ended_the_process_counts_as_a_disagreement(chip: Chip):
+    path = verdict_file("cpu")
+
+    def killed(*_: Any, **__: Any) -> Comparison:
+        """The file as a compiler leaves it that aborts the process here."""
+        chip.left = path.read_text()  # type: ignore[attr-defined]
+        return Comparison("attention", (RIGHT,))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agreement, "compare", killed)
+        compare_kernels_once({"residual_norm": "plain"})
+    path.write_text(chip.left)  # type: ignore[attr-defined]
+    compare_kernels_once({"residual_norm": "plain"})
+    assert chip.compared == []
+    assert f"did not end in an earlier start ({path}; remove it to compare again)" in in_words()
+
+
+def test_an_interrupted_comparison_says_nothing_about_the_kernel(chip: Chip):
+    chip.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        compare_kernels_once()
+    chip.error = None
+    compare_kernels_once()
+    assert chip.compared == ["attention", "attention", "residual_norm"]
+    assert "attention: fused" in in_words()
+
+
+def test_only_kernels_that_may_run_are_compared_and_one_asked_for_is_used_with_a_warning(
+    chip: Chip, caplog: pytest.LogCaptureFixture
+):
+    chip.figures["attention"] = WRONG
+    compare_kernels_once({"attention": "fused", "residual_norm": "plain"})
+    assert chip.compared == ["attention"]
+    assert f"model.attention=fused asks for a kernel that may be wrong: the kernel disagrees {FIGURES}"[:60] in caplog.text
+    assert FIGURES in caplog.text
+    assert "attention: fused" in in_words(attention="fused")
+
+
+def test_where_auto_chooses_no_kernel_none_is_compared(chip: Chip, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(first_contact, "BY_ITSELF", ())
+    compare_kernels_once()
+    assert chip.compared == []
+    compare_kernels_once({"attention": "fused"})
+    assert chip.compared == ["attention"]
+
+
+def test_a_kernel_that_disagrees_in_one_process_is_used_in_none(
+    chip: Chip, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(first_contact, "gather_json", lambda own: [own, {"attention": "it is wrong", "residual_norm": ""}])
+    compare_kernels_once()
+    assert "attention: plain, since process 1: it is wrong; residual norm: fused" in in_words()
+
+
+def test_a_directory_that_cannot_be_written_and_a_damaged_file_only_cost_time(
+    chip: Chip, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    verdict_file("cpu").parent.mkdir(parents=True)
+    verdict_file("cpu").write_text("[1, {")
+    compare_kernels_once()
+    assert len(chip.compared) == 2
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "file"))
+    with caplog.at_level(logging.WARNING):
+        compare_kernels_once()
+    assert len(chip.compared) == 4
+    assert "so the next start compares the kernels again" in caplog.text
