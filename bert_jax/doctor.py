@@ -13,6 +13,7 @@ there is a fault.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import pathlib
 import sys
@@ -43,6 +44,7 @@ from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.first_contact import KERNELS, compare_kernels_once, verdicts
 from bert_jax.runtime.flags import add_process_flags
 from bert_jax.runtime.gathering import gather_json
+from bert_jax.runtime.heartbeats import Heartbeats
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked
@@ -90,24 +92,34 @@ def main() -> int:
     hosts = processes.find_hosts(flags.coordinator, flags.processes, flags.process)
     start_logging(hosts.index if hosts else 0)
     records: list[JsonObject] = []
-    try:
-        processes.connect(hosts, values, timeout=flags.start_timeout)
-    except UserError as error:
-        checks = [Check("processes", "they cannot run together", (str(error),))]
-    else:
+    with contextlib.ExitStack() as stack:
         try:
-            here = counted(jax.local_device_count(), "device")
-        except RuntimeError as error:
-            checks = [Check("devices", "JAX finds none", (_without_devices(error),))]
+            if hosts:
+                connections = processes.meet(hosts, values, timeout=flags.start_timeout)
+                stack.enter_context(Heartbeats(hosts.index, hosts.names, connections, patience=flags.start_timeout))
+                processes.connect(hosts, timeout=flags.start_timeout)
+        except UserError as error:
+            checks = [Check("processes", "they cannot run together", (str(error),))]
         else:
-            log.info("examining %s in %s ...", here, counted(jax.process_count(), "process"))
-            records = gathered(values)
-            checks = [*judge(records, flags.chips), *_run_checks(flags, overrides, values, workdir, records)]
+            checks, records = _examine(flags, overrides, values, workdir)
     if not hosts or hosts.index == 0:
         print("\n".join(report(checks)))
         if flags.json:
             write_json(flags.json, as_json(checks, records))
     return FAULT if any(check.faults for check in checks) else 0
+
+
+def _examine(
+    flags: argparse.Namespace, overrides: Overrides, values: JsonObject, workdir: Place | None
+) -> tuple[list[Check], list[JsonObject]]:
+    """All checks, and the records of all processes, which are connected."""
+    try:
+        here = counted(jax.local_device_count(), "device")
+    except RuntimeError as error:
+        return [Check("devices", "JAX finds none", (_without_devices(error),))], []
+    log.info("examining %s in %s ...", here, counted(jax.process_count(), "process"))
+    records = gathered(values)
+    return [*judge(records, flags.chips), *_run_checks(flags, overrides, values, workdir, records)], records
 
 
 def gathered(values: JsonObject) -> list[JsonObject]:

@@ -17,6 +17,7 @@ from bert_jax.costs.cases import Case
 from bert_jax.diagnosis import directories, fit, speed
 from bert_jax.diagnosis.fit import estimate, slice_name
 from bert_jax.runtime import processes
+from bert_jax.runtime.code_version import code_digest
 from bert_jax.runtime.gathering import gather_json
 
 EXPERIMENT = """
@@ -57,7 +58,7 @@ def test_a_healthy_machine_ends_with_status_0_and_leaves_no_workdir(
     (record,) = stored["processes"]
     assert record["devices"][0]["flops"] > 0
     assert record["links"] > 0
-    assert record["facts"]["code"] == processes.code_digest()
+    assert record["facts"]["code"] == code_digest()
 
 
 def test_an_experiment_is_compiled_and_timed_and_every_fault_is_found_at_once(
@@ -96,7 +97,7 @@ def test_processes_that_differ_are_a_fault(monkeypatch: pytest.MonkeyPatch, caps
     def differ(*_: Any, **__: Any) -> None:
         raise doctor.UserError("the workers differ in code or configuration:\n  jax: process 0 has 1, process 1 has 2")
 
-    monkeypatch.setattr(processes, "connect", differ)
+    monkeypatch.setattr(processes, "meet", differ)
     assert examined(monkeypatch, "--coordinator=localhost:1", "--processes=2", "--process=0") == 1
     assert "jax: process 0 has 1, process 1 has 2" in capsys.readouterr().out
 
