@@ -33,6 +33,7 @@ def flag_parser() -> FlagParser:
     parser = FlagParser(prog="kill_study.py", description=__doc__)
     parser.add_argument("--kills", type=InRange(int, Interval(ge=1, le=1_000)), default=10)
     parser.add_argument("--directory", type=pathlib.Path, required=True)
+    parser.add_argument("--start", type=InRange(float, Interval(ge=0, le=1_000)), default=5.0)
     parser.add_argument("--seed", type=InRange(int, Interval(ge=0, le=2**32 - 1)), default=0)
     return parser
 
@@ -64,7 +65,7 @@ def main() -> None:
     print(f"left alone it takes {alone:.0f} s", flush=True)
     for kill in range(flags.kills):
         process = start(directory, directory / "killed")
-        wait = rng.uniform(0.1, 2.5) * alone / flags.kills + 3  # some seconds pass before it has started
+        wait = rng.uniform(0.2, 1.8) * alone / flags.kills + flags.start  # seconds that pass before a part has started
         try:
             status = process.wait(wait)
             print(f"kill {kill + 1}: it had ended with status {status} before", flush=True)

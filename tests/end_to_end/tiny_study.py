@@ -27,10 +27,10 @@ def values(experiment: pathlib.Path, toys: pathlib.Path) -> dict[str, Any]:
         "pretraining": str(experiment),
         "pretrain": {"model": {"num_layers": 1}, "phases": [row], "evaluation": {"rows": 8, "batch_size": 8}},
         "finetune": {
-            "task": {"own": own, "length": 16, "train_rows": 32, "dev_rows": 16},
-            "training": {"batch_size": 16, "epochs": 2, "learning_rate": 3e-3},
-            "model": {"scan_unroll": 1},
-            "checkpoints": {"every": 1},
+            "task": {"own": own, "length": 16},
+            "training": {"batch_size": 16, "epochs": 8, "learning_rate": 1e-2},
+            "model": {"scan_unroll": 1, "hidden_dropout": 0.0},
+            "checkpoints": {"every": 8},
         },
         "arms": [
             {"name": "bert", "paper": {"MNLI-m": 84.4}},
