@@ -27,8 +27,7 @@ from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.staging import staged
-from bert_jax.corpus.store import open_splits
-from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.corpus.store import Corpus, open_splits
 from bert_jax.corpus.verification import Verification, verify
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.words import counted
@@ -87,7 +86,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh)
-    state = first_state(program, checkpoints, corpora.train.vocabulary, run.ledger)
+    state = first_state(program, checkpoints, corpora.train, run.ledger)
     step, times = int(state.step), returns(state)
     first = step
     if step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
@@ -110,7 +109,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
                     state, stopped = train_phase(phase, train_step, state, run, run_log, saver)
                 except LossSpike as spike:
                     before = phase.passed_over, times
-                    state = go_back(program, checkpoints, corpora.train.vocabulary, spike, before)
+                    state = go_back(program, checkpoints, corpora.train, spike, before)
                     times += 1
                     run_log.went_back(int(state.step))
             step = int(state.step)
@@ -177,7 +176,7 @@ def train_phase(
 
 
 def first_state(
-    program: PretrainingProgram, checkpoints: Checkpoints, vocabulary: VocabularyInfo, ledger: Ledger
+    program: PretrainingProgram, checkpoints: Checkpoints, corpus: Corpus, ledger: Ledger
 ) -> TrainState:
     """The first state of this start: from the newest checkpoint, else from the model `init_from`, else with random weights."""
     experiment = program.experiment
@@ -185,7 +184,7 @@ def first_state(
         with ledger.during(Activity.RESTORING):
             state = checkpoints.restore_latest(program.state, former=former_layout(experiment, program.mesh))
         if state is None:
-            state = first_parameters(program, vocabulary)
+            state = first_parameters(program, corpus)
         return state
 
 

@@ -12,7 +12,7 @@ from bert_jax.configs.pretraining import CheckpointConfig
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.heads.head import CRFS, LAYERS, POOLINGS, TaskHead
+from bert_jax.heads.head import CRFS, INPUTS, LAYERS, MIX_PLACES, POOLINGS, TaskHead
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, OneOf, Seed
 from bert_jax.model.config import (
     DTYPES,
@@ -57,6 +57,7 @@ class HeadOverrides:
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     layers: Annotated[str, OneOf(LAYERS)] = "last"
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
+    mix_at: Annotated[str, OneOf(MIX_PLACES)] = "input"
     crf: Annotated[str, OneOf(CRFS)] = "none"
     dropout: Dropout | None = None
 
@@ -233,7 +234,8 @@ class FinetuningExperiment:
         dropout = c.dropout
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
             dropout = self.model.hidden_dropout  # `model_config` sets the frozen encoder's own to 0
-        return dataclasses.replace(own, pooling=c.pooling, layers=c.layers, lstm=c.lstm, crf=c.crf, dropout=dropout)
+        asked: JsonObject = {name: getattr(c, name) for name in INPUTS}
+        return dataclasses.replace(own, **asked, dropout=dropout)
 
     def model_config(self, loaded: ModelConfig, platform: str) -> ModelConfig:
         """The `loaded` configuration with the overrides of `config.model` on a `platform` ("cpu", "gpu" or "tpu"); a frozen

@@ -32,6 +32,7 @@ from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.training.objectives import PRETRAINING
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Warmup
+from bert_jax.training.skip_gram import SkipGramConfig
 from bert_jax.training.spikes import SpikeConfig
 
 
@@ -104,7 +105,9 @@ class PretrainingExperiment:
     """Comma-separated parts of `init_from` that are left out."""
     objective: Annotated[str, OneOf(("auto", *PRETRAINING))] = "auto"
     """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
-    predicted from those before it. "auto": the one that the model allows (`natural_objective`)."""
+    predicted from those before it. "bilm": from those before it and, apart from that, from those after it. "skip_gram": its
+    neighbours are predicted from a word. "auto": the one that the model allows (`natural_objective`)."""
+    skip_gram: SkipGramConfig = dataclasses.field(default_factory=SkipGramConfig)
     corpus: CorpusConfig = CorpusConfig()
     examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
@@ -156,9 +159,17 @@ class PretrainingExperiment:
                 f"config.checkpoints.keep_at has step {beyond[0]:,}, but the run ends at step {steps:,}; name steps of the run"
             )
         if self.objective_name != natural_objective(self.model):
+            kind = "direction" if self.model.encoder == "transformer" else "encoder"
             raise UserError(
-                f"config.objective={self.objective} does not train a model with direction={self.model.direction}; leave it out, "
-                f"which is {natural_objective(self.model)}, or set config.model.direction"
+                f"config.objective={self.objective} does not train a model with {kind}={getattr(self.model, kind)}; leave it "
+                f"out, which is {natural_objective(self.model)}, or set config.model.{kind}"
+            )
+        if self.objective_name != "skip_gram" and self.skip_gram != SkipGramConfig():
+            raise UserError(f"config.skip_gram is for model.encoder=static, not for {self.model.encoder}; leave it out")
+        if self.next_sentence and self.model.encoder != "transformer":
+            raise UserError(
+                f"config.examples.pairs={self.examples.pairs} trains [CLS] to judge a pair, which model.encoder="
+                f"{self.model.encoder} does not learn; set config.examples.pairs=none"
             )
         if self.next_sentence and self.model.direction == "left_to_right":
             raise UserError(
@@ -230,7 +241,11 @@ class PretrainingExperiment:
 
 def natural_objective(model: ModelConfig) -> str:
     """The name of the objective in PRETRAINING that a model of this configuration allows."""
-    return "next_token" if model.direction == "left_to_right" else "bert"
+    if model.encoder == "static":
+        return "skip_gram"
+    if model.direction == "left_to_right":
+        return "next_token"
+    return {"transformer": "bert", "bilm": "bilm"}[model.encoder]
 
 
 def targets_of(objective: str) -> str:

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.heads.bert_with_head import initial_label_parameters
-from bert_jax.heads.head import TaskHead
+from bert_jax.heads.head import INPUTS, TaskHead
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import (
     Model,
@@ -76,13 +76,18 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
             f"{head.part} with {', '.join(head.labels) or 'none'}; leave keep_head out to start a new head"
         )
     if experiment.keep_head and model.head is not None:
-        asked = {name: (getattr(model.head, name), getattr(head, name)) for name in ("pooling", "layers", "lstm", "crf")}
+        asked = {name: (getattr(model.head, name), getattr(head, name)) for name in INPUTS}
         flags = [f"--config.head.{name}={there}" for name, (there, wanted) in asked.items() if there != wanted]
         if flags:
             raise UserError(
                 f"config.keep_head keeps the head of {experiment.init_from}, which has another input than config.head; "
                 f"give {' '.join(flags)}"
             )
+    if head.reads_pooler and "pooler" not in model.params and model.config.encoder != "transformer":
+        raise UserError(
+            f"config.init_from={experiment.init_from} is a {model.config.encoder}, whose [CLS] has no meaning of its own; "
+            "set config.head.pooling=concat, or config.head.lstm"
+        )
     if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:
         raise UserError(
             f"config.init_from={experiment.init_from} has no pooler, which a {head.part} reads; to begin it with random weights, "

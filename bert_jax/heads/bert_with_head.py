@@ -39,6 +39,8 @@ class HeadLayers(nn.Module):
             raise UserError(f"head.layers={head.layers!r} needs 4 layers, and the model has {c.num_layers}; choose another")
         if mixed := head.mixed_layers(c.num_layers):
             self.mix = LayerMix(mixed)
+            if head.mix_at == "both":
+                self.output_mix = LayerMix(mixed)
         if head.lstm:
             self.lstm = Lstm(head.lstm)
         if head.has_crf:
@@ -50,11 +52,14 @@ class HeadLayers(nn.Module):
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], sequence_ids: Int[Array, "B L"]
     ) -> Float[Array, "B L I"]:
         """The features of every token, from the results of `encode`."""
-        if mixed := self.head.mixed_layers(self.config.num_layers):
-            x = self.mix(hidden_states[-mixed:])
-        else:
-            x = chosen_layers(last, hidden_states, self.head.layers)
-        return self.lstm(x, sequence_ids) if self.head.lstm else x
+        head = self.head
+        mixed = head.mixed_layers(self.config.num_layers)
+        x = self.mix(hidden_states[-mixed:]) if mixed else chosen_layers(last, hidden_states, head.layers)
+        if not head.lstm or head.mix_at == "input":
+            return self.lstm(x, sequence_ids) if head.lstm else x
+        inputs = hidden_states[0] if head.mix_at == "output" else x
+        beside = self.output_mix(hidden_states[-mixed:]) if mixed and head.mix_at == "both" else x
+        return jnp.concatenate([self.lstm(inputs, sequence_ids), beside.astype(jnp.float32)], axis=-1)
 
     def __call__(self, x: Float[Array, "*shape I"], dropout_seed: Seed | None) -> Float[Array, "*shape C"]:
         """The float32 logits of the layer's input `x`, with dropout if there is a seed."""

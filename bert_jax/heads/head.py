@@ -22,6 +22,9 @@ Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
 """The pooler: a function of the hidden states of the [CLS] tokens."""
 POOLINGS = ("pooler", "concat", "last_token")
 CRFS = ("none", "free", "iob2")
+INPUTS = ("pooling", "layers", "lstm", "mix_at", "crf")
+"""The fields by which the input of the layer, or the layer, differs from the paper's."""
+MIX_PLACES = ("input", "output", "both")
 LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
 )  # fmt: skip
@@ -43,7 +46,7 @@ class TaskHead:
     has_labels: ClassVar[bool] = False
     """Whether the outputs have names, the labels."""
     settings: ClassVar[tuple[str, ...]] = ()
-    """The settings among `problem`, `pooling`, `lstm` and `crf` that this kind supports; the others keep their defaults."""
+    """The settings among `problem`, `pooling`, `lstm`, `mix_at` and `crf` that this kind supports; others keep their defaults."""
     per_token: ClassVar[bool] = False
     """Whether it has logits for every token; otherwise for every text."""
     has_dropout: ClassVar[bool] = True
@@ -85,6 +88,10 @@ class TaskHead:
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """Width of each direction of a two-layer bidirectional LSTM between the encoder and the layer of a sequence, token or span
     head ("+ BiLSTM" of the paper's Table 5, and its section 5.3); 0: no LSTM. It does not cross from one text to the next."""
+    mix_at: Annotated[str, OneOf(MIX_PLACES)] = "input"
+    """Where a token or span head with an `lstm` reads the hidden states of `layers`: "input", as the input of the LSTM; "output",
+    beside its output, while the LSTM reads the embeddings of the encoder; "both", a mix of its own at each place (TagLM,
+    arXiv:1705.00108, section 2.4; ELMo, section 3.3)."""
     crf: Annotated[str, OneOf(CRFS)] = "none"
     """Token heads: "free" is a conditional random field over the words of a text, trained by the log-likelihood of all its labels
     and predicted by the Viterbi algorithm (arXiv:1508.01991; `model/crf.py`); "iob2" the same, and no sequence is predicted in
@@ -96,13 +103,15 @@ class TaskHead:
             raise UserError(f"a {self.kind} head needs labels; name at least one")
         if not self.has_labels and self.labels:
             raise UserError(f"a {self.kind} head has no labels, but was given {len(self.labels)}; leave them out")
-        for name in ("problem", "pooling", "lstm", "crf"):
+        for name in ("problem", "pooling", "lstm", "mix_at", "crf"):
             if name not in self.settings and getattr(self, name) != getattr(TaskHead, name):
                 *others, last = (kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
                 owners = f"{', '.join(others)} or {last}" if others else last
                 raise UserError(
                     f"head.{name}={getattr(self, name)!r} is for a {owners} head, not for a {self.kind} head; leave it out"
                 )
+        if self.mix_at != "input" and not self.lstm:
+            raise UserError(f"head.mix_at={self.mix_at!r} is a place of an LSTM, and there is none; set head.lstm too")
         if self.layers == "last_four_concat" and self.reads_pooler:
             raise UserError(
                 "head.layers='last_four_concat' is four times as wide as the input of the pooler; set head.layers='last_four_sum'"
@@ -168,7 +177,8 @@ class TaskHead:
 
     def input_width(self, hidden_size: int) -> int:
         """O, the width of the input of the layer."""
-        return 2 * self.lstm if self.lstm else self.token_width(hidden_size)
+        beside = self.token_width(hidden_size) if self.mix_at != "input" else 0
+        return 2 * self.lstm + beside if self.lstm else self.token_width(hidden_size)
 
     def has_same_outputs(self, other: TaskHead) -> bool:
         """Whether the outputs of both heads have the same meaning; their inputs may differ."""

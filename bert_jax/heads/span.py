@@ -18,7 +18,7 @@ class SpanHead(TaskHead):
     """The first and the last token of an answer: logits [B, L, 2]."""
 
     kind = "span"
-    settings = ("lstm",)
+    settings = ("lstm", "mix_at")
     per_token = True
     has_dropout = False  # run_squad.py, and transformers, have none
     action = "answer questions"

@@ -22,7 +22,7 @@ class TokenHead(TaskHead):
 
     kind = "token"
     has_labels = True
-    settings = ("lstm", "crf")
+    settings = ("lstm", "mix_at", "crf")
     per_token = True
     action = "tag words"
     architecture = "BertForTokenClassification"

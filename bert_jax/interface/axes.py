@@ -20,7 +20,7 @@ AXES = {
     "D": "model width; in a kernel the total width of its heads, padded to whole tiles",
     "H": "attention heads",
     "K": "width of an attention head",
-    "F": "feed-forward width",
+    "F": "feed-forward width; in an LSTM the width of its cell",
     "V": "vocabulary, padded rows included",
     "N": "layers",
     "S": "hidden states: the embeddings, then the output of every layer; N + 1",

@@ -1,10 +1,11 @@
-"""Reads and writes models in other formats (Hugging Face directories, TensorFlow 1 checkpoints, StableHLO), and changes models.
+"""Reads and writes models in other formats (Hugging Face, TensorFlow 1, StableHLO, word2vec), and changes models.
 
 In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a model directory in one of these formats.
 
     locate.py               finds the model directory of MODEL: a directory, a workdir, a name on the hub
     huggingface_config.py   config.json <-> ModelConfig and TaskHead
     names.py                parameter tree <-> tensor names of Hugging Face's BERT
+    predecessor_names.py    the parameters of models that are no Transformer
     weights.py              reads the tensors of a directory: safetensors or PyTorch's format
     directory.py            writes a model directory atomically
     huggingface.py          Model; import_model and export_model
@@ -12,6 +13,7 @@ In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a mo
     tensor_bundle.py        TensorFlow's checkpoint format
     tensorflow.py           checkpoints of the original BERT
     stablehlo.py            exports a forward pass with its weights as one file
+    word2vec.py             word vectors in word2vec's text format
     surgery.py              changes positions, layers or vocabulary; averages models
     conversion.py           the steps of `convert`: read, change, write, with lines of output that describe each
 """

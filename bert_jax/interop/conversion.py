@@ -45,10 +45,11 @@ from bert_jax.interop.surgery import (
 )
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
+from bert_jax.interop.word2vec import export_word2vec, holds_word2vec, import_word2vec
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.storage.paths import checked, is_remote
 
-FORMATS = ("huggingface", "tf1", "stablehlo")
+FORMATS = ("huggingface", "tf1", "stablehlo", "word2vec")
 
 FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
 
@@ -59,6 +60,8 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     A checkpoint that says "gelu" and nothing more is read with the exact form, as a line of `Model.notes` says.
     """
     path = local_model(path)
+    if holds_word2vec(pathlib.Path(path)):
+        return import_word2vec(pathlib.Path(path))
     return _read_tf1(os.fspath(path)) if _is_tf1(pathlib.Path(path)) else import_model(path)
 
 
@@ -67,6 +70,10 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     path = os.fspath(local_model(path))
     new = NewParts(flags.new, _new_head(flags), flags.seed)
     lowercase = None if flags.replace_vocab else flags.lowercase
+    if holds_word2vec(pathlib.Path(path)):
+        vocabulary = None if flags.vocab is None else pathlib.Path(flags.vocab)
+        model = import_word2vec(pathlib.Path(path), vocabulary=vocabulary, lowercase=lowercase)
+        return with_new_parts(model, new) if flags.new else model
     if not _is_tf1(pathlib.Path(path)):
         if flags.activation:
             raise UserError(f"--activation={flags.activation} is for checkpoints of the original; leave it out for {path}")
@@ -106,9 +113,10 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     return [
         f"{model.source}: {counted(_count_of(read), 'parameter')}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
-        f"{counted(config.num_layers, 'layer')} of width {config.hidden_size}, {counted(config.num_heads, 'head')}, "
-        f"{counted(config.max_position, 'position')}{other}, {counted(config.type_vocab_size, 'token type')}, "
-        f"activation {config.activation}{reads}",
+        config.in_words
+        if config.encoder != "transformer"
+        else f"{config.in_words}, {counted(config.max_position, 'position')}{other}, "
+        f"{counted(config.type_vocab_size, 'token type')}, activation {config.activation}{reads}",
         f"vocabulary: {counted(words.size, 'piece')} ({words.kind}, {casing}, sha256 {words.sha256[:12]}...)",
     ]
 
@@ -177,6 +185,10 @@ def written(model: Model, flags: argparse.Namespace) -> list[str]:
         _check_range(model, dtype)
         export_model(target, model, dtype=dtype)
         notes.append(f"weights in {dtype}")
+    elif flags.format == "word2vec":
+        export_word2vec(target, model)
+        notes += [f"{part} is not exported" for part in model.parts]
+        model = without_parts(model, model.parts)
     elif flags.format == "tf1":
         _check_tf1(model)
         export_tf1(target, model.params, model.config, model.tokenizer, head=model.head, other_fields=model.other_fields)
@@ -241,6 +253,8 @@ def _is_tf1(path: pathlib.Path) -> bool:
 
 
 def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
+    if model.config.character_cnn:
+        raise UserError(f"{model.source} computes word vectors from characters; train a model with the new vocabulary instead")
     words = sources_of(model.tokenizer, tokenizer)
     casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
     note = (
@@ -294,6 +308,8 @@ def check_flags(flags: argparse.Namespace) -> None:
 
 def _check_tf1(model: Model) -> None:
     """Raises UserError for properties of `model` that `export_tf1` cannot represent."""
+    if model.config.encoder != "transformer":
+        raise UserError(f"the format tf1 is BERT's, and {model.source} is a {model.config.encoder}; choose another --format")
     if model.untrained:
         parts = ",".join(sorted(model.untrained))
         raise UserError(f"{parts} was never trained, which the format tf1 cannot record; leave it out with --drop={parts}")

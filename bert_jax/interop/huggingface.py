@@ -56,7 +56,7 @@ from bert_jax.model.pretraining import initial_parameters
 
 FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILES[0], TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
 METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
-PARTS = ("pooler", "mlm_head", "nsp_head", *HEAD_PARTS)
+PARTS = ("pooler", "mlm_head", "nsp_head", "skip_gram_head", *HEAD_PARTS)
 """The optional parts of a model, which an import may drop or add with random weights."""
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
@@ -122,7 +122,7 @@ def export_model(
         fields[OURS]["of_pairs"] = model.of_pairs
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
-    if not config.tied_decoder and "mlm_head" in model.params:  # the bias that transformers reads for an untied decoder
+    if not config.tied_decoder and "cls.predictions.bias" in tensors:  # the bias that transformers reads for an untied decoder
         tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
     if architecture == "BertModel":  # transformers accepts both names, other loaders only those without the prefix
         tensors = {name.removeprefix("bert."): x for name, x in tensors.items()}

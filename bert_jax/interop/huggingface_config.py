@@ -40,8 +40,12 @@ ACTIVATIONS = {
 }
 """From transformers' `hidden_act` to `ModelConfig.activation`; exports use the first name for each activation."""
 
+MODEL_TYPES = {"transformer": "bert", "bilm": "bilm", "static": "static"}
+"""From `ModelConfig.encoder` to `model_type`; the last two are ours, and transformers refuses to load them."""
+
+OWN_TYPES = tuple(theirs for theirs in MODEL_TYPES.values() if theirs != "bert")
+
 FIXED: JsonObject = {
-    "model_type": "bert",
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
     "is_encoder_decoder": False,
@@ -81,7 +85,7 @@ OURS = "bert_jax"
 
 OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
 """The fields under "head" of a task head without a transformers class; its other fields are where transformers has them."""
-LATER_FIELDS: dict[str, type] = {"crf": str}
+LATER_FIELDS: dict[str, type] = {"crf": str, "mix_at": str}
 """Fields of the same place that are left out where they have their default, as in files of earlier versions."""
 
 PROBLEM_TYPES = {
@@ -120,7 +124,7 @@ def config_to_json(
         hidden_act = carried["hidden_act"]  # another name of the same function
     fields = carried | {
         "architectures": [architecture],
-        "model_type": "bert",
+        "model_type": MODEL_TYPES[config.encoder],
         **{theirs: getattr(config, ours) for ours, theirs in FIELDS.items()},
         "hidden_act": hidden_act,
         "position_embedding_type": "absolute",
@@ -137,7 +141,8 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
     """The fields under "bert_jax" in `config.json`: positions that are not learned, whose table transformers reads as a learned
     one, and a task head without a transformers class."""
     fields: JsonObject = {} if config.positions == "learned" else {"positions": config.positions}
-    if head is not None and not head.is_plain:
+    fields |= {"character_cnn": True} if config.character_cnn else {}
+    if head is not None and not (head.is_plain and config.encoder == "transformer"):
         later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(TaskHead, name)]
         fields["head"] = {name: getattr(head, name) for name in (*OWN_FIELDS, *later)}
     return fields
@@ -159,6 +164,10 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
 
     Raises UserError naming `source` and the field, for a field that is missing, of the wrong type or not representable.
     """
+    encoders = {theirs: ours for ours, theirs in MODEL_TYPES.items()}
+    model_type = fields.get("model_type", "bert")
+    if not isinstance(model_type, str) or model_type not in encoders:
+        raise UserError(f"{source}: model_type={model_type!r} cannot be represented; only model_type='bert' is supported")
     for name, value in FIXED.items():
         if fields.get(name, value) != value:
             raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; only {name}={value!r} is supported")
@@ -175,7 +184,11 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
     if positions not in POSITIONS:
         raise UserError(f'{source}: "positions" under "{OURS}" is {positions!r}; known: {", ".join(POSITIONS)}')
     direction = "left_to_right" if is_decoder else "both"
-    values: JsonObject = {"tied_decoder": tied, "direction": direction, "positions": positions}
+    characters = recorded(fields).get("character_cnn", False)
+    if not isinstance(characters, bool):
+        raise UserError(f'{source}: "character_cnn" under "{OURS}" is {characters!r}, not true or false; export the model again')
+    values: JsonObject = {"encoder": encoders[model_type], "character_cnn": characters}
+    values |= {"tied_decoder": tied, "direction": direction, "positions": positions}
     for ours, theirs in FIELDS.items():
         if theirs not in fields:
             if ours in SHAPE_FIELDS:
@@ -197,7 +210,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
 
     Raises UserError for a class that is no BERT, and where several classes fit the tensors.
     """
-    named = fields.get("architectures") or []
+    named = [] if fields.get("model_type") in OWN_TYPES else fields.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise UserError(f'{source}: architectures={named!r} must be a list such as ["BertModel"]; copy the model\'s whole file')
     if named:

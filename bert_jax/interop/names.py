@@ -22,6 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.words import counted
+from bert_jax.interop.predecessor_names import predecessor_axes, predecessor_sizes
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import fixed_positions
@@ -99,6 +100,8 @@ DECODER = Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D"
 def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
     """The rows for a model: `TABLE` (without the position table where positions are not learned), the decoder where it is not
     tied, and the task head."""
+    if config.encoder != "transformer":
+        return (*_predecessor_rows(config), *(_own_rows(head) if head else ()))
     result: tuple[Row, ...] = TABLE if config.tied_decoder else (*TABLE, DECODER)
     if config.positions != "learned":
         result = tuple(row for row in result if row.theirs != POSITIONS)
@@ -113,13 +116,20 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
     )
 
 
+def _predecessor_rows(config: ModelConfig) -> Iterator[Row]:
+    """The rows of a model that is no Transformer, in names and shapes of our own."""
+    for ours, letters in predecessor_axes(config).items():
+        yield Row(ours, letters, ours.replace("/layers/", ".layers.{}.").replace("/", "."), letters)
+
+
 def _own_rows(head: TaskHead) -> Iterator[Row]:
     """The rows of a task head without a transformers class."""
     axes = {"dense/kernel": "J Y", "dense/bias": "Y"}
     if head.mixed_layers(0):
-        axes |= {"mix/weights": "M", "mix/gamma": ""}
+        for place in ("mix", "output_mix") if head.mix_at == "both" else ("mix",):
+            axes |= {f"{place}/weights": "M", f"{place}/gamma": ""}
     if head.lstm:
-        for layer, inputs in (("lower", "I"), ("upper", "U")):
+        for layer, inputs in (("lower", "D" if head.mix_at == "output" else "I"), ("upper", "U")):
             axes |= {
                 f"lstm/{layer}_input/kernel": f"{inputs} X G W",
                 f"lstm/{layer}_input/bias": "X G W",
@@ -153,6 +163,8 @@ def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, i
         "K": config.head_width,
         "F": config.intermediate_size,
         "C": 2,
+        "G": 4,
+        **predecessor_sizes(config),
     }
     if head is None:
         return sizes
@@ -165,7 +177,6 @@ def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, i
         "W": head.lstm,
         "Z": head.lstm,
         "U": 2 * head.lstm,
-        "G": 4,
         "X": 2,
     }
 
@@ -232,7 +243,7 @@ def params_from_tensors(
     Raises UserError, with `source`, listing all other tensors that are missing, unexpected or of another shape, tensors of
     integers, and values that are not finite.
     """
-    tensors = canonical(tensors, source, tied=config.tied_decoder)
+    tensors = canonical(tensors, source, tied=config.tied_decoder) if config.encoder == "transformer" else dict(tensors)
     if config.positions != "learned":
         tensors = _without_fixed_positions(tensors, config, source)
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
@@ -327,7 +338,8 @@ def reading_notes(
 ) -> tuple[str, ...]:
     """Clauses for messages about tensors that `params_from_tensors` has renamed, converted or ignored."""
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
-    parts = {part_of(name, expected) for name in canonical(tensors, "", tied=config.tied_decoder)}
+    is_bert = config.encoder == "transformer"
+    parts = {part_of(name, expected) for name in (canonical(tensors, "", tied=config.tied_decoder) if is_bert else tensors)}
     old = [name for name in tensors if name.endswith(tuple(OLD_ENDINGS))]
     buffers = [name for name in tensors if name.endswith("embeddings.position_ids")]
     narrow = sorted({str(x.dtype) for name, x in tensors.items() if x.dtype != np.float32 and name not in buffers})

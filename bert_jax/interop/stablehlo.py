@@ -36,7 +36,7 @@ from bert_jax.interop.weights import WEIGHTS
 from bert_jax.model.bert import INPUTS as ROW
 from bert_jax.model.bert import Bert
 from bert_jax.model.layers import Array
-from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.pretraining import pretraining_model
 
 FORWARD, SIGNATURE = "forward.stablehlo", "signature.json"
 FILES = (FORWARD, SIGNATURE, *(name for name in MODEL_DIRECTORY if name not in (CONFIG, WEIGHTS)))
@@ -145,7 +145,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
     params = jax.tree_util.tree_map_with_path(unpadded, kept)
     module: Bert = Bert(config)
     if function == "pretraining":
-        module = BertForPreTraining(config)
+        module = pretraining_model(config)
     if function == "labels":
         assert model.head is not None
         module = BertWithHead(config, model.head)

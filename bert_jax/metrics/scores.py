@@ -6,6 +6,8 @@ The sums over one or more batches, which training and evaluation steps return, a
     mlm_correct   number of them whose most probable token is the target
     mlm_targets   number of predicted tokens
     next_token_loss, next_token_correct, next_token_targets    the same for the next tokens of a left-to-right model
+    bilm_loss, bilm_correct, bilm_targets    the same for the predictions of both directions of a biLM
+    skip_gram_loss, skip_gram_correct, skip_gram_targets    of the pairs of skip-gram: correct is a positive score
     nsp_loss, nsp_correct, nsp_examples    the same for next sentence prediction, absent or zero without NSP
 """
 
@@ -16,7 +18,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-TOKENS = {"mlm": "MLM", "next_token": "next token"}
+TOKENS = {"mlm": "MLM", "next_token": "next token", "bilm": "biLM", "skip_gram": "skip-gram"}
 """The predictions of tokens: the prefix of their sums and scores, and their name in logs and pictures. A run has one of them."""
 
 
@@ -31,7 +33,8 @@ def summarise(sums: Mapping[str, float]) -> dict[str, float]:
     measure = token_measure(sums)
     if targets := float(sums.get(f"{measure}_targets", 0)):
         scores[f"{measure}_loss"] = float(sums[f"{measure}_loss"]) / targets
-        scores["perplexity"] = perplexity(scores[f"{measure}_loss"])
+        if measure != "skip_gram":  # whose loss is no cross-entropy of a word
+            scores["perplexity"] = perplexity(scores[f"{measure}_loss"])
         scores[f"{measure}_accuracy"] = float(sums[f"{measure}_correct"]) / targets
     if examples := float(sums.get("nsp_examples", 0)):
         scores["nsp_loss"] = float(sums["nsp_loss"]) / examples

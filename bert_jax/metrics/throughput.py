@@ -51,7 +51,19 @@ def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, le
 
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0) -> float:
     """`row_flops` for the sizes of `model`; with 0 predictions those of the encoder alone, as in fine-tuning, where the head is
-    negligible."""
+    negligible.
+
+    Of an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none where F is
+    W), and 6 M R W V for the softmax. Of static vectors: 6 M D (L + N), the scores of all contexts of a row and of its negatives,
+    of which skip-gram uses those in the window; its number of negatives per row is taken as 64.
+    """
+    width, cell = model.word_width, model.intermediate_size
+    if model.encoder == "bilm":
+        projection = 0 if cell == width else cell * width
+        layers = length * model.num_layers * (2 * width * 4 * cell + projection)
+        return 6.0 * (model.hidden_size // width) * (layers + predictions * width * model.vocab_size)
+    if model.encoder == "static":
+        return 6.0 * predictions * width * (length + 64)
     return row_flops(
         layers=model.num_layers,
         width=model.hidden_size,

@@ -1,4 +1,4 @@
-"""Arrays to logits: BERT as Linen modules. No mesh, no files, no loss.
+"""Arrays to logits: BERT and its predecessors as Linen modules. No mesh, no files, no loss.
 
 In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden states and logits.
 
@@ -6,10 +6,14 @@ In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden st
     products.py        matrix products and their gradients
     layers.py          Dense, LayerNorm, GELU, dropout
     embeddings.py      token ids -> vectors
+    characters.py       word vectors from characters
     attention.py       self-attention, plain
     residual_norm.py   LayerNorm(x + dropout(y))
     kernels/           fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` says which runs where
     encoder.py         the stack of layers
+    lstm.py             the recurrence of an LSTM, in one or two directions
+    bilm.py             the layers of a bidirectional LSTM language model
+    static.py           the layers of a static model: none
     bert.py            embeddings, encoder, pooler
     features.py        the features of task heads: mixes of layers, pooling over tokens, an LSTM
     crf.py             a conditional random field over the labels of words

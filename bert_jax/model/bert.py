@@ -1,4 +1,4 @@
-"""BERT without a head: embeddings, encoder and pooler."""
+"""BERT without a head: embeddings, encoder and pooler; its predecessors in the same frame."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
+from bert_jax.errors import UserError
 from bert_jax.model.attention import INTERMEDIATES
+from bert_jax.model.bilm import BiLstm
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.embeddings import Embeddings, check_ids
+from bert_jax.model.embeddings import Embeddings, WordEmbeddings, check_ids
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.heads import Pooler
 from bert_jax.model.layers import Seed, gather_positions, hash_word
+from bert_jax.model.static import NoLayers
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 """The arrays of a batch that the encoder reads, int32 [B, L]; `sequence_ids` is 0 on padding and 1..P on packed sequences."""
 Batch = Mapping[str, Shaped[Array, " ..."]]
 """The arrays of a batch by name: INPUTS, and those that a head reads."""
+
+
+ENCODERS: Mapping[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "transformer": (Embeddings, Encoder),
+    "bilm": (WordEmbeddings, BiLstm),
+    "static": (WordEmbeddings, NoLayers),
+}
+"""`ModelConfig.encoder` -> the modules of embeddings and layers, with the methods of `Embeddings` and `Encoder`."""
 
 
 class Bert(nn.Module):
@@ -33,8 +44,8 @@ class Bert(nn.Module):
 
     def setup(self) -> None:
         """Declares embeddings, encoder and pooler."""
-        self.embeddings = Embeddings(self.config)
-        self.encoder = Encoder(self.config)
+        embeddings, encoder = ENCODERS[self.config.encoder]
+        self.embeddings, self.encoder = embeddings(self.config), encoder(self.config)
         self.pooler = Pooler(self.config)
 
     def encode(
@@ -70,8 +81,11 @@ def attention_weights(
     """The attention weights of each layer, float32: [row, head, the token that attends, the token attended to], without dropout.
 
     They sum to 1 over the last axis. No token attends to another sequence or to padding; padding attends to padding. The plain
-    implementation computes them, whatever `config` asks for: the kernels never hold them as a whole.
+    implementation computes them, whatever `config` asks for: the kernels never hold them as a whole. Raises UserError for a model
+    without attention.
     """
+    if config.encoder != "transformer":
+        raise UserError(f"a model with encoder={config.encoder} has no attention; name a Transformer")
     plain = dataclasses.replace(config, attention="plain", rematerialisation="none", scan_unroll=0)
     _, stored = Bert(plain).apply({"params": params}, batch, method="encode", mutable=[INTERMEDIATES])
     weights: tuple[Float[Array, "B H L L"], ...] = stored[INTERMEDIATES]["encoder"]["attention_weights"]

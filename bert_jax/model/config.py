@@ -1,4 +1,4 @@
-"""ModelConfig: the architecture of a BERT and the settings of its computation; the table of the published sizes."""
+"""ModelConfig: the architecture of a BERT or of a predecessor, and the settings of its computation; the published sizes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from annotated_types import Interval
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.ranges import Dropout, Epsilon, OneOf, check_ranges
+from bert_jax.interface.words import counted
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 DTYPES = ("float32", "bfloat16")
 REMATERIALISATIONS = ("none", "dots", "full")
 KERNELS = ("auto", "fused", "plain")
+ENCODERS = ("transformer", "bilm", "static")
 DIRECTIONS = ("both", "left_to_right")
 POSITIONS = ("learned", "sinusoidal", "none")
 
@@ -36,7 +38,7 @@ class ModelConfig:
 
     vocab_size: Annotated[int, Interval(ge=1, le=2**24)] = 30_522
     hidden_size: Width = 768
-    num_layers: Annotated[int, Interval(ge=1, le=10_000)] = 12
+    num_layers: Annotated[int, Interval(ge=0, le=10_000)] = 12
     num_heads: Width = 12
     intermediate_size: Annotated[int, Interval(ge=1, le=2**20)] = 3_072
     max_position: Annotated[int, Interval(ge=1, le=2**20)] = 512
@@ -46,6 +48,14 @@ class ModelConfig:
     activation: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"
     """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), or "relu"."""
     layer_norm_epsilon: Epsilon = 1e-12
+    encoder: Annotated[str, OneOf(ENCODERS)] = "transformer"
+    """"transformer": BERT. "bilm": the bidirectional LSTM language model of ELMo (`model/bilm.py`), whose directions have half of
+    `hidden_size` each and cells of width `intermediate_size`; with direction=left_to_right one LSTM of `hidden_size`. "static": a
+    vector for each token, whatever its context (`model/static.py`), with num_layers=0. The last two read neither positions nor
+    token types."""
+    character_cnn: bool = False
+    """Of a biLM: word vectors are computed from the characters of words (`model/characters.py`) in place of a table; the softmax
+    then has a table of its own, tied_decoder=False."""
     direction: Annotated[str, OneOf(DIRECTIONS)] = "both"
     """The tokens that a token sees: "both", those before and after it; "left_to_right", itself and those before it, as a decoder
     without cross-attention (transformers' BertLMHeadModel with is_decoder). Such a model predicts the next token."""
@@ -81,7 +91,18 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")
-        if self.hidden_size % self.num_heads:
+        if self.character_cnn and (self.encoder != "bilm" or self.tied_decoder):
+            raise UserError(
+                "model.character_cnn=True is for model.encoder=bilm with model.tied_decoder=false, since characters give no "
+                "table of words to tie; set both, or leave it out"
+            )
+        if self.encoder != "transformer":
+            _check_predecessor(self)
+        elif self.num_layers < 1:
+            raise UserError(
+                f"model.num_layers={self.num_layers} must be at least 1; only word vectors, model.encoder=static, have no layers"
+            )
+        elif self.hidden_size % self.num_heads:
             divisors = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
             raise UserError(
                 f"model.hidden_size={self.hidden_size} does not divide into model.num_heads={self.num_heads}; "
@@ -100,9 +121,42 @@ class ModelConfig:
         return self.direction == "both" and self.type_vocab_size > 1
 
     @property
+    def in_words(self) -> str:
+        """The kind and the sizes of the encoder, for a line of output."""
+        layers = f"{counted(self.num_layers, 'layer')}, {self.hidden_size} wide"
+        if self.encoder == "static":
+            return f"static vectors, {self.hidden_size} wide"
+        if self.encoder == "bilm":
+            kind = "biLM" if self.direction == "both" else "left-to-right LSTM"
+            return f"{kind} of {layers}, cells {self.intermediate_size} wide"
+        return f"{layers}, {counted(self.num_heads, 'head')}"
+
+    @property
+    def word_width(self) -> int:
+        """The width of a word embedding: `hidden_size`, or that of each direction of a bidirectional LSTM."""
+        return self.hidden_size // (2 if self.encoder == "bilm" and self.direction == "both" else 1)
+
+    @property
     def padded_vocab_size(self) -> int:
         """Rows of the word-embedding table: `vocab_size` rounded up to a multiple of `vocab_multiple`."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
+
+
+def _check_predecessor(c: ModelConfig) -> None:
+    """Raises UserError for settings that a bidirectional LSTM or static vectors cannot have."""
+    if (c.encoder == "static") != (c.num_layers == 0):
+        layers = "0: word vectors have no layers" if c.encoder == "static" else "at least 1"
+        raise UserError(f"model.num_layers={c.num_layers} must be {layers} (model.encoder={c.encoder})")
+    if c.encoder == "bilm" and c.direction == "both" and c.hidden_size % 2:
+        raise UserError(
+            f"model.hidden_size={c.hidden_size} must be even: each direction of model.encoder=bilm has half of it; "
+            f"set {c.hidden_size + 1}, or model.direction=left_to_right"
+        )
+    fixed = {"rematerialisation": "none", "scan_unroll": 0, "attention": "auto", "residual_norm": "auto", "positions": "learned"}
+    fixed |= {"direction": "both", "dtype": "float32"} if c.encoder == "static" else {}
+    for name, only in fixed.items():
+        if getattr(c, name) != only:
+            raise UserError(f"model.{name}={getattr(c, name)} is not for model.encoder={c.encoder}; leave it out ({only})")
 
 
 # (layers, width) by the names of the paper (section 3) and of the miniatures' paper (arXiv:1908.08962); heads = width / 64.

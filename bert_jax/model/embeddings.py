@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
 from bert_jax.errors import UserError
+from bert_jax.model.characters import CharacterCnn
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Dropout, LayerNorm, Seed, dropout, named, truncated_normal
 
@@ -64,6 +65,34 @@ class Embeddings(nn.Module):
         return nn.with_logical_constraint(x.astype(c.dtype), ("batch", "length", "embed"))
 
 
+class WordEmbeddings(nn.Module):
+    """A vector for each token, without position, token type or LayerNorm: the input of a bidirectional LSTM, and all there is of
+    a static model."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Declares the table, or the convolutions over characters in its place."""
+        c = self.config
+        if c.character_cnn:
+            self.characters = CharacterCnn(c)
+            return
+        self.word_embeddings = Table(c.padded_vocab_size, c.word_width, c.initializer_range, ("vocab", "embed"))
+
+    def __call__(
+        self,
+        input_ids: Int[Array, "B L"],
+        token_type_ids: Int[Array, "B L"],
+        position_ids: Int[Array, "B L"],
+        seed: Seed | None,
+    ) -> Float[Array, "B L D"]:
+        """The vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""
+        c = self.config
+        words = self.characters(input_ids) if c.character_cnn else self.word_embeddings(input_ids)
+        x = jnp.tile(words, c.hidden_size // c.word_width)
+        return nn.with_logical_constraint(x.astype(c.dtype), ("batch", "length", "embed"))
+
+
 def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {width}"]:
     """The sinusoidal position embeddings of "Attention Is All You Need" (section 3.5), divided by sqrt(`width`).
 
@@ -104,8 +133,10 @@ def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, "
             + ("" if config.positions == "learned" else " (python -m bert_jax.convert --max-position=N)"),
         ),
     }
+    if config.encoder != "transformer":  # no other tables
+        limits = {"input_ids": limits["input_ids"]}
     for name, array in ids.items():
-        if isinstance(array, jax.core.Tracer) or not array.size:
+        if isinstance(array, jax.core.Tracer) or not array.size or name not in limits:
             continue
         limit, cause = limits[name]
         low, high = int(array.min()), int(array.max())

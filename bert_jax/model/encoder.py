@@ -95,7 +95,9 @@ def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_layers(params: Mapping[str, Any], change: Callable[[LayerParams], LayerParams | list[LayerParams]]) -> dict[str, Any]:
-    """The parameters of a model with the layers of its encoder replaced by `change(layers)`."""
+    """The parameters of a model with the layers of its encoder replaced by `change(layers)`; unchanged without layers."""
+    if "encoder" not in params:
+        return dict(params)
     return {**params, "encoder": {**params["encoder"], "layers": change(params["encoder"]["layers"])}}
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bert_jax.model.layers import Dense, gather_positions, named, truncated_normal
-from bert_jax.model.products import precision
+from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
 
 
 def chosen_layers(
@@ -99,7 +99,7 @@ class Lstm(nn.Module):
     """A two-layer bidirectional LSTM over the tokens of each text, float32.
 
     The state is reset where `sequence_ids` change, in both directions, so a text is independent of other texts and of padding.
-    A constant 1 is added to the bias of the forget gate (Jozefowicz et al. 2015, section 2.2).
+    `model/lstm.py` computes the recurrence.
     """
 
     width: int
@@ -114,11 +114,11 @@ class Lstm(nn.Module):
             axes = (axis, None, None, None)
             projected = Dense(inputs, (2, 4, w), axes, inputs[0] ** -0.5, jnp.dtype(jnp.float32), name=f"{name}_input")(x)
             kernel = Recurrence(w, name=f"{name}_recurrence")()
-            time_major = projected.reshape(*x.shape[:2], 2, 4 * w).swapaxes(0, 1)
-            ids = sequence_ids.T[..., None]
-            forward = recurrence(time_major[:, :, 0], carried(ids), kernel[0])
-            backward = recurrence(time_major[::-1, :, 1], carried(ids[::-1]), kernel[1])[::-1]
-            x = jnp.concatenate([forward, backward], axis=-1).swapaxes(0, 1)
+            projected = projected.reshape(*x.shape[:2], 2, 4 * w)
+            directions = tuple(
+                Direction(time_major(projected[:, :, n], n), carried(time_major(sequence_ids, n)), kernel[n]) for n in (0, 1)
+            )
+            x = jnp.concatenate([batch_major(h, n) for n, h in enumerate(recurrence(directions))], axis=-1)
         return x
 
 
@@ -133,65 +133,3 @@ class Recurrence(nn.Module):
         w = self.width
         kernel = self.param("kernel", named(truncated_normal(w**-0.5), None, None, None, None), (2, w, 4, w))
         return kernel.reshape(2, w, 4 * w)
-
-
-def carried(ids: Int[Array, "L B 1"]) -> Float[Array, "L B 1"]:
-    """1 where a token belongs to the same text as the token before it, else 0; float32."""
-    first = jnp.zeros(ids[:1].shape, bool)
-    return jnp.concatenate([first, ids[1:] == ids[:-1]]).astype(jnp.float32)
-
-
-@jax.custom_vjp
-def recurrence(
-    inputs: Float[Array, "L B O"], keep: Float[Array, "L B 1"], kernel: Float[Array, "W O"]
-) -> Float[Array, "L B W"]:
-    """The outputs h of an LSTM.
-
-    inputs: the products of the inputs with their kernel, for the gates i, f, g, o; O = 4 W. keep: 0 where the state is reset.
-
-    The backward pass computes the gradient of the kernel as one product over all time steps. Automatic differentiation adds to
-    the whole gradient at every step (2.8 times slower at W = 768 on a CPU).
-    """
-    return _recurrence_forward(inputs, keep, kernel)[0]
-
-
-def _recurrence_forward(
-    inputs: Float[Array, "L B O"], keep: Float[Array, "L B 1"], kernel: Float[Array, "W O"]
-) -> tuple[Float[Array, "L B W"], tuple[Float[Array, " ..."], ...]]:
-    def step(carry: tuple[Array, Array], x: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-        (h, c), (projected, keep) = carry, x
-        gates = projected + jnp.matmul(h * keep, kernel, precision=precision(h.dtype))
-        i, f, g, o = jnp.split(gates, 4, axis=-1)
-        i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f + 1.0), jnp.tanh(g), jax.nn.sigmoid(o)
-        c = f * c * keep + i * g
-        h = o * jnp.tanh(c)
-        return (h, c), (h, c, jnp.concatenate([i, f, g, o], axis=-1))
-
-    start = jnp.zeros((inputs.shape[1], kernel.shape[0]), inputs.dtype)
-    _, (h, c, gates) = jax.lax.scan(step, (start, start), (inputs, keep))
-    return h, (h, c, gates, keep, kernel)
-
-
-def _recurrence_backward(
-    residual: tuple[Float[Array, " ..."], ...], dh: Float[Array, "L B W"]
-) -> tuple[Float[Array, "L B O"], None, Float[Array, "W O"]]:
-    h, c, gates, keep, kernel = residual
-    h_before, c_before = (jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]) * keep for x in (h, c))
-    back = kernel.T
-
-    def step(carry: tuple[Array, Array], x: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
-        (dh_after, dc_after), (dh, c, c_before, gates, keep) = carry, x
-        i, f, g, o = jnp.split(gates, 4, axis=-1)
-        dh, tanh_c = dh + dh_after, jnp.tanh(c)
-        dc = dc_after + dh * o * (1 - tanh_c * tanh_c)
-        di, df, dg, do = dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g * g), dh * tanh_c * o * (1 - o)
-        dgates = jnp.concatenate([di, df, dg, do], axis=-1)
-        return (jnp.matmul(dgates, back, precision=precision(dgates.dtype)) * keep, dc * f * keep), dgates
-
-    end = jnp.zeros_like(h[0])
-    _, dinputs = jax.lax.scan(step, (end, end), (dh, c, c_before, gates, keep), reverse=True)
-    dkernel = jnp.einsum("LBW,LBO->WO", h_before, dinputs, precision=precision(h.dtype))
-    return dinputs, None, dkernel
-
-
-recurrence.defvjp(_recurrence_forward, _recurrence_backward)

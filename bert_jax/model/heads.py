@@ -70,15 +70,35 @@ class MaskedLanguageModelHead(nn.Module):
             masked
         )
         x = LayerNorm(c.layer_norm_epsilon, name="layer_norm")(activation(c.activation)(x))
-        bias = self.param("bias", named(nn.initializers.zeros, "vocab"), (c.padded_vocab_size,))
-        if not c.tied_decoder:
-            shape = (c.padded_vocab_size, c.hidden_size)
-            table = self.param("decoder", named(truncated_normal(c.initializer_range), "vocab", "embed"), shape)
-        logits = decode(x.reshape(-1, c.hidden_size), table.astype(dtype), bias).reshape(*x.shape[:2], -1)
-        if c.padded_vocab_size > c.vocab_size:
-            real = jnp.arange(c.padded_vocab_size) < c.vocab_size
-            logits = jnp.where(with_leading_axes(real, 2), logits, PADDED_LOGIT)
-        return nn.with_logical_constraint(logits, ("batch", None, "vocab"))
+        return word_logits(self, x, table)
+
+
+def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "V I"] | None) -> Float[Array, "B M V"]:
+    """The logits of every word, float32: x @ table.T + bias, with the bias, and the table unless it is tied, as parameters of
+    `head`. `table` is not read where it is not tied."""
+    c: ModelConfig = head.config
+    bias = head.param("bias", named(nn.initializers.zeros, "vocab"), (c.padded_vocab_size,))
+    shape = (c.padded_vocab_size, x.shape[-1])
+    if not c.tied_decoder:
+        table = head.param("decoder", named(truncated_normal(c.initializer_range), "vocab", "embed"), shape)
+    assert table is not None, "a tied decoder has the table of the word embeddings"
+    logits = decode(x.reshape(-1, x.shape[-1]), table.astype(jnp.dtype(c.dtype)), bias).reshape(*x.shape[:2], -1)
+    if c.padded_vocab_size > c.vocab_size:
+        real = jnp.arange(c.padded_vocab_size) < c.vocab_size
+        logits = jnp.where(with_leading_axes(real, 2), logits, PADDED_LOGIT)
+    return nn.with_logical_constraint(logits, ("batch", None, "vocab"))
+
+
+class SoftmaxHead(nn.Module):
+    """The logits of every word from the output of an LSTM, float32: a softmax layer alone, tied to the word embeddings unless
+    `tied_decoder` is False."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B M I"], table: Float[Array, "V I"] | None) -> Float[Array, "B M V"]:
+        """The logits of every word from each vector of `x`."""
+        return word_logits(self, x, table)
 
 
 class NextSentenceHead(nn.Module):

@@ -29,6 +29,10 @@ Seed = UInt32[Array, ""]
 """The seed of the dropout mask of a step, a layer or a single dropout."""
 
 
+VOCABULARY_ARRAYS = ("counts", "symbols")
+"""The names of parameters that are no weights but facts about the vocabulary, which training never changes."""
+
+
 def truncated_normal(stddev: float) -> Initializer:
     """TensorFlow 1's `truncated_normal_initializer(stddev)`: cut at two standard deviations, and not rescaled after the cut."""
 

@@ -1,4 +1,4 @@
-"""BERT with the two pretraining heads; initial parameters and their number."""
+"""BERT with the two pretraining heads, and its predecessors with theirs; initial parameters and their number."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.model.bert import INPUTS, Batch, Bert
+from bert_jax.model.bilm import backward_positions
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead
-from bert_jax.model.layers import Seed, gather_positions
+from bert_jax.model.embeddings import Table
+from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
+from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, named
 from bert_jax.model.products import platform
 
 HEAD_INPUTS = ("masked_positions", "cls_positions")
@@ -40,7 +42,8 @@ class BertForPreTraining(Bert):
     def setup(self) -> None:
         """Declares the encoder and the two heads."""
         super().setup()
-        self.mlm_head = MaskedLanguageModelHead(self.config)
+        head: Any = MaskedLanguageModelHead if self.config.encoder == "transformer" else SoftmaxHead
+        self.mlm_head = head(self.config)
         self.nsp_head = NextSentenceHead(self.config)
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
@@ -76,6 +79,86 @@ class BertForPreTraining(Bert):
         return self.mlm_head(gather_positions(last, masked_positions), self.embeddings.word_embeddings.embedding)
 
 
+SOFTMAX_SEED = np.uint32(0x736F6674)
+""""soft" in ASCII; combined with the seed of the step for the dropout before the softmax."""
+
+
+class BiLstmForPreTraining(BertForPreTraining):
+    """The LSTMs of a biLM with one softmax over words for both directions, or a left-to-right LSTM with its softmax. The softmax
+    has the name of the MLM head."""
+
+    def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
+        """mlm_logits float32 [B, Q, V] of the token after each of "masked_positions", from the LSTM that has read the tokens up
+        to there; of a biLM also backward_logits [B, Q, V] of the same tokens, from the LSTM that has read those after them.
+
+        Q is M, on a TPU padded by `whole_tiles`; a token without a token after it in its text has a meaningless backward logit.
+        """
+        last, _ = self.encode(batch, dropout_seed)
+        positions = whole_tiles(batch["masked_positions"])
+        seed = None if dropout_seed is None else hash_word(dropout_seed ^ SOFTMAX_SEED)
+        read = gather_positions(self._half(last, 0), positions)
+        if self.config.direction == "both":
+            after, _ = backward_positions(positions, batch["sequence_ids"])
+            read = jnp.concatenate([read, gather_positions(self._half(last, 1), after)], axis=1)
+        read = dropout(read, Dropout(self.config.hidden_dropout, seed))
+        found = self.mlm_head(read, self._table())
+        if self.config.direction != "both":
+            return {"mlm_logits": found}
+        return {"mlm_logits": found[:, : positions.shape[1]], "backward_logits": found[:, positions.shape[1] :]}
+
+    def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
+        """The mean log-probabilities of both directions for the tokens at the given positions, float32; they do not depend on
+        these tokens. Of a left-to-right LSTM the logits of the tokens after them."""
+        table = self._table()
+        if self.config.direction != "both":
+            return self.mlm_head(gather_positions(last, masked_positions), table)
+        ends = jnp.maximum(masked_positions - 1, 0), jnp.minimum(masked_positions + 1, last.shape[1] - 1)
+        logits = (self.mlm_head(gather_positions(self._half(last, n), at), table) for n, at in enumerate(ends))
+        forward, backward = (jax.nn.log_softmax(x, axis=-1) for x in logits)
+        return (forward + backward) / 2
+
+    def _table(self) -> Float[Array, "V I"] | None:
+        return None if self.config.character_cnn else self.embeddings.word_embeddings.embedding
+
+    def _half(self, x: Float[Array, "B L D"], direction: int) -> Float[Array, "B L I"]:
+        w = self.config.word_width
+        return x[..., direction * w : (direction + 1) * w]
+
+
+class StaticForPreTraining(Bert):
+    """Word vectors with the second table of skip-gram, which `training/skip_gram.py` reads."""
+
+    def setup(self) -> None:
+        """Declares both tables."""
+        super().setup()
+        self.skip_gram_head = SkipGramHead(self.config)
+
+    def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
+        """The word vectors, and the vectors of the words as contexts."""
+        last, hidden_states = self.encode(batch, dropout_seed)
+        return {"last": last, "hidden_states": hidden_states, "contexts": self.skip_gram_head(batch["input_ids"])}
+
+
+class SkipGramHead(nn.Module):
+    """The vectors of words as contexts of other words, and the counts of the words in the corpus."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L D"]:
+        """The context vectors of `ids`. They start at zero, as in word2vec, and the counts at one, until a corpus sets them."""
+        c = self.config
+        self.param("counts", named(nn.initializers.ones, None), (c.padded_vocab_size,))
+        return Table(c.padded_vocab_size, c.hidden_size, 0.0, ("vocab", "embed"), name="context_embeddings")(ids)
+
+
+def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> BertForPreTraining | StaticForPreTraining:
+    """The model that `config` describes, with the heads of its pretraining."""
+    if config.encoder == "static":
+        return StaticForPreTraining(config)
+    return (BertForPreTraining if config.encoder == "transformer" else BiLstmForPreTraining)(config, next_sentence)
+
+
 def whole_tiles(positions: Int[Array, "B M"]) -> Int[Array, "B Q"]:
     """`positions`, on a TPU padded with zeros to a multiple of 8, the rows of a tile.
 
@@ -92,7 +175,7 @@ def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentenc
     Without `next_sentence` "pooler" and "nsp_head" are missing; the other parameters have the same values.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
-    return BertForPreTraining(config, next_sentence).init(key, dict.fromkeys((*INPUTS, *HEAD_INPUTS), ids))["params"]
+    return pretraining_model(config, next_sentence=next_sentence).init(key, dict.fromkeys((*INPUTS, *HEAD_INPUTS), ids))["params"]
 
 
 def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.heads.head import TaskHead
 from bert_jax.model.bert import Batch, Bert
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.pretraining import BertForPreTraining, pretraining_model
 from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, PyTree[jax.Array]]
@@ -55,7 +55,7 @@ def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float
         last, _ = model.encode(batch)
         return model.nsp_head(model.pool(_flat(last), batch["starts"][None]))[0]
 
-    logits: Any = BertForPreTraining(config).apply({"params": params}, batch, method=read)
+    logits: Any = pretraining_model(config).apply({"params": params}, batch, method=read)
     return jax.nn.softmax(logits)
 
 
@@ -149,7 +149,7 @@ def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Ar
         last, _ = model.encode(batch)
         return model.masked_logits(_flat(last), batch["query_positions"][None])[0]
 
-    logits: Any = BertForPreTraining(config).apply({"params": params}, batch, method=read)
+    logits: Any = pretraining_model(config).apply({"params": params}, batch, method=read)
     return logits
 
 

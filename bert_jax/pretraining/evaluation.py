@@ -39,7 +39,9 @@ class HeldoutEvaluation:
         )
         rows = [(batch["masked_targets"], batch["nsp_labels"]) for batch in self._batches()]
         targets, labels = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
-        self._baseline = unigram_baseline(corpora.train.token_counts, targets) | next_sentence_baseline(labels)
+        self._baseline = next_sentence_baseline(labels)
+        if experiment.objective_name != "skip_gram":  # which predicts no word
+            self._baseline |= unigram_baseline(corpora.train.token_counts, targets)
         self._count = int((targets >= 0).any(1).sum())  # without the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = settings.batch_size, mesh, run
         self._step = jitted_eval_step(experiment, mesh)

@@ -59,7 +59,10 @@ def infer_settings(
             model[name] = value
         examples = settled.get("examples", {})
         of_pairs = isinstance(examples, dict) and examples.get("pairs") != "none" and "examples.pairs" not in given
-        if of_pairs and model.get("direction") == "left_to_right":
+        if of_pairs and model.get("encoder", "transformer") != "transformer":
+            settled["examples"] = examples | {"pairs": "none"}
+            notes.append(f"config.examples.pairs is none: model.encoder={model['encoder']} does not learn to judge pairs")
+        elif of_pairs and model.get("direction") == "left_to_right":
             settled["examples"] = examples | {"pairs": "none"}
             notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge")
     phases = settled.get("phases")

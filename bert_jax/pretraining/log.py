@@ -97,8 +97,11 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         self.scores = scores
         measure = token_measure(scores)
         line = f"held out after step {step:,}: {TOKENS[measure]} accuracy {100 * scores[f'{measure}_accuracy']:.1f} %"
-        line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), loss {scores[f'{measure}_loss']:.3f}"
-        line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
+        if "unigram_accuracy" in scores:
+            line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), loss {scores[f'{measure}_loss']:.3f}"
+            line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
+        else:
+            line += f", loss {scores[f'{measure}_loss']:.3f} a pair"
         if "nsp_accuracy" in scores:
             line += f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %"
             line += f" (one answer for all pairs {100 * scores['nsp_majority_accuracy']:.1f} %)"
@@ -122,10 +125,8 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None
     experiment, mesh = program.experiment, program.mesh
     m, devices = experiment.model, mesh.devices.flat
     log.info(
-        "model: %s, %d wide, %s, vocabulary %s: %s, %s",
-        counted(m.num_layers, "layer"),
-        m.hidden_size,
-        counted(m.num_heads, "head"),
+        "model: %s, vocabulary %s: %s, %s",
+        m.in_words,
         f"{m.vocab_size:,}",
         counted(count_parameters(m, heads=True, next_sentence=experiment.next_sentence), "parameter"),
         m.dtype,
@@ -142,6 +143,7 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None
         devices[0].device_kind,
         " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
     )
-    log.info(in_words(m, [phase.length for phase in experiment.phases], mesh))
+    if m.encoder == "transformer":
+        log.info(in_words(m, [phase.length for phase in experiment.phases], mesh))
     begin = f"starting from the weights of {experiment.init_from}" if experiment.init_from else "starting from random weights"
     log.info("continuing from step %s", f"{step:,}") if step else log.info("%s (step 0)", begin)

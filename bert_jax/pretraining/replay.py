@@ -152,7 +152,7 @@ def _nearest_state(program: PretrainingProgram, workdir: Place, corpus: Corpus, 
                 return checkpoints.restore(max(before) if before else min(there), program.state, former)
     if step >= experiment.checkpoints.every and not there:
         raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; name a step of another run")
-    return first_parameters(program, corpus.vocabulary)
+    return first_parameters(program, corpus)
 
 
 def _trained_on(program: PretrainingProgram, state: TrainState, batches: Batches, step: int) -> TrainState:

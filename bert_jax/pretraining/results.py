@@ -25,10 +25,11 @@ def results(
 ) -> JsonObject:
     """The content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start.
 
-    `times_unigram_accuracy` is None where the baseline's accuracy is 0: few held-out rows may lack the most frequent token.
+    `times_unigram_accuracy` is None without a baseline, and where its accuracy is 0: few held-out rows may lack the most frequent
+    token.
     """
     experiment, mesh = program.experiment, program.mesh
-    baseline = scores["unigram_accuracy"]
+    baseline = scores.get("unigram_accuracy")
     return {
         "steps": int(state.step),
         "skipped_steps": int(state.skipped),

@@ -7,11 +7,14 @@ import logging
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.checkpoints.manager import Checkpoints
-from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.corpus.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
+from bert_jax.model.characters import symbols_of
 from bert_jax.pretraining.warm_start import pretraining_start
 from bert_jax.programs.pretraining import PretrainingProgram
 from bert_jax.training.spikes import LossSpike, WatchedTrainState
@@ -30,14 +33,26 @@ def returns(state: TrainState) -> int:
     return int(state.returns) if isinstance(state, WatchedTrainState) else 0
 
 
-def first_parameters(program: PretrainingProgram, vocabulary: VocabularyInfo) -> TrainState:
-    """The state before step 0: the weights of `init_from`, or random ones."""
+def first_parameters(program: PretrainingProgram, corpus: Corpus) -> TrainState:
+    """The state before step 0: the weights of `init_from`, or random ones; with the counts or the characters of the words of
+    `corpus` where the model has them."""
     experiment = program.experiment
-    return program.begin(pretraining_start(experiment, vocabulary) if experiment.init_from else None)
+    state = program.begin(pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else None)
+    facts: dict[tuple[str, ...], np.ndarray] = {}
+    rows = experiment.model.padded_vocab_size
+    if experiment.model.encoder == "static":
+        counts = np.pad(corpus.token_counts, (0, rows - corpus.vocabulary.size))
+        facts["skip_gram_head", "counts"] = counts.astype(np.float32)
+    if experiment.model.character_cnn:
+        assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
+        facts["embeddings", "characters", "symbols"] = symbols_of(corpus.tokenizer.pieces, rows)
+    flat = flatten_dict(state.params)
+    flat |= {path: jax.device_put(value, flat[path].sharding) for path, value in facts.items()}
+    return dataclasses.replace(state, params=unflatten_dict(flat)) if facts else state
 
 
 def go_back(
-    program: PretrainingProgram, checkpoints: Checkpoints, vocabulary: VocabularyInfo, spike: LossSpike, before: tuple[int, int]
+    program: PretrainingProgram, checkpoints: Checkpoints, corpus: Corpus, spike: LossSpike, before: tuple[int, int]
 ) -> TrainState:
     """The state to go on from after a spike: the newest checkpoint at least `config.spikes.back` steps before it, else the
     beginning; later checkpoints are removed. The batches from there to the spike are passed over.
@@ -53,7 +68,7 @@ def go_back(
             f"rate, or look at the batch with --replay={spike.step}"
         )
     until = max(0, spike.step - spike.in_a_row - config.back)
-    state = checkpoints.restore_latest(program.state, until=until) or first_parameters(program, vocabulary)
+    state = checkpoints.restore_latest(program.state, until=until) or first_parameters(program, corpus)
     step = int(state.step)
     skipped += spike.step - step
     log.warning(

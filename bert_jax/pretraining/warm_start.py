@@ -52,7 +52,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"config.init_from={experiment.init_from} has another vocabulary than the corpus {experiment.corpus.directory}; "
             f"build the corpus with --vocab={model.source}"
         )
-    absent = [part for part in PRETRAINING_PARTS if part not in {*model.params, *untrained}]
+    trained = ("skip_gram_head",) if experiment.model.encoder == "static" else PRETRAINING_PARTS
+    absent = [part for part in trained if part not in {*model.params, *untrained}]
     if absent:
         raise UserError(
             f"config.init_from={experiment.init_from} has no {' and no '.join(absent)}; to start them from random weights, give "

@@ -159,7 +159,9 @@ def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], 
 
 def objective_of(experiment: PretrainingExperiment) -> Objective:
     """The objective of the run: `PretrainingExperiment.objective_name`."""
-    return PRETRAINING[experiment.objective_name](experiment.model, next_sentence=experiment.next_sentence)
+    name = experiment.objective_name
+    settings = {"skip_gram": experiment.skip_gram} if name == "skip_gram" else {}
+    return PRETRAINING[name](experiment.model, next_sentence=experiment.next_sentence, **settings)
 
 
 def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:

@@ -4,6 +4,7 @@ In: logits and targets, gradients, the state of a run. Out: sums that add over b
 
     losses.py             masked language modelling and next sentence prediction, as sums
     label_losses.py       the losses of labelled tasks, as sums
+    skip_gram.py          skip-gram with negative sampling, as sums
     objectives.py         Objective: the loss of a run; those of pretraining and of labelled tasks
     optimizers.py         AdamW, LAMB and the original's Adam; which parameters decay
     schedules.py          the learning rate as a function of the step

@@ -76,7 +76,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
             parts, sharded_dimensions = params, dimensions
             if unstacked:
                 parts = unstacked_layers(params)
-                sharded_dimensions = unstacked_dimensions(len(parts["encoder"]["layers"]))
+                sharded_dimensions = unstacked_dimensions(config.num_layers)
             with nn.logical_axis_rules(rules_inside_shard_map("data")):
                 whole = jax.tree_util.tree_map_with_path(gather, parts, sharded_dimensions)
                 grads, sums = gradients(objective, whole, batch, counts, step_seed, accumulation)

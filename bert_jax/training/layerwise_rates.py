@@ -19,7 +19,7 @@ def depths(params: Mapping[str, Any]) -> dict[str, Any]:
     N + 1 for the embeddings. A tree like `params` of float32 arrays that broadcast against it ([N, 1, ...] for stacked layers).
     """
     stacks = [x for path, x in jax.tree_util.tree_leaves_with_path(params) if _is_layer(path)]
-    layers = stacks[0].shape[0]
+    layers = stacks[0].shape[0] if stacks else 0
 
     def depth(path: KeyPath, x: Any) -> Float[np.ndarray, " ..."]:
         if _is_layer(path):

@@ -1,5 +1,5 @@
-"""The objectives of training: the sum of the pretraining losses (paper section 3.1), the prediction of the next token, or the
-loss of a task (section 4)."""
+"""The objectives of training: the sum of the pretraining losses (paper section 3.1), the prediction of the next token, of
+both neighbours or of a window, or the loss of a task (section 4)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Int, Num
 
 from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.heads.head import TaskHead
+from bert_jax.model.bilm import backward_positions
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Seed
-from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.pretraining import pretraining_model
 from bert_jax.training.label_losses import LabelLoss, hidden_state_difference, label_counts, label_loss_sums
-from bert_jax.training.losses import Sums, batch_counts, loss_sums, pretraining_loss
+from bert_jax.training.losses import IGNORED, Sums, batch_counts, loss_sums, pretraining_loss
+from bert_jax.training.skip_gram import SkipGramConfig, skip_gram_sums, window_weights
 
 Batch = dict[str, Num[Array, "B ..."]]
 """Name -> array of a batch."""
@@ -42,7 +44,8 @@ def forward(
     config: ModelConfig, params: Params, batch: Batch, seed: Seed | None, next_sentence: bool = True
 ) -> dict[str, Float[Array, "B ..."]]:
     """The logits of the pretraining model for a batch; `seed` None is evaluation."""
-    outputs = BertForPreTraining(config, next_sentence).apply({"params": params}, batch, seed, method="logits")
+    model = pretraining_model(config, next_sentence=next_sentence)
+    outputs = model.apply({"params": params}, batch, seed, method="logits")
     return cast(dict[str, Float[Array, "B ..."]], outputs)
 
 
@@ -66,7 +69,58 @@ def _prediction_of_tokens(config: ModelConfig, measure: str, next_sentence: bool
     return Objective(counts, sums, functools.partial(pretraining_loss, measure=measure))
 
 
-PRETRAINING: dict[str, Callable[..., Objective]] = {"bert": pretraining_objective, "next_token": next_token_objective}
+def bilm_objective(config: ModelConfig, *, next_sentence: bool = False) -> Objective:
+    """The prediction of every token from those before it and, apart from that, from those after it (ELMo, section 3.1).
+
+    The rows are those of targets="next": the token after each of "masked_positions" is predicted twice, once if no token of its
+    text follows it. The loss is the mean over all predictions, half of ELMo's sum of two means.
+    """
+
+    def both_targets(batch: Batch) -> tuple[Int[Array, "B M"], Int[Array, "B M"]]:
+        targets = batch["masked_targets"]
+        _, exists = backward_positions(batch["masked_positions"], batch["sequence_ids"])
+        return targets, jnp.where(exists, targets, IGNORED)
+
+    def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
+        outputs = forward(config, params, batch, seed, next_sentence)
+        found: Sums = {}
+        for logits, targets in zip((outputs["mlm_logits"], outputs["backward_logits"]), both_targets(batch), strict=True):
+            of_direction = loss_sums({"mlm_logits": logits}, batch | {"masked_targets": targets}, "bilm")
+            found = {name: found.get(name, 0.0) + value for name, value in of_direction.items()}
+        return found
+
+    def counts(batch: Batch) -> Sums:
+        forward_targets, backward_targets = ((x != IGNORED).sum().astype(jnp.float32) for x in both_targets(batch))
+        return batch_counts(batch, "bilm") | {"bilm_targets": forward_targets + backward_targets}
+
+    return Objective(counts, sums, functools.partial(pretraining_loss, measure="bilm"))
+
+
+def skip_gram_objective(
+    config: ModelConfig, *, next_sentence: bool = False, skip_gram: SkipGramConfig | None = None
+) -> Objective:
+    """Skip-gram with negative sampling on the rows of targets="next", whose "masked_positions" are the centres of windows."""
+    settings = skip_gram or SkipGramConfig()
+
+    def counts(batch: Batch) -> Sums:
+        return batch_counts(batch, "skip_gram") | {"windows": window_weights(batch, settings.window).sum()}
+
+    def loss(sums: Sums, counts: Sums) -> Float[Array, ""]:
+        return sums["skip_gram_loss"] / jnp.maximum(counts["windows"], 1.0)
+
+    return Objective(
+        lambda batch: {name: value for name, value in counts(batch).items() if name != "skip_gram_targets"},
+        functools.partial(skip_gram_sums, settings=settings),
+        loss,
+    )
+
+
+PRETRAINING: dict[str, Callable[..., Objective]] = {
+    "bert": pretraining_objective,
+    "next_token": next_token_objective,
+    "bilm": bilm_objective,
+    "skip_gram": skip_gram_objective,
+}
 """Name in `config.objective` -> function from a ModelConfig and `next_sentence` (True if rows hold pairs) to the objective. To
 add an objective, add its function and its name here, and its model in `configs.pretraining.natural_objective`."""
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PyTree
 
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Epsilon, Fraction, LearningRate, OneOf, check_ranges
+from bert_jax.model.layers import VOCABULARY_ARRAYS
 
 Params: TypeAlias = PyTree
 """A tree of parameters, or of their gradients, moments or shapes."""
@@ -61,10 +62,10 @@ class OptimizerConfig:
 
 def decayed(params: Params) -> PyTree[bool]:
     """A mask for weight decay: True for every parameter but biases and those of LayerNorm, which google-research/bert
-    `optimization.py` excludes by the names LayerNorm, layer_norm and bias."""
+    `optimization.py` excludes by the names LayerNorm, layer_norm and bias, and the `VOCABULARY_ARRAYS`, which are not trained."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
-        return path[-1].key != "bias" and not any(key.key.endswith("layer_norm") for key in path)
+        return path[-1].key not in ("bias", *VOCABULARY_ARRAYS) and not any(key.key.endswith("layer_norm") for key in path)
 
     return jax.tree_util.tree_map_with_path(decays, params)
 

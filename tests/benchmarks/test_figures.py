@@ -77,6 +77,9 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
         ],
         file,
     ),
+    "bilm": lambda file: _module("bilm").report(
+        {(who, shape): [0.5, 0.6] for shape in ("projected", "plain") for who in ("ours", "peer as installed")}, file
+    ),
     "dependencies": lambda file: _module("dependencies").report(
         {"ours": [RUN | {"cpu": [1.0], "first": 2.0}], "peer": [RUN | {"cpu": [2.0], "first": 3.0}]}, [(0, 900)], file
     ),

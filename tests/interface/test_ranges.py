@@ -206,7 +206,7 @@ def outcome(kind: Any, file: pathlib.Path, key: str, text: str) -> tuple[Any, st
     ("values", "says"),
     [
         ({"model": {"hidden_size": 10**9}}, "config.model.hidden_size=1000000000 must be at least 1 and at most 65,536"),
-        ({"model": {"num_layers": 10**400}}, "must be at least 1 and at most 10,000"),
+        ({"model": {"num_layers": 10**400}}, "must be at least 0 and at most 10,000"),
         ({"optimizer": {"weight_decay": 10**400}}, "must be at least 0 and at most 1,000"),
         ({"optimizer": {"epsilon": 0.0}}, "config.optimizer.epsilon=0.0 must be at least 1e-37 and at most 1"),
         ({"model": {"layer_norm_epsilon": float("nan")}}, "layer_norm_epsilon=nan must be a finite number, at least 1e-37"),

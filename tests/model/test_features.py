@@ -19,7 +19,7 @@ from bert_jax.heads.head import LAYERS, TaskHead
 from bert_jax.heads.registry import head_class, make_head
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.features import Lstm, carried, recurrence
+from bert_jax.model.features import Lstm
 from tests.model.head_in_numpy import head_logits
 
 CONFIG = ModelConfig(
@@ -58,12 +58,17 @@ HEADS = [
     head_of("sequence", pooling="last_token"),
     head_of("sequence", pooling="last_token", layers="last_four_concat"),
     head_of("span", lstm=4),
+    head_of("token", lstm=4, layers="scalar_mix", mix_at="output"),
+    head_of("token", lstm=3, layers="last_four_mix", mix_at="both"),
+    head_of("span", lstm=3, layers="last_four_concat", mix_at="both"),
+    head_of("token", lstm=3, mix_at="output"),
 ]
 
 
 def name_of(head: TaskHead) -> str:
-    pooling = [head.pooling] if head.pooling != "pooler" else []
-    return "-".join([head.kind, head.layers, *pooling, *(["lstm"] if head.lstm else [])])
+    pooling = head.pooling if head.pooling != "pooler" else ""
+    parts = [head.kind, head.layers, pooling, "lstm" * (head.lstm > 0), head.mix_at]
+    return "-".join(part for part in parts if part)
 
 
 def random_params(head: TaskHead) -> dict:
@@ -196,36 +201,6 @@ def test_an_lstm_reads_both_ways_to_the_ends_of_its_text():
             assert not moved.any()
 
 
-def test_the_gradient_of_the_recurrence_is_that_of_its_plain_loop():
-    rng = np.random.default_rng(0)
-    length, rows, width = 9, 3, 5
-    inputs = rng.standard_normal((length, rows, 4 * width), np.float32)
-    kernel = (0.4 * rng.standard_normal((width, 4 * width))).astype(np.float32)
-    weights = rng.standard_normal((length, rows, width), np.float32)
-    ids = np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0], [1] * 9, [1, 2, 2, 3, 3, 3, 3, 4, 4]], np.int32).T[..., None]
-    keep = carried(jnp.asarray(ids))
-
-    def plain(inputs, kernel):
-        h = c = jnp.zeros((rows, width))
-        total = 0.0
-        for t in range(length):
-            starts = t == 0 or jnp.asarray(ids[t] != ids[t - 1])
-            h, c = jnp.where(starts, 0.0, h), jnp.where(starts, 0.0, c)
-            i, f, g, o = jnp.split(inputs[t] + h @ kernel, 4, axis=-1)
-            c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = jax.nn.sigmoid(o) * jnp.tanh(c)
-            total += (h * weights[t]).sum()
-        return total
-
-    def ours(inputs, kernel):
-        return (recurrence(inputs, keep, kernel) * weights).sum()
-
-    values, gradients = zip(*(jax.jit(jax.value_and_grad(f, (0, 1)))(inputs, kernel) for f in (ours, plain)), strict=True)
-    np.testing.assert_allclose(*values, rtol=0, atol=ROUNDING * np.linalg.norm(weights))  # states are below 1
-    for mine, theirs in zip(*gradients, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=ROUNDING * np.abs(theirs).max())
-
-
 @pytest.mark.parametrize("head", [h for h in HEADS if h.lstm or h.mixed_layers(5)], ids=name_of)
 def test_gradients_reach_every_parameter_of_a_head(head):
     params, batch, states = random_params(head), layout(), hidden_states()
@@ -296,6 +271,8 @@ def test_four_layers_are_not_to_be_had_of_three(layers):
         ({"kind": "span", "layers": "last_for_sum"}, "head.layers='last_for_sum' is not one of .*; did you mean 'last_four_sum'"),
         ({"kind": "choice", "lstm": 8}, "head.lstm=8 is for a sequence, span or token head, not for a choice head; leave it"),
         ({"kind": "token", "labels": ("a",), "lstm": -1}, "head.lstm=-1 must be at least 0"),
+        ({"kind": "token", "labels": ("a",), "mix_at": "both"}, "head.mix_at='both' is a place of an LSTM"),
+        ({"kind": "sequence", "labels": ("a",), "lstm": 4, "mix_at": "both"}, "is for a span or token head"),
         ({"kind": "choice", "layers": "last_four_concat"}, "four times as wide .*; set head.layers='last_four_sum'$"),
         ({"kind": "sequence", "labels": ("a",), "layers": "last_four_concat"}, "'last_four_sum' or head.pooling='concat'"),
         ({"kind": "mention", "labels": ("a",), "problem": "regression"}, "head.problem='regression' is for a sequence head"),

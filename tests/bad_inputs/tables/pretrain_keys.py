@@ -232,6 +232,46 @@ CASES = [
     Case("a width of nothing", "--config.model.hidden_size=0", "model.hidden_size=0 must be at least 1"),
     Case("no layers", "--config.model.num_layers=0", "model.num_layers=0 must be at least 1"),
     Case(
+        "an unknown encoder",
+        "--config.model.encoder=lstm",
+        "model.encoder='lstm' is not one of transformer, bilm, static",
+    ),
+    Case(
+        "static vectors with layers",
+        "--config.model.encoder=static",
+        "must be 0: word vectors have no layers (model.encoder=static)",
+    ),
+    Case(
+        "characters that give no table for a tied softmax",
+        "--config.model.encoder=bilm --config.model.character_cnn=true",
+        "model.character_cnn=True is for model.encoder=bilm with model.tied_decoder=false",
+    ),
+    Case(
+        "halves of an odd width",
+        "--config.model.encoder=bilm --config.model.hidden_size=17",
+        "model.hidden_size=17 must be even: each direction of model.encoder=bilm has half of it; set 18",
+    ),
+    Case(
+        "a kernel of attention for an LSTM",
+        "--config.model.encoder=bilm --config.model.attention=fused",
+        "model.attention=fused is not for model.encoder=bilm; leave it out (auto)",
+    ),
+    Case(
+        "the objective of another model",
+        "--config.model.encoder=bilm --config.examples.pairs=none --config.objective=next_token",
+        "does not train a model with encoder=bilm; leave it out, which is bilm, or set config.model.encoder",
+    ),
+    Case(
+        "judging pairs by an LSTM",
+        "--config.model.encoder=bilm --config.examples.pairs=paper",
+        "which model.encoder=bilm does not learn; set config.examples.pairs=none",
+    ),
+    Case(
+        "negatives for BERT",
+        "--config.skip_gram.negatives=7",
+        "config.skip_gram is for model.encoder=static, not for transformer; leave it out",
+    ),
+    Case(
         "an unknown activation",
         "--config.model.activation=gelo",
         "model.activation='gelo' is not one of gelu, gelu_tanh, relu; did you mean 'gelu'?",

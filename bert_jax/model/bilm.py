@@ -1,0 +1,126 @@
+"""The layers of a bidirectional LSTM language model (ELMo; Peters et al., arXiv:1802.05365, section 3.1, and TagLM before it).
+
+Two LSTMs read every text, one from left to right and one from right to left, and neither sees the other in any layer: a hidden
+state is the forward half, which has read the tokens up to this one, then the backward half, which has read those from it on.
+The token t is predicted from the forward half at t - 1 and from the backward half at t + 1, by one softmax over words for both.
+
+Of ELMo's model: the token layer in both halves of hidden state 0, projections to the width of the tokens, a residual connection
+from the second layer on, dropout before every layer and before the softmax. Not of it: clipping of cell and projection at 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, named, truncated_normal
+from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
+from bert_jax.model.products import affine
+
+
+class BiLstm(nn.Module):
+    """The LSTM layers of `config`, in one direction if it is left to right.
+
+    The parameters have a leading axis N, as those of `Encoder`; a list of layers (`unstacked_layers`) is accepted too.
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Declares the parameters of all layers, stacked along an axis N, or uses the given list of layers."""
+        given: Any = self.get_variable("params", "layers")
+        self.is_unstacked = isinstance(given, list)
+        self.layers = given if self.is_unstacked else self.param("layers", initial_lstm_layers, self.config)
+
+    def __call__(
+        self, x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], seed: Seed | None
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
+        """(output of the last layer, outputs of all layers)."""
+        outputs: list[Array] = []
+        layers: Any = self.layers
+        for n in range(self.config.num_layers):
+            one = layers[n] if self.is_unstacked else jax.tree.map(lambda stack, n=n: stack[n], layers)
+            with jax.named_scope("layers"):
+                y = lstm_layer(one, self._dropped(x, seed, n), sequence_ids, self.config)
+                x = x + y if n else y
+            outputs.append(x)
+        return x, jnp.stack(outputs)
+
+    def at(
+        self,
+        positions: Int[Array, "B Q"],
+        x: Float[Array, "B L D"],
+        sequence_ids: Int[Array, "B L"],
+        seed: Seed | None,
+    ) -> Float[Array, "B Q D"]:
+        """The output of the last layer at `positions` alone; all of it is computed."""
+        return gather_positions(self(x, sequence_ids, seed)[0], positions)
+
+    def _dropped(self, x: Float[Array, "B L D"], seed: Seed | None, layer: int) -> Float[Array, "B L D"]:
+        seed = None if seed is None else hash_word(seed + np.uint32(layer + 1))
+        return dropout(x, Dropout(self.config.hidden_dropout, seed))
+
+
+def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str, Any]:
+    """Fresh parameters of every layer, each array boxed with its axis names and stacked along a leading axis "layers".
+
+    Kernels have the standard deviation of 1 / sqrt(inputs); there is no projection where the cell is as wide as the output.
+    """
+    w, cell = config.word_width, config.intermediate_size
+    directions = config.hidden_size // w
+
+    def initial(key: Key[Array, ""]) -> Mapping[str, Any]:
+        of_input, of_recurrence, of_projection = jax.random.split(key, 3)
+        kernel = named(truncated_normal(w**-0.5), None, "embed", None, None)
+        bias = named(nn.initializers.zeros, None, None, None)
+        found: dict[str, Any] = {
+            "input": {"kernel": kernel(of_input, (directions, w, 4, cell)), "bias": bias(key, (directions, 4, cell))},
+            "recurrence": {"kernel": kernel(of_recurrence, (directions, w, 4, cell))},
+        }
+        if cell != w:
+            project = named(truncated_normal(cell**-0.5), None, None, "embed")
+            found["projection"] = {"kernel": project(of_projection, (directions, cell, w))}
+        return found
+
+    boxed = jax.vmap(initial)(jax.random.split(key, config.num_layers))
+    return nn.meta.add_axis(boxed, 0, {nn.PARTITION_NAME: "layers"})
+
+
+def lstm_layer(
+    params: Mapping[str, Any], x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], config: ModelConfig
+) -> Float[Array, "B L D"]:
+    """The outputs of one layer, each direction from its own part of `x`; states are reset where `sequence_ids` change."""
+    w, dtype = config.word_width, jnp.dtype(config.dtype)
+    directions = []
+    for n, part in enumerate(jnp.split(x, config.hidden_size // w, axis=-1)):
+        inputs = time_major(part, n)  # before the product, which is up to 16 times as wide
+        kernel, bias = params["input"]["kernel"][n].reshape(w, -1), params["input"]["bias"][n].reshape(-1)
+        products = affine(inputs.reshape(-1, w).astype(dtype), kernel.astype(dtype), bias.astype(dtype))
+        directions.append(
+            Direction(
+                products.astype(jnp.float32).reshape(*inputs.shape[:2], -1),
+                carried(time_major(sequence_ids, n)),
+                params["recurrence"]["kernel"][n].reshape(w, -1).astype(dtype),
+                params["projection"]["kernel"][n].astype(dtype) if "projection" in params else None,
+            )
+        )
+    outputs = [batch_major(h, n) for n, h in enumerate(recurrence(tuple(directions)))]
+    return nn.with_logical_constraint(jnp.concatenate(outputs, axis=-1).astype(x.dtype), ("batch", "length", "embed"))
+
+
+def backward_positions(
+    positions: Int[Array, "B M"], sequence_ids: Int[Array, "B L"]
+) -> tuple[Int[Array, "B M"], Bool[Array, "B M"]]:
+    """(the positions from which the backward LSTM predicts the tokens that the forward LSTM predicts from `positions`, whether
+    there is a token there in the same text). The token after position p is also the one before position p + 2."""
+    length = sequence_ids.shape[1]
+    after = jnp.minimum(positions + 2, length - 1)
+    ids = [jnp.take_along_axis(sequence_ids, at, axis=1) for at in (positions, after)]
+    return after, (positions + 2 < length) & (ids[0] == ids[1])

@@ -1,0 +1,74 @@
+"""Word vectors from the characters of a word: convolutions, highway layers and a projection (Kim et al., arXiv:1508.06615; ELMo).
+
+The bytes of each piece of the vocabulary are a table that is stored with the parameters and never trained, so a model needs no
+other file to compute its vectors. ELMo's sizes are 2,048 filters for 50 characters of words; these are for pieces of words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32, Int
+
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.layers import Dense, named, truncated_normal
+
+BYTES = 20
+"""The symbols of a piece: its beginning, at most 18 bytes of UTF-8, its end, then padding."""
+SYMBOLS = 259
+BEGIN, END, PADDING = 256, 257, 258
+SYMBOL_WIDTH = 16
+FILTERS = {1: 32, 2: 32, 3: 64, 4: 64, 5: 64}
+"""The number of filters by their width in symbols."""
+HIGHWAYS = 2
+
+
+def symbols_of(pieces: Sequence[str], rows: int) -> Float32[np.ndarray, "V _"]:
+    """The symbols of each piece, float32 [`rows`, BYTES]; rows beyond the pieces are padding."""
+    found = np.full((rows, BYTES), PADDING, np.float32)
+    for row, piece in zip(found, pieces, strict=False):
+        symbols = [BEGIN, *piece.encode()[: BYTES - 2], END]
+        row[: len(symbols)] = symbols
+    return found
+
+
+class CharacterCnn(nn.Module):
+    """The vector of each piece from its symbols."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L I"]:
+        """The vectors of `ids`, of width `word_width`."""
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+        fixed = self.param("symbols", named(nn.initializers.constant(PADDING), None, None), (c.padded_vocab_size, BYTES))
+        table = self.param("embedding", named(truncated_normal(SYMBOL_WIDTH**-0.5), None, None), (SYMBOLS, SYMBOL_WIDTH))
+        x = table[jax.lax.stop_gradient(fixed).astype(jnp.int32)[ids]].astype(dtype)  # [B, L, BYTES, SYMBOL_WIDTH]
+        found = []
+        for width, filters in FILTERS.items():
+            inputs = width * SYMBOL_WIDTH
+            windows = jnp.concatenate([x[:, :, n : BYTES - width + 1 + n] for n in range(width)], axis=-1)
+            convolved = Dense((inputs,), (filters,), (None, None), inputs**-0.5, dtype, name=f"filters_{width}")(windows)
+            found.append(jax.nn.relu(convolved.max(axis=2)))
+        y = jnp.concatenate(found, axis=-1)
+        wide = y.shape[-1]
+        for n in range(HIGHWAYS):
+            both = Dense((wide,), (2, wide), (None, None, None), wide**-0.5, dtype, name=f"highway_{n}")(y)
+            gate = jax.nn.sigmoid(both[..., 0, :] - 2.0)  # begins near the identity
+            y = gate * jax.nn.relu(both[..., 1, :]) + (1 - gate) * y
+        return Dense((wide,), (c.word_width,), (None, "embed"), wide**-0.5, dtype, name="projection")(y)
+
+
+def character_shapes(width: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of the parameters of `CharacterCnn` but its table of symbols, by path, for word vectors of `width`."""
+    wide = sum(FILTERS.values())
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (SYMBOLS, SYMBOL_WIDTH)}
+    for size, filters in FILTERS.items():
+        shapes |= {f"filters_{size}/kernel": (size * SYMBOL_WIDTH, filters), f"filters_{size}/bias": (filters,)}
+    for n in range(HIGHWAYS):
+        shapes |= {f"highway_{n}/kernel": (wide, 2, wide), f"highway_{n}/bias": (2, wide)}
+    return shapes | {"projection/kernel": (wide, width), "projection/bias": (width,)}
