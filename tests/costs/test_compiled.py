@@ -157,3 +157,36 @@ def test_a_batch_that_does_not_divide_is_a_clear_error():
     assert done.stderr == (
         "error: config.phases.0.batch_size=250 does not divide over 4 devices along data x fsdp; nearest: 248 or 252\n"
     )
+
+
+COMPARISON = """
+from bert_jax.costs.topologies import devices_of, parse_topology, prepare_compiler, silence
+prepare_compiler()
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import SingleDeviceSharding
+from bert_jax.model import products
+from bert_jax.model.kernels import agreement
+
+chip, jit = SingleDeviceSharding(devices_of(parse_topology("v5e:2x2"))[0]), jax.jit
+products.platform, products.on_one_cpu = lambda: "tpu", lambda: False
+
+def compiled(function):
+    def call(*arrays):
+        shapes = [jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=chip) for x in arrays]
+        with silence():
+            jit(function).lower(*shapes).compile()
+        return jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), jax.eval_shape(function, *arrays))
+    return call
+
+jax.jit, agreement.SEEDS = compiled, agreement.SEEDS[:1]
+for operation in ("attention", "residual_norm"):
+    found = agreement.compare(operation, "tpu")
+    print(operation, found.failure or "compiles", len({figure.case for figure in found.figures}))
+"""
+"""Compiles every program of the comparison for a chip that is not here, and takes ones for its results."""
+
+
+def test_the_comparison_of_each_kernel_with_the_plain_path_compiles_for_a_tpu():
+    pytest.importorskip("libtpu")
+    done = subprocess.run([sys.executable, "-c", COMPARISON], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "attention compiles 5\nresidual_norm compiles 3\n", done.stderr
