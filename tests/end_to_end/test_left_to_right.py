@@ -1,0 +1,50 @@
+"""A left-to-right model from the experiment of a masked one: it is trained on next tokens and generates."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import command
+from tests.end_to_end.runs import records
+
+
+@pytest.fixture(scope="module")
+def workdir(experiment: pathlib.Path) -> pathlib.Path:
+    return experiment.parent / "left_to_right"
+
+
+@pytest.fixture(scope="module")
+def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
+    """The run, what its model is asked, and a step once more."""
+    flags = ("--config.model.direction=left_to_right", "--config.model.positions=sinusoidal")
+    generated = ("predict", "generate", f"--model={workdir}", "--tokens=4", "the")
+    asked = [generated, ("pretrain", f"--workdir={workdir}", "--replay=2")]
+    return forked.run(experiment.parent, command(experiment, workdir, *flags), *asked)
+
+
+def test_the_run_speaks_of_next_tokens_and_leaves_pairs_out(done, workdir):
+    assert done[0].status == 0, done[0].output
+    assert "config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge" in done[0].output
+    assert "next token accuracy" in done[0].output
+    assert "MLM" not in done[0].output
+    names = {name for record in records(workdir) for name in record}
+    assert {"train/next_token_loss", "heldout/next_token_accuracy", "heldout/perplexity", "heldout/unigram_accuracy"} <= names
+    results = json.loads((workdir / "results.json").read_text())
+    assert results["heldout"]["next_token_loss"] > 0
+
+
+def test_its_model_is_a_decoder_that_generates(done, workdir):
+    config = json.loads((workdir / "model" / "config.json").read_text())
+    assert (config["architectures"], config["is_decoder"]) == (["BertLMHeadModel"], True)
+    assert config["bert_jax"]["positions"] == "sinusoidal"
+    assert done[1].status == 0, done[1].output
+    assert "the" in done[1].output
+
+
+def test_a_step_of_it_is_told_once_more(done):
+    assert done[2].status == 0, done[2].output
+    assert "next token loss" in done[2].output
