@@ -83,9 +83,9 @@ class TrainingConfig:
     label is the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
     layer_decay: Fraction = 1.0
     """The learning rate of a layer, as a fraction of that of the layer above (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
-    crf_multiplier: Annotated[float, Interval(gt=0, le=1e6)] = 1_000.0
+    crf_multiplier: Annotated[float, Interval(gt=0, le=1e6)] = 100.0
     """The learning rate of the transitions of `head.crf`, as a multiple of `learning_rate`. Adam moves a weight by about its
-    learning rate in a step, and the scores of transitions differ by several units: at 5e-5 they would take 10^5 steps."""
+    learning rate in a step, and the scores of transitions differ by about one: at 5e-5 they would take 20,000 steps."""
     freeze_encoder: bool = False
     """Trains the head alone; embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
     gradual_unfreezing: bool = False

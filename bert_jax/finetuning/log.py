@@ -115,12 +115,11 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self.draw()
 
     def tests(self, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Logs the scores of every test split with labels, each followed by the `PUBLISHED` scores of other systems on it."""
+        """Logs the scores of every test split with labels, then the `PUBLISHED` scores of other systems."""
         for split, own in scores.items():
             self.note(f"{split}: {shown(own, self._task.metric)}")
-            for row in PUBLISHED.get(self._task.name, ()):
-                if row.split == split:
-                    self.note(f"{split}, {row.system} ({row.source}): {shown(row.scores, self._task.metric)}")
+        for row in PUBLISHED.get(self._task.name, ()):
+            self.note(f"published, {row.split}: {row.system}: {shown(row.scores, self._task.metric)} ({row.source})")
 
     def warn_degenerate(self, split: str, reason: str) -> None:
         """Warns that the predictions on `split` are degenerate, for the given `reason`, so that the weights are of no use."""

@@ -94,6 +94,18 @@ def test_every_dev_line_has_the_baseline_beside_the_score_that_counts(said: Fine
     assert told()[-1] == "dev after step 2: f1 0.8125 (baseline 0.75)  accuracy 0.5"
 
 
+def test_the_end_says_the_scores_of_tests_and_the_published_ones_beside_them(tmp_path: pathlib.Path, told):
+    task = types.SimpleNamespace(name="sick/entailment", metric="accuracy")
+    job = job_in(tmp_path)
+    job.data.task = task
+    with FinetuningLog(job, 0) as log:
+        log.tests({"test": {"precision": 0.75, "recall": 0.5, "accuracy": 0.625}})
+    *_, own, bert, neurallog = told()
+    assert own == "test: precision 0.75  recall 0.5  accuracy 0.625"
+    assert bert.startswith("published, test: BERT base: precision 0.868  recall 0.854  accuracy 0.867 (")
+    assert neurallog.startswith("published, test: NeuralLog: precision 0.88  recall 0.876  accuracy 0.903 (")
+
+
 def test_the_start_says_what_the_baseline_is(told):
     log_start(FinetuningExperiment.from_dict({"init_from": "m"}), TASK, TINY, BASELINES)
     assert "baseline of dev: f1 0.75 ('a' for all, best on dev)" in told()
