@@ -51,7 +51,8 @@ def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
 
 
 def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
-    run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=types.SimpleNamespace(alive=lambda doing: None))
+    watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: None)
+    run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=watchdog)
     features = random_features("sequence", 8)
     shape = row_shape(features, LAYOUTS["sequence"])
     batches = LabelledBatches(features, shape, 4, 0, row_multiple=1, pad_id=0)

@@ -119,6 +119,18 @@ def test_the_gradient_norm_is_of_what_is_trained():
     assert clipped == pytest.approx(min(1.0, float(sums["grad_norm"])), rel=1e-4)
 
 
+def test_the_layers_of_an_lstm_language_model_have_depths_as_those_of_a_transformer():
+    """So ULMFiT's rates and its gradual unfreezing apply to either encoder."""
+    lstm = dataclasses.replace(CONFIG, encoder="bilm", direction="left_to_right", scan_unroll=0)
+    params = random_label_parameters(dataclasses.replace(HEAD, pooling="concat"), lstm)
+    found = flatten_dict(depths(params), sep="/")
+    layers = [x for path, x in found.items() if path.startswith("encoder/layers/")]
+    assert layers
+    assert all(np.ravel(x).tolist() == [3.0, 2.0, 1.0] for x in layers)
+    assert {float(x.max()) for path, x in found.items() if path.startswith("embeddings/")} == {4.0}
+    assert {float(x.max()) for path, x in found.items() if path.startswith("sequence_head/")} == {0.0}
+
+
 def test_the_transitions_of_a_crf_have_a_rate_of_their_own():
     params = random_label_parameters(dataclasses.replace(HEADS["token"], crf="free"), CONFIG)
     factors = learning_rate_multipliers(params, decay=0.5, crf_multiplier=100.0)
