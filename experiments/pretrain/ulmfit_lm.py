@@ -7,10 +7,11 @@ r"""Stage 2 of ULMFiT (Howard and Ruder, arXiv:1801.06146): a pretrained languag
         --config.init_from=runs/task_lm --config.task.data_dir=DIR
 
 MODEL needs its masked-language-model head; stage 1 is its own pretraining. A model that lacks the head begins it from random
-weights with --config.init_new=mlm_head. MODEL may be a left-to-right LSTM, the paper's own encoder (experiments/pretrain/bilm.py
-with --config.model.direction=left_to_right); --config.examples.max_predictions=63 then predicts every next token of a row. As in
-the paper, the learning rate of a layer is that of the layer above divided by 2.6, and the schedule is the slanted triangle with a
-tenth of the steps rising (section 3.2). The rows hold several short texts, and there is no next sentence prediction.
+weights with --config.init_new=mlm_head. MODEL may be a left-to-right LSTM, the paper's own encoder
+(experiments/pretrain/bilm.py:forward); --config.examples.max_predictions=63 then predicts every next token of a row.
+
+As in the paper, the learning rate of a layer is that of the layer above divided by 2.6, and the schedule is the slanted triangle
+with a tenth of the steps rising (section 3.2). The rows hold several short texts, and there is no next sentence prediction.
 
 Hardware: 2 CPU cores, 2 GiB, for a model of BERT-Mini's shape. Duration: minutes; the steps are about twelve epochs of 60,000
 tokens. Expected: a lower held-out perplexity on the task's texts than MODEL has; see experiments/README.md.
