@@ -57,13 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = _parser(name, VERBS[name]).parse_args(arguments[1:])
     enable_compilation_cache()
     compare_kernels_once()
+    flags.place = flags.output
     with uploaded(flags.output, "--output") as flags.output:
         return VERBS[name].run(flags)
 
 
 def _parser(name: str, verb: Verb) -> FlagParser:
     parser = FlagParser(prog=f"python -m bert_jax.analyse {name}", description=verb.summary)
-    parser.may_be_in_bucket = ("--model", "--input", "--output")
+    parser.may_be_in_bucket = ("--model", "--input", "--output", "--corpus")
     parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
     parser.add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
     verb.add_flags(parser)

@@ -41,6 +41,7 @@ from bert_jax.prediction.streams import Record, read_records
 from bert_jax.prediction.vectors import VectorWriter
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.first_contact import compare_kernels_once
+from bert_jax.storage.fetching import local_place
 from bert_jax.storage.mirror import uploaded_file
 
 
@@ -138,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     verb = VERBS[name]
     flags = _parser(name, verb).parse_args(arguments[1:])
+    flags.place = flags.output
     with uploaded_file(flags.output, "--output") as flags.output:
         return ask(name, verb, flags)
 
@@ -176,7 +178,7 @@ def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:
             print(AS_A_PAIR, file=sys.stderr)
         elif engine.model.of_pairs is None:
             print(AS_TWO_TEXTS, file=sys.stderr)
-    check_not_the_model(flags.output, engine)
+    check_not_the_model(flags.place, engine)
     engine.profile = Profile(flags.profile, _beside(flags.output) / PROFILE, "predict")
     with writer, engine.profile as profile:
         answer_records(records, engine.group_size, answer, writer)
@@ -206,7 +208,7 @@ def check_output(name: str, flags: argparse.Namespace) -> None:
 
 def check_not_the_model(output: str | None, engine: Engine) -> None:
     """Raises UserError where `output` is a file of the model directory, which would be overwritten."""
-    path = pathlib.Path(output or "-")
+    path = local_place(output or "-")
     if output and path.exists() and path.suffix not in WRITTEN and path.resolve().parent == pathlib.Path(engine.name).resolve():
         raise UserError(f"--output={output} is a file of the model itself; choose another --output")
 

@@ -15,7 +15,9 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.files import JsonObject
-from bert_jax.corpus.store import open_corpus
+from bert_jax.corpus.integrity import MANIFEST
+from bert_jax.corpus.staging import KEY
+from bert_jax.corpus.store import open_corpus, read_manifest
 from bert_jax.costs.report import Step
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -30,6 +32,8 @@ from bert_jax.programs.lowered import (
     pretraining_step,
     with_overrides,
 )
+from bert_jax.storage.fetching import fetched
+from bert_jax.storage.paths import checked, is_remote
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +139,12 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
 
 
 def vocabulary_size(values: JsonObject) -> int | None:
-    """The vocabulary size of the experiment's corpus; None where the corpus is not on this machine."""
+    """The vocabulary size of the experiment's corpus; None where the corpus is not on this machine. Of a corpus in a bucket the
+    manifest alone is fetched."""
     corpus = dataclass_from_dict(CorpusConfig, values.get("corpus", {}), "config.corpus")
+    directory = checked(str(corpus.directory), KEY)
+    if is_remote(directory):
+        return int(read_manifest(fetched(f"{directory}/{MANIFEST}", KEY).parent)["vocabulary"]["size"])
     return open_corpus(corpus.directory).vocabulary.size if pathlib.Path(corpus.directory).is_dir() else None
 
 

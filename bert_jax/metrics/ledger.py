@@ -41,7 +41,7 @@ class Activity(enum.StrEnum):
     """The time for which saving a checkpoint stops the training; most of a save goes on beside it."""
     RESTORING = "restoring"
     STAGING = "staging"
-    """Bringing the corpus to this machine and verifying it, where the training waits for that."""
+    """Bringing the corpus and the model from a bucket to this machine, and verifying the corpus, where the training waits."""
     OTHER = "other"
     """The start of the processes, reading data, exporting the model."""
     BETWEEN = "between_starts"
@@ -77,6 +77,12 @@ class Ledger:
         """Adds the records of earlier starts. Steps up to the furthest of theirs count as repeated from now on."""
         self._earlier = earlier
         self._furthest = max((record["step"] for record in earlier), default=0)
+
+    def preceded_by(self, activity: Activity, seconds: float) -> None:
+        """Counts time before this ledger was made as that of an activity: the start began so much earlier."""
+        with self._lock:
+            self._seconds[activity] += seconds
+            self._began -= seconds
 
     @contextlib.contextmanager
     def during(self, activity: Activity) -> Iterator[None]:

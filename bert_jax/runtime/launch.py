@@ -31,6 +31,7 @@ from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
+from bert_jax.storage.fetching import seconds_spent
 from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.objects import require_bucket
 from bert_jax.storage.paths import Place, is_remote
@@ -83,6 +84,7 @@ def begin(
     or are `independent`: each uses its own devices for its share of the runs of a sweep.
     """
     ledger = Ledger()
+    ledger.preceded_by(Activity.STAGING, seconds_spent())
     quiet_libraries()
     enable_compilation_cache()
     found = processes.find_hosts(flags.coordinator, flags.processes, flags.process)

@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,6 +31,11 @@ def copy_place(path: str | os.PathLike[str]) -> pathlib.Path:
     """The local path of the copy of a path in a bucket."""
     bucket, key = split(path)
     return cache_directory() / COPIES / bucket / key
+
+
+def local_place(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The local path of a file or directory, or of its copy if it lies in a bucket."""
+    return copy_place(path) if is_remote(path) else pathlib.Path(path)
 
 
 def forget(directory: pathlib.Path) -> None:
@@ -92,7 +98,7 @@ def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, 
     Copies of objects that are gone are removed, unless `keep`. Raises UserError where the disk has not enough space.
     """
     record = Record(directory)
-    with _disk_errors(directory), record.held(wait=True):
+    with _timed(), _disk_errors(directory), record.held(wait=True):
         known = record.read()
         due = {name for name, item in objects.items() if not _is_current(directory / name, known.get(name), item)}
         require_space(remote, directory, sum(objects[name].size for name in due))
@@ -105,6 +111,23 @@ def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, 
         finally:
             record.write(known)
     return bool(due or gone)
+
+
+_spent: list[float] = []
+
+
+def seconds_spent() -> float:
+    """The seconds for which this process has fetched copies so far, for the ledger of time of a run, which begins later."""
+    return sum(_spent)
+
+
+@contextlib.contextmanager
+def _timed() -> Iterator[None]:
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        _spent.append(time.monotonic() - began)
 
 
 def _is_current(file: pathlib.Path, copy: Copy | None, item: Item) -> bool:

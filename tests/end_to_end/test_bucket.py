@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from bert_jax.costs.cases import vocabulary_size
 from bert_jax.storage import objects
-from bert_jax.storage.fetching import fetched
+from bert_jax.storage.fetching import copy_place, fetched
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, Ended, command
 from tests.end_to_end.forked import Done, Signal, Started, Surroundings
@@ -89,9 +90,12 @@ def _copies(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
 
 
 def test_the_corpus_in_the_bucket_is_the_local_one(corpus: str, experiment: pathlib.Path):
+    size = vocabulary_size({"corpus": {"directory": corpus}})  # as `aot` finds it, from the manifest alone
+    assert not (copy_place(corpus) / "tokenizer").exists()
     copy, local = fetched(corpus, "--verify"), experiment.parent / "corpus"
     found, wanted = (json.loads((directory / "manifest.json").read_text()) for directory in (copy, local))
     assert found["shards"] == wanted["shards"]
+    assert size == wanted["vocabulary"]["size"]
     for name in objects.listed(corpus):
         if name.endswith(".npy"):
             assert (copy / name).read_bytes() == (local / name).read_bytes()
@@ -139,10 +143,15 @@ def test_what_is_in_the_bucket_is_read_changed_and_written_there(
         ("convert", f"--from={bucket}/run", f"--to={bucket}/changed", "--drop=nsp_head"),
         (*embed, f"--model={bucket}/changed", f"--output={bucket}/vectors.npy"),
         (*embed, local, f"--output={another.directory}/local.npy"),
-        ("analyse", "vocabulary", model, f"--output={bucket}/looks"),
+        ("analyse", "vocabulary", model, f"--output={bucket}/looks", f"--corpus={bucket}/corpus"),
         ("corpus", f"--verify={bucket}/corpus"),
+        ("analyse", "vocabulary", f"--model={bucket}/changed", f"--output={bucket}/changed"),
+        (*embed, f"--model={bucket}/changed", f"--output={bucket}/changed/vocab.txt"),
     )
+    *done, folder, file = done
     assert [one.status for one in done] == [0] * len(done), [one.output for one in done]
+    assert f"error: --output={bucket}/changed is the directory of the model itself; choose another --output" in folder.output
+    assert folder.status == file.status == 2, file.output
     assert f"{bucket}/changed (format huggingface)" in done[0].output
     assert f"{bucket}/corpus is intact" in done[-1].output
     found, wanted = np.load(fetched(f"{bucket}/vectors.npy", "--x")), np.load(another.directory / "local.npy")

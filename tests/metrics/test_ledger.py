@@ -48,6 +48,15 @@ def test_a_block_within_a_block_counts_as_its_own_activity():
     assert seconds(ledger) == {"other": 17, "evaluating": 10, "compiling": 4}
 
 
+def test_time_before_the_ledger_belongs_to_this_start_and_not_to_the_time_between_two():
+    clock = Clock(100.0)
+    ledger = ledger_of(clock)
+    ledger.continue_after([{"start": 1, "began": BEGAN, "step": 3, "seconds": {"training": 60.0}}])
+    ledger.preceded_by(Activity.STAGING, 30.0)
+    clock.now += 5
+    assert seconds(ledger) == {"training": 60, "staging": 30, "other": 5, "between_starts": 10}
+
+
 def test_the_activity_before_a_block_goes_on_after_an_error_in_it():
     clock = Clock()
     ledger = ledger_of(clock)

@@ -27,11 +27,13 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_directory_is_fetched_once_and_then_only_what_has_changed(bucket: str, requests: list[str]):
+    spent = fetching.seconds_spent()
     for name in ("a", "b", "sub/c"):
         objects.write(f"{bucket}/model/{name}", name.encode())
     copy = fetched(f"{bucket}/model", "--model")
     assert (copy / "sub" / "c").read_bytes() == b"sub/c"
     assert sorted(requests) == ["a", "b", "c"]
+    assert fetching.seconds_spent() > spent
     requests.clear()
     assert fetched(f"{bucket}/model", "--model") == copy
     assert requests == []

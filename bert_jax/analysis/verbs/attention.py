@@ -34,7 +34,7 @@ def attention(flags: argparse.Namespace) -> int:
     names = ["attention.npz", "attention.html", "overview.png", *(f"head_{name}.png" for name in flags.head)]
     folder = Folder(flags.output, names, records.file)
     record = the_only(records)
-    analyser = load(flags, folder)
+    analyser = load(flags)
     config = analyser.engine.config
     chosen = [read_head(name, config.num_layers, config.num_heads) for name in flags.head]
     found = analyser.attention(record.values["text"], record.values["text_b"])

@@ -40,7 +40,7 @@ def compare(flags: argparse.Namespace) -> int:
     records = read_records(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = Folder(flags.output, FILES, records.file)
     options = Comparing(masked=flags.masked, seed=flags.seed, divergence_words=flags.divergence_words)
-    analyser = load(flags, folder)
+    analyser = load(flags)
     engine = analyser.engine
     control = Engine(random_weights(engine.model, flags.seed)) if flags.control else None
     other = control or Analyser.load(flags.other).engine

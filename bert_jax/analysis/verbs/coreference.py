@@ -41,7 +41,7 @@ def coreference(flags: argparse.Namespace) -> int:
     choosing = open_texts(flags.choose) if flags.choose else None
     check_choose(flags, "documents")
     folder = Folder(flags.output, FILES, file.file)
-    engine = load(flags, folder).engine
+    engine = load(flags).engine
     scores: dict[str, CoreferenceScores] = {}
     for control in dict.fromkeys(("", *flags.control)):
         tokens = flags.window or Coreference.tokens

@@ -49,7 +49,7 @@ def dependencies(flags: argparse.Namespace) -> int:
     choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else treebank
     check_choose(flags, "sentences")
     folder = Folder(flags.output, FILES, treebank.file)
-    analyser = load(flags, folder)
+    analyser = load(flags)
     found, controls = None, {}
     for control in dict.fromkeys(("", *flags.control)):
         options = Dependencies(flags.reach, flags.replicates, control, flags.seed)

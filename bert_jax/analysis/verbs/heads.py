@@ -30,7 +30,7 @@ def heads(flags: argparse.Namespace) -> int:
     """Writes the statistics of every head over any number of texts. Returns the exit status."""
     records = read_records(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = Folder(flags.output, FILES, records.file)
-    analyser = load(flags, folder)
+    analyser = load(flags)
     reading = Reading(analyser, records)
     options = Heads(reach=flags.reach, in_words=not flags.pieces, divergence_words=flags.divergence_words)
     found = measure_heads(analyser.engine, reading.windows(), options, reading.show)

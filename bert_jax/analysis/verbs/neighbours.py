@@ -40,7 +40,7 @@ def neighbours(flags: argparse.Namespace) -> int:
     records = read_records((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
     folder = Folder(flags.output, FILES if records else (PIECES,), records.file if records else None)
     options = Neighbouring(tuple(flags.layer), flags.count, flags.occurrences)
-    analyser = load(flags, folder)
+    analyser = load(flags)
     engine = analyser.engine
     checked_layers(options.layers, engine.config.num_layers)
     plain = [word for word in flags.words if marked_window(engine, word) is None]

@@ -47,7 +47,7 @@ def probe(flags: argparse.Namespace) -> int:
     files = [AnnotatedFile(path, flags.column) for path in (flags.input, flags.eval)]
     folders = [Folder(flags.output, FILES, file.file) for file in files]
     folder = folders[0]
-    analyser = load(flags, folder)
+    analyser = load(flags)
     engines = {"": analyser.engine}
     if flags.control:
         engines[flags.control] = engine_with_random_weights(analyser.engine, flags.seed)

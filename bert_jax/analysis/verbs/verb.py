@@ -20,6 +20,7 @@ from bert_jax.interface.flags import nonempty
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.prediction.streams import Records
+from bert_jax.storage.fetching import local_place
 
 T = TypeVar("T")
 
@@ -101,11 +102,11 @@ def progress_of(file: Treebank | TextFile) -> Iterator[Callable[[str], None]]:
     progress.close()
 
 
-def load(flags: argparse.Namespace, folder: Folder) -> Analyser:
-    """The model of --model. Raises UserError where the files would go into its directory."""
+def load(flags: argparse.Namespace) -> Analyser:
+    """The model of --model. Raises UserError where --output, `flags.place` as it was given, is its directory."""
     analyser = Analyser.load(flags.model)
-    if folder.path.resolve() == pathlib.Path(analyser.engine.name).resolve():
-        raise UserError(f"--output={flags.output} is the directory of the model itself; choose another --output")
+    if local_place(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
+        raise UserError(f"--output={flags.place} is the directory of the model itself; choose another --output")
     for note in analyser.engine.model.notes:
         if "activation" in note:  # which the checkpoint does not say, and which changes every number
             print(note, file=sys.stderr)

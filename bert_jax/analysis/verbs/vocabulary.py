@@ -8,6 +8,7 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.verbs.verb import Verb, load, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_vocabulary
 from bert_jax.analysis.vocabulary.tour import groups
+from bert_jax.corpus.staging import staged
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
 from bert_jax.prediction.streams import Field, read_records
@@ -23,7 +24,8 @@ def vocabulary(flags: argparse.Namespace) -> int:
     """The pieces of the vocabulary by kind, script and length, and the parameters of the model by part."""
     folder = Folder(flags.output, FILES)
     names = read_names(flags.names) if flags.names else None
-    found = load(flags, folder).vocabulary(flags.corpus, names)
+    corpus = staged(flags.corpus, "--corpus") if flags.corpus else None
+    found = load(flags).vocabulary(corpus, names)
     write_vocabulary(folder, found)
     for name, value, pieces in groups(found):
         print(f"{name + ' ' + value:32} {len(pieces):9,}  {examples(pieces, 6)}")
