@@ -125,7 +125,9 @@ def clock(trial: Trial) -> str:
     source, library = trial.directory / "ahead.c", trial.directory / "ahead.so"
     source.write_text(AHEAD)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    ends = trial.ends(trial.start(spawned={trial.processes - 1: {"LD_PRELOAD": str(library)}}), within=WHOLE)
+    programs: dict[int, dict[str, str]] = {index: {} for index in range(trial.processes)}  # forked ones leave JAX without a word
+    programs[trial.processes - 1] = {"LD_PRELOAD": str(library)}
+    ends = trial.ends(trial.start(spawned=programs), within=WHOLE)
     require_ends(ends, 0)
     return f"went on; {trial.compare()}"
 
