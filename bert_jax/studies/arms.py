@@ -141,10 +141,16 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
     Raises UserError, with the arm and the task, for what one of the runs would refuse: before anything is trained.
     """
     pretraining: dict[str, PretrainingExperiment] = {}
-    for arm in study.arms:
+    words: dict[str, str] = {}
+    for arm in itertools.chain.from_iterable(families(study)):
         if not arm.shares:
             with _named(f"the arm {arm.name!r}"):
-                pretraining[arm.name] = _checked_pretraining(study, arm)
+                pretraining[arm.name], words[arm.name] = _checked_pretraining(study, arm)
+                if arm.continues and words[arm.name] != words[arm.continues]:
+                    raise UserError(
+                        f"its corpus has another vocabulary than that of {arm.continues!r}, which it continues; build it with "
+                        "the same vocabulary: --vocab=CORPUS/tokenizer"
+                    )
     tasks: dict[str, Task] = {}
     for task in study.tasks:
         with _named(f"the task {task.name!r}"):
@@ -162,7 +168,8 @@ def _plain(study: StudyExperiment) -> ArmConfig:
     return dataclasses.replace(study.arms[0], finetune={}, heads={})
 
 
-def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> PretrainingExperiment:
+def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[PretrainingExperiment, str]:
+    """(the pretraining experiment of an arm, the SHA-256 of its vocabulary)."""
     values = pretraining_values(study, arm)
     directory = values["corpus"]["directory"]
     if not is_url(directory) and not pathlib.Path(directory).is_dir():
@@ -175,7 +182,7 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> PretrainingE
     check_corpus(experiment, train, split)
     require_possible(experiment.model)
     trained_parameters(experiment)
-    return experiment
+    return experiment, train.vocabulary.sha256
 
 
 def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
@@ -209,6 +216,8 @@ def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
     if head.reads_pooler and model.direction == "left_to_right":
         remedy = "set head.pooling=last_token" if "pooling" in head.settings else f"leave the task out: it has a {head.kind} head"
         raise UserError(f"its [CLS] sees no text, since it reads from left to right; {remedy}")
+    if head.reads_pooler and model.encoder != "transformer":
+        raise UserError(f"the [CLS] of a {model.encoder} has no meaning of its own; set head.pooling=concat or head.lstm")
 
 
 @functools.cache

@@ -1,0 +1,90 @@
+r"""Where BERT came from: static vectors, ELMo's biLM, GPT's left-to-right Transformer, BERT, in the same time.
+
+    tpu_scripts/run.sh study --config=experiments/studies/lineage.py --workdir=runs/lineage \
+        --config.corpus=runs/wikipedia_corpus --config.data=data
+    tpu_scripts/run.sh study --config=experiments/studies/lineage.py:pod --workdir=gs://bucket/lineage \
+        --config.data=gs://bucket/data
+
+`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm trains for the same time on this
+machine and is used as its authors used it: static vectors and the layers of the biLM are frozen features of a BiLSTM (ELMo, with
+trained weights of the layers), the two Transformers are fine-tuned. So the arms differ in more than their pretraining.
+
+Hardware: 2 CPU cores, and for the pod v5e:4x4, 16 chips. Duration of the laptop setting: 30 minutes of pretraining for each of
+four arms and three seeds, six hours, and minutes of fine-tuning for each task. The pod gives each arm five hours, in which
+
+    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:4x4
+
+nearly ends.
+
+Expected, before it was run: on sentence tasks BERT above left to right above the biLM above static vectors; on tagging left to
+right, without a BiLSTM, is worst. The paper compares its BERT with ELMo and GPT of other sizes and data: no row is beside ours.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.studies.tasks import SMALL, paper_tasks, small_tasks
+
+
+def get_config(setting: str = "laptop") -> ConfigDict:
+    laptop = {"laptop": True, "pod": False}[setting]
+    lengths = (32, 128) if laptop else (128, 512)
+    width = 128 if laptop else 768
+    every_token = {str(i): {"max_predictions": length - 1} for i, length in enumerate(lengths)}
+    features = {
+        "optimizer": {"name": "adamw", "weight_decay": 0.0},
+        "training": {"freeze_encoder": True, "learning_rate": 1e-3, "epochs": 8, "schedule": "linear"},
+    }
+    arms = [
+        {
+            "name": "static",
+            "label": "static vectors + BiLSTM",
+            "pretrain": {
+                "model": {"encoder": "static", "num_layers": 0, "dtype": "float32"},
+                "examples": {"pairs": "none"},
+                "phases": every_token,
+            },
+            "finetune": {**features, "head": {"lstm": width}},
+        },
+        {
+            "name": "bilm",
+            "label": "biLM + BiLSTM",
+            "pretrain": {
+                "model": {"encoder": "bilm", "num_layers": 2},
+                "examples": {"pairs": "none"},
+                "phases": every_token,
+            },
+            "finetune": {**features, "head": {"layers": "scalar_mix", "lstm": width}},
+        },
+        {
+            "name": "ltr",
+            "label": "left-to-right Transformer",
+            "pretrain": {
+                "model": {"direction": "left_to_right"},
+                "examples": {"pairs": "none"},
+                "phases": every_token,
+            },
+            "heads": {"sequence": {"head": {"pooling": "last_token"}}},
+        },
+        {"name": "bert", "label": "BERT"},
+    ]
+    sentences, tagging = (("stsb", "sick"), ("wnut17", "pos")) if laptop else (("mnli", "qnli", "mrpc", "sst2"), ("squad",))
+    return ConfigDict(
+        {
+            "title": "Lineage",
+            "setting": setting,
+            "corpus": "runs/wikipedia_corpus",
+            "pretraining": "experiments/pretrain/laptop.py" if laptop else "experiments/pretrain/bert_base.py",
+            "pretrain": {"model": {"dtype": "float32"}} if laptop else {},
+            "finetune": SMALL if laptop else {},
+            "arms": arms,
+            "reference": "bert",
+            "tasks": small_tasks() if laptop else paper_tasks(),
+            "seeds": [0, 1, 2] if laptop else [0],
+            "restarts": 1 if laptop else 5,
+            "budget": {"equal": "seconds", "seconds": 1_800 if laptop else 18_000},
+            "expected": [
+                {"order": "bert > ltr > bilm > static", "tasks": sentences},
+                {"order": "bert, bilm, static > ltr", "tasks": tagging},
+            ],
+        }
+    )
