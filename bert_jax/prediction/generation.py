@@ -45,6 +45,8 @@ class Generate:
     def check(self, engine: Engine) -> None:
         """Raises UserError for a model that is not left-to-right or has no MLM head, and for options that contradict."""
         engine.require_direction("left_to_right", "generate text")
+        if engine.config.encoder != "transformer":
+            raise UserError(f"{engine.name} is an LSTM, which cannot generate text here; name a left-to-right BERT")
         engine.require("mlm_head", "generate text")
         most = engine.config.max_position - 2
         if not 1 <= self.tokens <= most:
