@@ -152,8 +152,8 @@ def _check_predecessor(c: ModelConfig) -> None:
             f"model.hidden_size={c.hidden_size} must be even: each direction of model.encoder=bilm has half of it; "
             f"set {c.hidden_size + 1}, or model.direction=left_to_right"
         )
-    fixed = {"rematerialisation": "none", "scan_unroll": 0, "attention": "auto", "residual_norm": "auto", "positions": "learned"}
-    fixed |= {"direction": "both", "dtype": "float32"} if c.encoder == "static" else {}
+    fixed = {"rematerialisation": "none", "attention": "auto", "residual_norm": "auto", "positions": "learned"}
+    fixed |= {"direction": "both"} if c.encoder == "static" else {}
     for name, only in fixed.items():
         if getattr(c, name) != only:
             raise UserError(f"model.{name}={getattr(c, name)} is not for model.encoder={c.encoder}; leave it out ({only})")
