@@ -14,7 +14,9 @@ As in the paper, the learning rate of a layer is that of the layer above divided
 with a tenth of the steps rising (section 3.2). The rows hold several short texts, and there is no next sentence prediction.
 
 Hardware: 2 CPU cores, 2 GiB, for a model of BERT-Mini's shape. Duration: minutes; the steps are about twelve epochs of 60,000
-tokens. Expected: a lower held-out perplexity on the task's texts than MODEL has; see experiments/README.md.
+tokens. Expected: a lower held-out perplexity on the task's texts than MODEL has. From the model of `laptop.py:more` 60 steps on
+SICK's texts (`--config.phases.0.steps=60 --config.phases.0.warmup_steps=6`) took it from 167 to 63 on 882 held-out tokens, with
+seed 0, at commit 4130c7f; whether the task gains from it has not been measured.
 """
 
 from ml_collections import ConfigDict
