@@ -118,9 +118,16 @@ class Analyser:
         files = AnnotatedFile(training, column), AnnotatedFile(evaluation, column)
         return measure_probes(self.engine, *files, Probing(**options))
 
-    def vocabulary(self, corpus: str | os.PathLike[str] | None = None, names: Collection[str] | None = None) -> Vocabulary:
+    def vocabulary(
+        self,
+        corpus: str | os.PathLike[str] | None = None,
+        names: Collection[str] | None = None,
+        *,
+        with_splits: bool = False,
+    ) -> Vocabulary:
         """The pieces of the vocabulary and the parameters of the model: see `read_vocabulary`."""
-        return read_vocabulary(self.engine.model, None if corpus is None else os.fspath(corpus), names)
+        directory = None if corpus is None else os.fspath(corpus)
+        return read_vocabulary(self.engine.model, directory, names, with_splits=with_splits)
 
     def compare(self, other: Analyser, texts: Iterable[str], **options: Any) -> Comparison:
         """The differences between this model and another on the words of `texts`: see `compare_models`; `options` are the fields

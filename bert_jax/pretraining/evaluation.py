@@ -6,12 +6,14 @@ import functools
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Int, PyTree
 
 from bert_jax.batches.device import process_shard, to_device
 from bert_jax.batches.heldout import heldout_batches
+from bert_jax.batches.source import tables_of
+from bert_jax.corpus.store import Corpus
 from bert_jax.interface.progress import evaluation_progress
-from bert_jax.metrics.scores import next_sentence_baseline, summarise, unigram_baseline
+from bert_jax.metrics.scores import next_sentence_baseline, perplexity, summarise, unigram_baseline
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.programs.compilation import compiling
 from bert_jax.programs.pretraining import PretrainingProgram, jitted_eval_step, trained_parameters
@@ -42,6 +44,7 @@ class HeldoutEvaluation:
         self._baseline = next_sentence_baseline(labels)
         if experiment.objective_name != "skip_gram":  # which predicts no word
             self._baseline |= unigram_baseline(corpora.train.token_counts, targets)
+        self._tokens_per_word = _tokens_per_word(targets, corpora.heldout, examples.masking)
         self._count = int((targets >= 0).any(1).sum())  # without the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = settings.batch_size, mesh, run
         self._step = jitted_eval_step(experiment, mesh)
@@ -52,7 +55,7 @@ class HeldoutEvaluation:
         self._is_compiled = False
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
-        """The scores of `params`, and those of the baselines."""
+        """The scores of `params`, with "word_perplexity" where whole words are predicted, and those of the baselines."""
         total: Sums = {}
         with fits_in_memory(self._demand), evaluation_progress("held-out rows", self._run.is_first) as progress:
             params = self._gathered(params)  # once per evaluation, in case they are sharded over the data axis
@@ -62,7 +65,10 @@ class HeldoutEvaluation:
                 total = add_sums(total, self._step(*arguments))
                 self._run.watchdog.alive("evaluation")
                 progress(min(number * self._batch_size, self._count), self._count)
-            return summarise(jax.device_get(total)) | self._baseline
+            scores = summarise(jax.device_get(total))
+            if self._tokens_per_word and "mlm_loss" in scores:
+                scores["word_perplexity"] = perplexity(scores["mlm_loss"] * self._tokens_per_word)
+            return scores | self._baseline
 
     def _compile(self, *arguments: PyTree[jax.Array]) -> None:
         """Compiles the step before its first call, which then takes the program from JAX's cache, and logs the time."""
@@ -70,3 +76,15 @@ class HeldoutEvaluation:
             with self._run.compiling(self._run.ledger), compiling("the evaluation"):
                 self._step.lower(*arguments).compile()
             self._is_compiled = True
+
+
+def _tokens_per_word(targets: Int[np.ndarray, "B M"], corpus: Corpus, masking: str) -> float | None:
+    """The number of predicted tokens for each predicted word, where whole words are predicted; else None.
+
+    The loss of a word is the sum of those of its pieces, which are masked together. So the perplexity of words can be compared
+    between vocabularies, that of pieces cannot.
+    """
+    if masking == "tokens" or (continues := tables_of(corpus).continuation) is None:
+        return None
+    used = targets[targets >= 0]
+    return len(used) / max(int(np.count_nonzero(~continues[used])), 1)

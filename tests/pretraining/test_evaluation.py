@@ -107,3 +107,13 @@ def test_the_scores_are_means_over_all_rows_beside_baselines_and_the_step_is_com
 
 def test_held_out_rows_are_the_same_as_in_earlier_versions():
     assert evaluation.HELDOUT_SEED == 20_181_011
+
+
+def test_the_loss_of_a_word_is_that_of_its_pieces(monkeypatch: pytest.MonkeyPatch):
+    """Of the targets, 1 and 8 continue words."""
+    continuation = np.isin(np.arange(VOCABULARY), [1, 8])
+    monkeypatch.setattr(evaluation, "tables_of", lambda corpus: types.SimpleNamespace(continuation=continuation))
+    beginning = np.count_nonzero(np.isin(TARGETS, [2, 3, 7]))
+    found = evaluation._tokens_per_word(TARGETS, None, "words")
+    assert found == np.count_nonzero(TARGETS >= 0) / beginning
+    assert evaluation._tokens_per_word(TARGETS, None, "tokens") is None

@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import argparse
 
+from annotated_types import Interval
+
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.verbs.verb import Verb, load, print_written
-from bert_jax.analysis.vocabulary.figures import FILES, examples, write_vocabulary
+from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
 from bert_jax.analysis.vocabulary.tour import groups
 from bert_jax.corpus.staging import staged
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
+from bert_jax.interface.ranges import InRange
+from bert_jax.interface.words import counted
 from bert_jax.prediction.streams import Field, read_records
 
 
 def vocabulary_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `vocabulary`."""
     parser.add_argument("--corpus", type=nonempty, metavar="DIR", help="a corpus of the verb `corpus`, to count pieces in")
+    many = InRange(int, Interval(ge=1, le=100_000))
+    parser.add_argument("--new-words", type=many, metavar="N", help="the N most frequent words that it splits")
     parser.add_argument("--names", type=nonempty, metavar="FILE", help="names, one a line, to look for among the pieces")
 
 
 def vocabulary(flags: argparse.Namespace) -> int:
     """The pieces of the vocabulary by kind, script and length, and the parameters of the model by part."""
     folder = Folder(flags.output, FILES)
+    if flags.new_words and not flags.corpus:
+        raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; name one by --corpus=DIR")
     names = read_names(flags.names) if flags.names else None
     corpus = staged(flags.corpus, "--corpus") if flags.corpus else None
-    found = load(flags).vocabulary(corpus, names)
+    found = load(flags).vocabulary(corpus, names, with_splits=bool(flags.new_words))
     write_vocabulary(folder, found)
+    if found.splits:
+        write_splits(folder, found.splits, flags.new_words)
+        shown = " ".join(one.word for one in found.splits.split[:6])
+        print(f"{'words that it splits':32} {len(found.splits.split):9,}  {shown}")
+        print(f"{'pieces per word':32} {found.splits.pieces_per_word:9.3f}  in {counted(found.splits.words, 'word')}")
     for name, value, pieces in groups(found):
         print(f"{name + ' ' + value:32} {len(pieces):9,}  {examples(pieces, 6)}")
     for part, arrays in found.parameters.items():

@@ -11,10 +11,21 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder, new_figure
+from bert_jax.analysis.vocabulary.splits import Splits
 from bert_jax.analysis.vocabulary.tour import Piece, Vocabulary, groups
 from bert_jax.interface.words import counted
 
-FILES = ("vocabulary.tsv", "groups.tsv", "lengths.tsv", "lengths.png", "parameters.tsv", "parameters.png", "unseen.tsv")
+FILES = (
+    "vocabulary.tsv",
+    "groups.tsv",
+    "lengths.tsv",
+    "lengths.png",
+    "parameters.tsv",
+    "parameters.png",
+    "unseen.tsv",
+    "splits.tsv",
+    "words.txt",
+)
 
 
 def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
@@ -40,6 +51,14 @@ def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
     if tokens is not None:
         unseen = ((p.id, p.piece, p.kind, p.script, tokens) for p in found.unseen)
         folder.table("unseen.tsv", ("id", "piece", "kind", "script", "n"), unseen)
+
+
+def write_splits(folder: Folder, splits: Splits, new_words: int) -> None:
+    """Writes the words that the vocabulary splits to splits.tsv, and the `new_words` most frequent ones, one a line as
+    `convert --add-tokens` reads them, to words.txt."""
+    rows = ((one.word, " ".join(one.pieces), one.count, splits.words) for one in splits.split)
+    folder.table("splits.tsv", ("word", "pieces", "count", "n"), rows)
+    folder.write("words.txt", "".join(f"{one.word}\n" for one in splits.split[:new_words]).encode())
 
 
 def examples(pieces: Sequence[Piece], most: int = 12) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from bert_jax.analysis.vocabulary.splits import Splits, find_splits
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -62,6 +63,8 @@ class Vocabulary:
     """Part -> array -> the number of its parameters."""
     corpus_tokens: int | None = None
     """The tokens of the corpus that pieces are counted in."""
+    splits: Splits | None = None
+    """The words of the corpus that the vocabulary splits, where they were asked for."""
 
     @property
     def num_parameters(self) -> int:
@@ -74,13 +77,16 @@ class Vocabulary:
         return [piece for piece in self.pieces if piece.count == 0 and piece.kind != "reserved"]
 
 
-def read_vocabulary(model: Model, corpus: str | None = None, names: Collection[str] | None = None) -> Vocabulary:
-    """The vocabulary of `model`, with counts from the directory `corpus` of the verb `corpus`, and names from a list.
+def read_vocabulary(
+    model: Model, corpus: str | None = None, names: Collection[str] | None = None, *, with_splits: bool = False
+) -> Vocabulary:
+    """The vocabulary of `model`, with counts from the directory `corpus` of the verb `corpus`, and names from a list;
+    `with_splits` looks for the words of the corpus that the vocabulary splits.
 
     Raises UserError for a corpus that cannot be read, or of another vocabulary.
     """
     tokenizer = model.tokenizer
-    counts = None
+    counts = splits = None
     if corpus is not None:
         opened = open_corpus(pathlib.Path(corpus))
         if opened.vocabulary != tokenizer.vocabulary:
@@ -89,11 +95,13 @@ def read_vocabulary(model: Model, corpus: str | None = None, names: Collection[s
                 f"{counted(tokenizer.size, 'piece')}); name a corpus that was made with --vocab={model.source or 'MODEL'}"
             )
         counts = opened.token_counts
+        splits = find_splits(opened, tokenizer) if with_splits else None
     pieces = _with_names([read_piece(tokenizer, i) for i in range(tokenizer.size)], tokenizer, names)
     return Vocabulary(
         pieces=tuple(pieces if counts is None else (dataclasses.replace(p, count=int(counts[p.id])) for p in pieces)),
         parameters=count_parameters(model.params),
         corpus_tokens=None if counts is None else int(counts.sum()),
+        splits=splits,
     )
 
 

@@ -1,0 +1,76 @@
+"""The words of a corpus that a vocabulary splits."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bert_jax.analysis.vocabulary import splits
+from bert_jax.analysis.vocabulary.splits import find_splits
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.surgery import extended
+from tests.examples.corpora import corpus_from_arrays
+from tests.interop.tiny import make_vocabulary
+
+TEXTS = ["the gradient of the tensor is a gradient, gradients", "tensor of paris: tensor, 42 gradient"] * 4 + [
+    "rare is it of",
+    "x y",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(make_vocabulary(tmp_path_factory.mktemp("splits") / "vocabulary", cased=False))
+
+
+def corpus_of_texts(tokenizer: Tokenizer, texts: list[str], shards: int = 1):
+    ids = [tokenizer.encode(text) for text in texts]
+    ends = np.cumsum([0, *map(len, ids)])
+    corpus = corpus_from_arrays(np.concatenate(ids).astype(np.uint16), ends, np.arange(len(ids) + 1), tokenizer.vocabulary)
+    if shards > 1:
+        middle = int(ends[len(ends) // 2])
+        (whole,) = corpus.tokens.shards
+        tokens = dataclasses.replace(
+            corpus.tokens, shards=(whole[:middle], whole[middle:]), bounds=np.array([0, middle, len(whole)])
+        )
+        corpus = dataclasses.replace(corpus, tokens=tokens)
+    return corpus
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_split_words_are_counted_as_by_a_loop_over_the_texts(tokenizer, shards):
+    found = find_splits(corpus_of_texts(tokenizer, TEXTS, shards), tokenizer)
+    words = [word.strip(",:") for text in TEXTS for word in text.split()]
+    counts = collections.Counter(word for word in words if len(word) > 2 and len(tokenizer.encode(word)) > 1)
+    expected = {word: count for word, count in counts.items() if count >= 5 and word.isalpha()}
+    assert {one.word: one.count for one in found.split} == expected == {"gradient": 12, "tensor": 12}
+    assert "".join(found.split[0].pieces).replace("##", "") == "gradient"
+    assert found.pieces == sum(len(tokenizer.encode(text)) for text in TEXTS)
+
+
+def test_an_added_word_is_split_no_more(tokenizer):
+    before = find_splits(corpus_of_texts(tokenizer, TEXTS), tokenizer)
+    more = extended(tokenizer, [one.word for one in before.split])
+    after = find_splits(corpus_of_texts(more, TEXTS), more)
+    assert after.split == ()
+    assert after.words == before.words
+    assert after.pieces_per_word < before.pieces_per_word
+
+
+def test_pieces_of_words_in_the_vocabulary_and_rare_words_are_not_listed(tokenizer, monkeypatch):
+    corpus = corpus_of_texts(tokenizer, ["the capital of paris"] * 9 + ["seldom"])
+    assert find_splits(corpus, tokenizer).split == ()
+    monkeypatch.setattr(splits, "READ", 8)
+    assert find_splits(corpus, tokenizer).pieces == 8
+
+
+def test_a_vocabulary_without_continuation_marks_is_refused(tokenizer):
+    class Other:
+        vocabulary = dataclasses.replace(tokenizer.vocabulary, kind="sentencepiece")
+
+    with pytest.raises(UserError, match="words cannot be added to a sentencepiece vocabulary"):
+        find_splits(None, Other())
