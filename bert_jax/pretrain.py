@@ -40,6 +40,7 @@ from bert_jax.pretraining.phases import Phase
 from bert_jax.pretraining.replay import experiment_of, replay, report
 from bert_jax.pretraining.results import results, trained_model
 from bert_jax.pretraining.returns import first_parameters, go_back, passed_over, returns
+from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.exporting import MODEL, export_trained, on_host
@@ -53,6 +54,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.storage.paths import Place
+from bert_jax.training.distillation import Teacher
 from bert_jax.training.spikes import LossSpike
 from bert_jax.training.steps import TrainState
 
@@ -64,6 +66,7 @@ MAY_CHANGE = (
     "evaluation.batch_size",
     "checkpoints.*",
     "corpus.directory",
+    "teacher",
     "mesh.*",
     "model.rematerialisation",
     "model.scan_unroll",
@@ -75,8 +78,15 @@ MAY_CHANGE = (
 fused attention, the random bits of its dropout."""
 
 
-def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, checkpoints: Checkpoints) -> int:
-    """Trains until the experiment's last step or until asked to stop; returns the exit status."""
+def pretrain(
+    experiment: PretrainingExperiment,
+    run: Run,
+    corpora: Corpora,
+    checkpoints: Checkpoints,
+    teacher: Teacher | None = None,
+    file: str = "",
+) -> int:
+    """Trains the experiment of `file` (FILE[:ARG]) until its last step or until asked to stop; returns the exit status."""
     started = time.monotonic()
     starts = experiment.phase_starts()
     last_step = starts[-1]
@@ -85,7 +95,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
     # -------------------------------------------------- the first state: of a checkpoint, of `init_from`, or with random weights
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
-    program = pretraining_program(experiment, mesh)
+    program = pretraining_program(experiment, mesh, teacher)
     state = first_state(program, checkpoints, corpora.train, run.ledger)
     step, times = int(state.step), returns(state)
     first = step
@@ -95,7 +105,7 @@ def pretrain(experiment: PretrainingExperiment, run: Run, corpora: Corpora, chec
 
     # ---------------------------------------------------------------------------------------------------------------- the phases
     stopped = False
-    run_log = PretrainingLog(program, run, corpora, step)
+    run_log = PretrainingLog(program, run, corpora, step, file)
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         verified = functools.partial(corpora.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
         verified = run.ledger.during(Activity.STAGING)(verified)
@@ -153,7 +163,7 @@ def train_phase(
             run_log.evaluation(step, phase.evaluate(state.params))
     with run.ledger.training(prefetch(phase.rows, step, phase.end), sums.is_computing) as batches:
         for batch in run.profile.of_steps(batches, step, sums.check):
-            state, of_step = train_step(state, phase.on_devices(batch))
+            state, of_step = train_step(*phase.arguments(state, batch))
             step += 1
             sums.add(step, of_step)
             run.watchdog.step_done(step)
@@ -200,6 +210,8 @@ def main() -> int:
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=train.vocabulary.size, workdir=flags.workdir)
     experiment = PretrainingExperiment.from_dict(values)
     check_corpus(experiment, train, heldout)
+    teacher = load_teacher(experiment, train.vocabulary)
+    experiment = taught_by(experiment, teacher)
     completed = functools.partial(with_defaults, PretrainingExperiment, beside=FINGERPRINT)
     config, kept = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout)}, experiment.checkpoints
     with (
@@ -209,7 +221,7 @@ def main() -> int:
     ):
         for note in notes:
             log.info("%s", note)
-        return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints)
+        return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints, teacher, flags.experiment)
 
 
 def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]]) -> int:

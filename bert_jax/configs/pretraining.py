@@ -29,6 +29,7 @@ from bert_jax.interface.ranges import (
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.training.distillation import PretrainingDistillation
 from bert_jax.training.objectives import PRETRAINING
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Warmup
@@ -103,6 +104,10 @@ class PretrainingExperiment:
     """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
     init_drop: str = ""
     """Comma-separated parts of `init_from` that are left out."""
+    teacher: str = ""
+    """The model that this one learns from beside the text, a masked language model of the same vocabulary: directory, workdir, or
+    name on the hub; empty for no distillation."""
+    distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, OneOf(("auto", *PRETRAINING))] = "auto"
     """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
     predicted from those before it. "bilm": from those before it and, apart from that, from those after it. "skip_gram": its
@@ -176,6 +181,7 @@ class PretrainingExperiment:
                 f"config.examples.pairs={self.examples.pairs} trains [CLS] to judge a pair, and the [CLS] of a left-to-right "
                 "model sees no other token; set config.examples.pairs=none"
             )
+        self._validate_distillation()
         if self.next_sentence and self.model.type_vocab_size < 2:
             raise UserError(
                 f"config.model.type_vocab_size={self.model.type_vocab_size} has no embedding for the second text of a pair; "
@@ -200,6 +206,28 @@ class PretrainingExperiment:
                 self.example_config(i)
             except UserError as error:
                 raise UserError(f"{key}: {error}") from None
+
+    def _validate_distillation(self) -> None:
+        d, model = self.distillation, self.model
+        if not self.teacher:
+            if d != PretrainingDistillation():
+                raise UserError("config.distillation has settings but there is no teacher; name one in config.teacher")
+            return
+        if model.direction != "both":
+            raise UserError(
+                f"config.teacher={self.teacher} teaches masked words, which a model with direction={model.direction} does not "
+                "predict; set config.model.direction=both, or leave config.teacher out"
+            )
+        if not (d.soft_weight or d.hidden_weight or d.attention_weight):
+            raise UserError(
+                f"config.teacher={self.teacher} has no effect: soft_weight, hidden_weight and attention_weight of "
+                "config.distillation are 0; raise one, or leave config.teacher out"
+            )
+        if d.attention_weight and (model.attention == "fused" or model.rematerialisation != "none" or model.scan_unroll):
+            raise UserError(
+                f"config.distillation.attention_weight={d.attention_weight} compares attention maps, which are held only with "
+                "model.attention=plain, model.rematerialisation=none and model.scan_unroll=0; set these, or attention_weight=0"
+            )
 
     def example_config(self, phase: int) -> ExampleConfig:
         """The configuration of a phase's examples and rows."""

@@ -34,7 +34,7 @@ METHOD = (
 NOT_MODELLED = (
     "the slowdown of compute by copies and collectives that overlap with it",
     "the launch of each operation, the host, the input pipeline, evaluation, checkpoints, restarts",
-    "the forward pass of the teacher in distillation",
+    "the forward pass of the teacher in the distillation of a task",
     "contention for links between groups of chips, and stragglers",
     "the time of gathers and scatters beyond that of moving their bytes",
     "kernels that read or write HBM at less than its full bandwidth (optimistic)",

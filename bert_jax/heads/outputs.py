@@ -67,7 +67,7 @@ class Outputs:
     ) -> Float[Array, "*shape"]:
         """KL(teacher || student) of the probabilities softened by `temperature`, times its square (Hinton et al.,
         arXiv:1503.02531)."""
-        return _kl_divergence(teacher_scores, scores, temperature)
+        return kl_divergence(teacher_scores, scores, temperature)
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
         """1 where the highest of the C scores is that of the label, otherwise 0; float32."""
@@ -119,7 +119,7 @@ class MultiLabel(Outputs):
     ) -> Float[Array, "*shape"]:
         """KL(teacher || student) of the two outcomes "applies" and "does not apply", averaged over the C labels."""
         teacher, student = (jnp.stack([x, jnp.zeros_like(x)], -1) for x in (teacher_scores, scores))
-        return _kl_divergence(teacher, student, temperature).mean(-1)
+        return kl_divergence(teacher, student, temperature).mean(-1)
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape C"]) -> Float[Array, "*shape"]:
         """1 where all C labels are predicted correctly, otherwise 0."""
@@ -234,7 +234,7 @@ def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
     return chosen
 
 
-def _kl_divergence(
+def kl_divergence(
     teacher_scores: Float[Array, "*shape C"], scores: Float[Array, "*shape C"], temperature: float
 ) -> Float[Array, "*shape"]:
     """KL(teacher || student) of the softened probabilities, times the square of `temperature`."""

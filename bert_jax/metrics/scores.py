@@ -9,6 +9,8 @@ The sums over one or more batches, which training and evaluation steps return, a
     bilm_loss, bilm_correct, bilm_targets    the same for the predictions of both directions of a biLM
     skip_gram_loss, skip_gram_correct, skip_gram_targets    of the pairs of skip-gram: correct is a positive score
     nsp_loss, nsp_correct, nsp_examples    the same for next sentence prediction, absent or zero without NSP
+    soft_loss     sum over the predicted tokens of the divergence from a teacher; in a distillation only
+    hidden_difference, attention_divergence    sums over the `tokens`, where a distillation compares them
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def token_measure(names: Collection[str]) -> str:
 
 
 def summarise(sums: Mapping[str, float]) -> dict[str, float]:
-    """The losses, perplexity and accuracies of summed counts. An objective without targets (of tokens or NSP) is left out."""
+    """The losses, perplexity and accuracies of summed counts. An objective without targets (of tokens or NSP) is left out; "loss"
+    is the sum of both, without terms against a teacher."""
     scores = {}
     measure = token_measure(sums)
     if targets := float(sums.get(f"{measure}_targets", 0)):
@@ -39,6 +42,9 @@ def summarise(sums: Mapping[str, float]) -> dict[str, float]:
     if examples := float(sums.get("nsp_examples", 0)):
         scores["nsp_loss"] = float(sums["nsp_loss"]) / examples
         scores["nsp_accuracy"] = float(sums["nsp_correct"]) / examples
+    for name, count in (("soft_loss", "mlm_targets"), ("hidden_difference", "tokens"), ("attention_divergence", "tokens")):
+        if name in sums:
+            scores[name] = float(sums[name]) / max(float(sums[count]), 1.0)
     if scores:
         scores["loss"] = scores.get(f"{measure}_loss", 0.0) + scores.get("nsp_loss", 0.0)
     return scores

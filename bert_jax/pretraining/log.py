@@ -18,8 +18,9 @@ from bert_jax.metrics.throughput import Throughput, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.pretraining.corpora import Corpora
+from bert_jax.pretraining.corpora import Corpora, fingerprint
 from bert_jax.pretraining.phases import Phase
+from bert_jax.pretraining.reference_curves import comparison, find_curve, usual_causes
 from bert_jax.programs.pretraining import PretrainingProgram, flops_left, phase_row_flops
 from bert_jax.runtime.launch import Run
 
@@ -29,18 +30,24 @@ PICTURE = "curves.png"
 
 
 class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
-    """The log of a run that begins or continues at `step`.
+    """The log of a run that begins or continues at `step`, of the experiment file `config` (FILE[:ARG]), if any.
 
     A run that begins at step 0 drops all records of an earlier start, also the evaluation of step 0, which it repeats.
     """
 
-    def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int):
+    def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int, config: str = ""):
         self._experiment, self._run = program.experiment, run
+        self._fingerprint, self._skipped = fingerprint(corpora.train, corpora.heldout) if config else "", 0
         self._last_step = program.experiment.phase_starts()[-1]
         self.throughput = Throughput(run.ledger)
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
         _log_start(program, corpora, step)
+        self._curve, note = (
+            find_curve(config, program.experiment, corpora.train.num_tokens, self._fingerprint) if config else (None, "")
+        )
+        if note:
+            log.info("%s", note)
         self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._ledger = LedgerFile(run.workdir, run.ledger) if run.is_first else None
@@ -81,6 +88,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         rates = self.throughput.report(flops_left(self._experiment, step))
         scores = summarise(window)
         log.info(training_line(step, self._last_step, scores, rates, jax.devices()[0].device_kind, jax.device_count()))
+        self._skipped += int(window["skipped"])
         if float(window["skipped"]):
             log.warning("%d of these steps had no finite loss or gradient and were skipped", int(window["skipped"]))
         if window.get("spikes"):
@@ -102,14 +110,31 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
             line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
         else:
             line += f", loss {scores[f'{measure}_loss']:.3f} a pair"
+        if "word_perplexity" in scores:
+            line += f" ({scores['word_perplexity']:.1f} by word)"
         if "nsp_accuracy" in scores:
             line += f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %"
             line += f" (one answer for all pairs {100 * scores['nsp_majority_accuracy']:.1f} %)"
         log.info(line)
+        self._compare(step, scores)
         if self.metrics:
             self.metrics.write(step, {f"heldout/{name}": value for name, value in scores.items()})
         if step:
             self.draw()
+
+    def _compare(self, step: int, scores: dict[str, float]) -> None:
+        """Logs whether held-out scores lie in the band of the experiment's reference curve, where there is one."""
+        if self._curve is None:
+            return
+        inside, line = comparison(self._curve, step, scores)
+        if inside and line:
+            log.info("%s", line)
+        elif line:
+            corpus, skipped = self._fingerprint, self._skipped
+            causes = usual_causes(
+                self._curve, step, scores, self._experiment, fingerprint=corpus, skipped=skipped
+            )
+            log.warning("%s; %s", line, causes)
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl` to WORKDIR/curves.png."""

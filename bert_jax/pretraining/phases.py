@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 from bert_jax.batches.device import process_shard, to_device
@@ -16,6 +18,7 @@ from bert_jax.programs.compilation import compiled
 from bert_jax.programs.pretraining import PretrainingProgram
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.rules import BATCH
+from bert_jax.training.steps import TrainState
 
 
 def batch_source(experiment: PretrainingExperiment, index: int, corpus: Corpus) -> BatchSource:
@@ -51,10 +54,14 @@ class Phase:
         """The global batch as sharded device arrays, from the rows `batch` of this process."""
         return to_device(batch, self._program.mesh, BATCH)
 
+    def arguments(self, state: TrainState, batch: Batch) -> tuple[Any, ...]:
+        """The arguments of the compiled training step, from the rows `batch` of this process."""
+        return self._program.arguments(state, self.on_devices(batch))
+
     def compile(self, step: int, *, must_be_saved: bool) -> jax.stages.Compiled:
-        """The compiled training step, (state, batch) -> (state, sums), loaded from --compiled=DIR if given. Raises UserError
+        """The compiled training step, `arguments` -> (state, sums), loaded from --compiled=DIR if given. Raises UserError
         where that directory lacks the step and it `must_be_saved`."""
         function = self._program.training_step(self.index)
-        arguments = self._program.state, self.on_devices(self.rows(step))
+        arguments = self.arguments(self._program.state, self.rows(step))
         with self._run.compiling(self._run.ledger):
             return compiled(function, *arguments, mesh=self._program.mesh, saved=self._run.compiled, must_be_saved=must_be_saved)

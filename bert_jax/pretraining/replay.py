@@ -31,6 +31,7 @@ from bert_jax.metrics.scores import TOKENS, token_measure
 from bert_jax.pretraining.corpora import FINGERPRINT, fingerprint
 from bert_jax.pretraining.phases import batch_source
 from bert_jax.pretraining.returns import first_parameters, passed_over
+from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
 from bert_jax.runtime.workdir import run_config
 from bert_jax.sharding.mesh import make_mesh
@@ -106,7 +107,8 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
         raise UserError(f"--replay={step} is not a step of this run; name one of 1 to {last:,}")
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
-    program = pretraining_program(experiment, mesh)
+    teacher = load_teacher(experiment, corpus.vocabulary)
+    program = pretraining_program(taught_by(experiment, teacher), mesh, teacher)
     batches = Batches(program, corpus)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         state = _nearest_state(program, workdir, corpus, step - 1)
@@ -115,7 +117,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
         if weights_of != step - 1:
             state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the dropout is that of the step
         batch, phase = batches.at(step - 1, passed_over(state)), batches.phase(step - 1)
-        norms, sums = program.gradient_norms(phase)(state, to_device(batch, mesh, BATCH))
+        norms, sums = program.gradient_norms(phase)(*program.arguments(state, to_device(batch, mesh, BATCH)))
         rate = piecewise(experiment.schedules())(jnp.int32(step - 1))
         losses = _losses_of_rows(program, state.params, batch, token_measure(sums))
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses)
@@ -164,7 +166,8 @@ def _trained_on(program: PretrainingProgram, state: TrainState, batches: Batches
     log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
     progress, training_step = Progress("trained", step - first, "steps"), functools.cache(program.training_step)
     for at in range(first, step):
-        state, _ = training_step(batches.phase(at))(state, to_device(batches.at(at, skipped), program.mesh, BATCH))
+        batch = to_device(batches.at(at, skipped), program.mesh, BATCH)
+        state, _ = training_step(batches.phase(at))(*program.arguments(state, batch))
         progress.update(at + 1 - first)
     progress.close()
     return state

@@ -16,6 +16,7 @@ from bert_jax.metrics.scores import token_measure
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.programs.pretraining import PretrainingProgram
+from bert_jax.training.distillation import PROJECTION
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
@@ -53,6 +54,8 @@ def _spikes(state: TrainState) -> JsonObject:
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:
-    """The model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus."""
+    """The model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus; the projection of a
+    distillation is left out."""
     assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
-    return Model(params=params, config=experiment.model, tokenizer=tokenizer)
+    own = {part: tree for part, tree in params.items() if part != PROJECTION}
+    return Model(params=own, config=experiment.model, tokenizer=tokenizer)

@@ -21,13 +21,22 @@ from bert_jax.corpus.files import Json, read_object
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import RowShape, assemble_features
 from bert_jax.interop.huggingface_config import config_from_json
+from bert_jax.interop.locate import CONFIG, find_model_directory
 from bert_jax.metrics.throughput import model_row_flops
 from bert_jax.model.config import ModelConfig, published
+from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.programs.finetuning import ProgramSettings, shared, training_program
-from bert_jax.programs.pretraining import jitted_eval_step, phase_row_flops, pretraining_program, trained_parameters
+from bert_jax.programs.pretraining import (
+    jitted_eval_step,
+    phase_row_flops,
+    pretraining_program,
+    taught_config,
+    trained_parameters,
+)
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.tasks.registry import head_class
+from bert_jax.training.distillation import TEACHER_PARTS, Teacher
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.steps import TrainState
 
@@ -49,12 +58,16 @@ class StepProgram:
     length: int
     """Tokens of a row."""
     flops: float
-    """Model FLOPs of the step over all devices, by `metrics.throughput.row_flops`."""
+    """Model FLOPs of the step over all devices, by `metrics.throughput.row_flops`; without those of a teacher."""
+    teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
+    """The parameters of the teacher of a distillation in pretraining, abstract with their shardings."""
 
     def arguments(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-        """The arguments of the step by name: "parameters", "optimizer" (of a training step) and "batch"."""
+        """The arguments of the step by name: "parameters", "optimizer" (of a training step), "batch", and "teacher" where there
+        is one."""
+        taught = {} if self.teacher is None else {"teacher": self.teacher}
         if isinstance(self.state, TrainState):
-            return {"parameters": self.state.params, "optimizer": self.state.opt_state, "batch": self.batch}
+            return {"parameters": self.state.params, "optimizer": self.state.opt_state, "batch": self.batch} | taught
         return {"parameters": self.state, "batch": self.batch}
 
 
@@ -72,11 +85,27 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     mesh = make_mesh(experiment.mesh, devices)
     p = experiment.phases[phase]
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
-    program = pretraining_program(experiment, mesh)
+    experiment, teacher = _with_described_teacher(experiment)
+    program = pretraining_program(experiment, mesh, teacher)
     batch = _sharded_by_row(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
-    lowered = _lower(mesh, program.training_step(phase), program.state, batch)
+    lowered = _lower(mesh, program.training_step(phase), *program.arguments(program.state, batch))
     flops = p.batch_size * phase_row_flops(experiment, phase)
-    return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops)
+    taught = program.teacher.params if program.teacher else None
+    return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops, taught)
+
+
+def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[PretrainingExperiment, Teacher | None]:
+    """(the experiment with the width of its teacher, the teacher with shapes for parameters), from the teacher's config.json
+    alone; (the experiment, None) without one."""
+    if not experiment.teacher:
+        return experiment, None
+    directory = find_model_directory(experiment.teacher)
+    config = config_from_json(read_object(directory / CONFIG, "copy the model again"), str(directory))
+    config = taught_config(config, experiment)
+    boxed = abstract_parameters(config)
+    shapes = nn.unbox({part: boxed[part] for part in TEACHER_PARTS})
+    distillation = dataclasses.replace(experiment.distillation, teacher_width=config.hidden_size)
+    return dataclasses.replace(experiment, distillation=distillation), Teacher(config, shapes)
 
 
 def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:

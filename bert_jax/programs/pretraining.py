@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,6 +15,7 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.metrics.throughput import model_row_flops
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.sharding.rules import (
     BATCH,
@@ -24,12 +26,15 @@ from bert_jax.sharding.rules import (
     zero_shardings,
 )
 from bert_jax.training.data_parallel import gradients_over_data
+from bert_jax.training.distillation import Teacher, abstract_projection, distillation_objective, projection_parameters
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
-from bert_jax.training.objectives import PRETRAINING, Objective
+from bert_jax.training.objectives import PRETRAINING, Batch, Objective, Params
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.spikes import judge, new_watched_state
 from bert_jax.training.steps import TrainState, UpdateRule, eval_step, gradient_norms, new_state, train_step
+
+AbstractOrArray = jax.Array | jax.ShapeDtypeStruct
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,31 +48,65 @@ class PretrainingProgram:
     """The shapes of the `TrainState`, with the sharding of each array."""
     shardings: TrainState
     """The shardings alone, a tree like the state."""
+    teacher: Teacher | None = None
+    """The teacher of a distillation, with its arrays on the mesh."""
 
     def training_step(self, phase: int) -> jax.stages.Wrapped:
         """The jitted training step of a phase; see `jitted_train_step`."""
-        return jitted_train_step(self.experiment, phase, self.optimizer, self.shardings, self.mesh)
+        return jitted_train_step(self.experiment, phase, self.optimizer, self.shardings, self.mesh, self.teacher)
 
     def gradient_norms(self, phase: int) -> jax.stages.Wrapped:
-        """The jitted `training.steps.gradient_norms` of a phase, (state, batch) -> (norms, sums), replicated on every device."""
+        """The jitted `training.steps.gradient_norms` of a phase, from the arguments of the training step to (norms, sums),
+        replicated on every device."""
         rule = update_rule(self.experiment, phase, self.optimizer, self.shardings, self.mesh)
-        shardings = self.shardings, NamedSharding(self.mesh, BATCH)
         everywhere = NamedSharding(self.mesh, PartitionSpec())
-        return jax.jit(functools.partial(gradient_norms, rule=rule), in_shardings=shardings, out_shardings=everywhere)
+        function, shardings = _taught(gradient_norms, rule, self.experiment, self.shardings, self.mesh, self.teacher)
+        return jax.jit(function, in_shardings=shardings, out_shardings=everywhere)
+
+    def arguments(self, state: TrainState, batch: Mapping[str, AbstractOrArray]) -> tuple[Any, ...]:
+        """The arguments of the jitted steps: the state, the batch and, in a distillation, the teacher's parameters."""
+        return (state, batch) if self.teacher is None else (state, batch, self.teacher.params)
 
     def begin(self, parameters: PyTree[jax.Array] | None = None) -> TrainState:
         """The state before step 0 on the mesh, with these `parameters`, or with random ones drawn from the experiment's seed."""
         if parameters is None:
             return jax.jit(functools.partial(initial_state, self.experiment, self.optimizer), out_shardings=self.shardings)()
-        make = functools.partial(state_maker(self.experiment), optimizer=self.optimizer)
+
+        def make(parameters: PyTree[jax.Array]) -> TrainState:
+            return state_maker(self.experiment)(parameters | _initial_projection(self.experiment), self.optimizer)
+
         return jax.jit(make, out_shardings=self.shardings)(parameters)
 
 
-def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh) -> PretrainingProgram:
-    """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays."""
+def pretraining_program(
+    experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None
+) -> PretrainingProgram:
+    """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays but those of a `teacher`, which is needed
+    for the steps of a distillation only."""
     optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
-    return PretrainingProgram(experiment, mesh, optimizer, with_shardings(abstract, shardings), shardings)
+    state = with_shardings(abstract, shardings)
+    return PretrainingProgram(experiment, mesh, optimizer, state, shardings, _on_mesh(teacher, mesh) if teacher else None)
+
+
+def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
+    """`teacher` with its arrays, or their shapes, sharded over `mesh` as those of a student are without ZeRO."""
+    shardings = _teacher_shardings(teacher, mesh)
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(teacher.params)):
+        return dataclasses.replace(teacher, params=with_shardings(teacher.params, shardings))
+    return dataclasses.replace(teacher, params=jax.jit(lambda params: params, out_shardings=shardings)(teacher.params))
+
+
+def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
+    """The teacher's `config` with the settings of its computation: those of the student, and `distillation.dtype`."""
+    student = experiment.model
+    computed = {name: getattr(student, name) for name in ("vocab_multiple", "attention", "residual_norm", "scan_unroll")}
+    return dataclasses.replace(config, dtype=experiment.distillation.dtype or student.dtype, **computed)
+
+
+def _teacher_shardings(teacher: Teacher, mesh: Mesh) -> PyTree[NamedSharding]:
+    boxed = abstract_parameters(teacher.config)
+    return parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
 
 
 def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
@@ -81,7 +120,19 @@ def initial_state(experiment: PretrainingExperiment, optimizer: optax.GradientTr
     """The state before step 0, with random parameters; it depends on the seed only, not on the mesh."""
     key = jax.random.key(experiment.seed)
     parameters = nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence))
-    return state_maker(experiment)(parameters, optimizer)
+    return state_maker(experiment)(parameters | _initial_projection(experiment), optimizer)
+
+
+def _initial_projection(experiment: PretrainingExperiment) -> dict[str, PyTree[jax.Array]]:
+    """The initial projection of a distillation, which leaves the other initial parameters as they are without it."""
+    key = jax.random.fold_in(jax.random.key(experiment.seed), _PROJECTION_STREAM)
+    found: dict[str, PyTree[jax.Array]] = nn.unbox(
+        projection_parameters(experiment.distillation, experiment.model.hidden_size, key)
+    )
+    return found
+
+
+_PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
 
 
 def state_maker(experiment: PretrainingExperiment) -> Callable[..., TrainState]:
@@ -91,8 +142,10 @@ def state_maker(experiment: PretrainingExperiment) -> Callable[..., TrainState]:
 
 
 def trained_parameters(experiment: PretrainingExperiment) -> dict[str, PyTree[nn.Partitioned]]:
-    """The boxed abstract parameters of a run. A run without sentence pairs has neither pooler nor next-sentence head."""
-    return abstract_parameters(experiment.model, next_sentence=experiment.next_sentence)
+    """The boxed abstract parameters of a run. A run without sentence pairs has neither pooler nor next-sentence head; a
+    distillation from a model of another width has a projection."""
+    model = abstract_parameters(experiment.model, next_sentence=experiment.next_sentence)
+    return model | abstract_projection(experiment.distillation, experiment.model.hidden_size)
 
 
 def state_layout(
@@ -123,11 +176,48 @@ def _layout(
 
 
 def jitted_train_step(
-    experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation, shardings: TrainState, mesh: Mesh
+    experiment: PretrainingExperiment,
+    phase: int,
+    optimizer: optax.GradientTransformation,
+    shardings: TrainState,
+    mesh: Mesh,
+    teacher: Teacher | None = None,
 ) -> jax.stages.Wrapped:
-    """The jitted training step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state is donated."""
-    step = functools.partial(train_step, rule=update_rule(experiment, phase, optimizer, shardings, mesh))
-    return jax.jit(step, in_shardings=(shardings, NamedSharding(mesh, BATCH)), out_shardings=(shardings, None), donate_argnums=0)
+    """The jitted training step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state is donated.
+
+    With a `teacher`, its parameters are a third argument.
+    """
+    rule = update_rule(experiment, phase, optimizer, shardings, mesh)
+    step, inputs = _taught(train_step, rule, experiment, shardings, mesh, teacher)
+    return jax.jit(step, in_shardings=inputs, out_shardings=(shardings, None), donate_argnums=0)
+
+
+def _taught(
+    function: Callable[..., Any],
+    rule: UpdateRule,
+    experiment: PretrainingExperiment,
+    shardings: TrainState,
+    mesh: Mesh,
+    teacher: Teacher | None,
+) -> tuple[Callable[..., Any], tuple[PyTree[NamedSharding], ...]]:
+    """(`function` of `training/steps.py` with its rule, the shardings of its arguments); with a `teacher`, its parameters are the
+    last argument, and the objective of the rule compares with it."""
+    inputs = shardings, NamedSharding(mesh, BATCH)
+    if teacher is None:
+        return functools.partial(function, rule=rule), inputs
+    config = teacher.config
+
+    def taught(state: TrainState, batch: Batch, params: Params) -> Any:
+        objective = distillation_objective(
+            experiment.model,
+            rule.objective,
+            experiment.distillation,
+            Teacher(config, params),
+            next_sentence=experiment.next_sentence,
+        )
+        return function(state, batch, rule=dataclasses.replace(rule, objective=objective))
+
+    return taught, (*inputs, _teacher_shardings(teacher, mesh))
 
 
 def update_rule(

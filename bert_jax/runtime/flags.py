@@ -33,6 +33,8 @@ class Flags:
     given: frozenset[str]
     """The dotted keys that the command line sets."""
     workdir: Place
+    experiment: str = ""
+    """FILE[:ARG] of --config; empty where a step is replayed."""
     coordinator: str | None = None
     processes: int | None = None
     process: int | None = None
@@ -72,6 +74,7 @@ def parse_flags(
         read_experiment(values.config, overrides, schema) if replayed is None else {},
         frozenset(key for key, text in overrides if text != UNSET),
         place(checked(values.workdir, "--workdir")),
+        values.config or "",
         values.coordinator,
         values.processes,
         values.process,

@@ -6,6 +6,7 @@ In: logits and targets, gradients, the state of a run. Out: sums that add over b
     label_losses.py       the losses of labelled tasks, as sums
     skip_gram.py          skip-gram with negative sampling, as sums
     objectives.py         Objective: the loss of a run; those of pretraining and of labelled tasks
+    distillation.py       the losses of distillation in pretraining, and the objective that adds them
     optimizers.py         AdamW, LAMB and the original's Adam; which parameters decay
     schedules.py          the learning rate as a function of the step
     layerwise_rates.py    learning rates by layer: decay, freezing, gradual unfreezing

@@ -7,19 +7,22 @@ import functools
 import math
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bert_jax.programs.pretraining import initial_state
+from bert_jax.batches.device import to_device
+from bert_jax.programs.pretraining import initial_state, pretraining_program
 from bert_jax.sharding import rules
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
+from bert_jax.training.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher
 from bert_jax.training.objectives import Objective
 from bert_jax.training.steps import StepSeed
-from tests.random_rows import largest_difference
+from tests.random_rows import initial_parameters_of, largest_difference, random_batch
 from tests.sharding.training import DROPPING, experiment_on, first_state, layout_of, optimizer_of, train
 
 MESHES = {
@@ -175,3 +178,29 @@ def test_fsdp_8_divides_the_memory_of_a_device_by_nearly_eight():
 
     # at width 16 the LayerNorms and some biases, which stay whole, still weigh something; at Base they are 0.1 %
     assert bytes_of_a_device("fsdp 8") < bytes_of_a_device("data 8, state repeated") / 4
+
+
+def test_a_step_with_a_teacher_is_the_same_on_a_mesh():
+    """The teacher is split over fsdp and repeated over data, where the student's state is spread."""
+    found, first = [], None
+    for mesh_config in (MeshConfig(), MeshConfig(data=2, fsdp=2)):
+        distillation = PretrainingDistillation(hidden_weight=0.5, teacher_width=24)
+        experiment = dataclasses.replace(
+            experiment_on(mesh_config),
+            teacher="any",
+            distillation=distillation,
+            model=dataclasses.replace(DROPPING, num_layers=1),
+        )
+        wide = dataclasses.replace(experiment.model, hidden_size=24)
+        params = initial_parameters_of(wide, 1)
+        teacher = Teacher(wide, {part: params[part] for part in TEACHER_PARTS})
+        mesh = make_mesh(experiment.mesh, jax.devices()[: 4 if found else 1])
+        program = pretraining_program(experiment, mesh, teacher)
+        with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
+            first = first or jax.device_get(program.begin())
+            batch = {key: np.asarray(value) for key, value in random_batch(0, rows=16).items()}
+            state = jax.device_put(first, program.shardings)
+            _, sums = program.training_step(0)(*program.arguments(state, to_device(batch, mesh, rules.BATCH)))
+        found.append({key: float(value) for key, value in sums.items()})
+    assert found[0]["soft_loss"] > 0
+    assert found[1] == pytest.approx(found[0], rel=1e-4)

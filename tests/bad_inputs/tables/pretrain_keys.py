@@ -330,5 +330,36 @@ CASES = [
         "--config.model.vocab_size=7",
         "config.model.vocab_size=7, but the vocabulary of the corpus ... or build the corpus with the model's vocabulary",
     ),
+    # -------------------------------------------------------------------------------------------------------------- the teacher
+    Case(
+        "a teacher that is not there",
+        "--config.teacher=no_such_model",
+        "there is no no_such_model ... name a directory that holds config.json and model.safetensors, a",
+    ),
+    Case(
+        "a teacher that predicts no words",
+        "--config.teacher=$classifier",
+        "config.teacher=$classifier has no trained mlm_head, so it predicts no masked words; name a pretrained model with one",
+    ),
+    Case(
+        "a teacher with another vocabulary",
+        "--config.teacher=$model",
+        "config.teacher=$model has another vocabulary than the corpus ... build the corpus with --vocab=$model",
+    ),
+    Case(
+        "a distillation without a teacher",
+        "--config.distillation.temperature=3",
+        "config.distillation has settings but there is no teacher; name one in config.teacher",
+    ),
+    Case(
+        "a teacher without weight",
+        "--config.teacher=$model --config.distillation.soft_weight=0",
+        "config.teacher=$model has no effect: soft_weight, hidden_weight and attention_weight of config.distillation are 0",
+    ),
+    Case(
+        "attention maps that are not held",
+        "--config.teacher=$model --config.distillation.attention_weight=1 --config.model.scan_unroll=1",
+        "config.distillation.attention_weight=1.0 compares attention maps ... set these, or attention_weight=0",
+    ),
 ]
 TABLE = Table("pretrain", "--config=$experiment --workdir=run", CASES)

@@ -1,0 +1,228 @@
+"""Reference curves: the held-out scores of an experiment over several seeds, and the place of a run beside them.
+
+A curve is a JSON file in the folder `curves` beside the folder of the experiment file, named like that file and its argument:
+`experiments/curves/quickstart.json`, `laptop-more.json`. `tests/golden/make_reference_curve.py` makes it from workdirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import json
+import math
+import pathlib
+import statistics
+from collections.abc import Mapping, Sequence
+
+from bert_jax.configs.files import with_defaults
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.corpus.files import JsonObject, read_object
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.metrics.writer import METRICS, read_metrics
+from bert_jax.runtime.workdir import flatten, run_config
+
+FOLDER = "curves"
+MEASURES = {"mlm_loss": "MLM loss", "next_token_loss": "next token loss", "nsp_loss": "NSP loss"}
+"""The held-out scores that are compared, and their names in log lines."""
+WITHOUT_EFFECT = (
+    "seed",
+    "log_every",
+    "abort_after_skipped",
+    "checkpoints.*",
+    "corpus.*",
+    "evaluation.every",
+    "evaluation.batch_size",
+    "mesh.*",
+    "spikes.*",
+    "model.attention",
+    "model.dtype",
+    "model.rematerialisation",
+    "model.residual_norm",
+    "model.scan_unroll",
+    "phases.*.accumulation",
+)
+"""Keys in which a run may differ from the runs of its curve: they change scores by less than another seed does."""
+LIKE_SIZE = 0.1
+"""Corpora whose numbers of tokens differ by at most this share are compared: the text that Python's packages carry grows with
+their versions."""
+_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 97.5 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Band:
+    """The scores of several seeds after one step."""
+
+    mean: float
+    low: float
+    high: float
+    """From `low` to `high` is the 95 % prediction interval of one further run, if scores are normally distributed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReferenceCurve:
+    """The held-out scores of an experiment over `seeds`."""
+
+    name: str
+    seeds: tuple[int, ...]
+    settings: JsonObject
+    """The configuration of the runs, nested, with the keys `WITHOUT_EFFECT` of the first."""
+    corpus_tokens: int
+    corpus_fingerprint: str
+    measures: Mapping[str, Mapping[int, Band]]
+    """The key of `MEASURES` -> step -> band."""
+
+
+def band_of(values: Sequence[float]) -> Band:
+    """The mean of `values` and the prediction interval mean -+ t s sqrt(1 + 1/n) of one more. Needs two to ten values."""
+    n, mean = len(values), statistics.fmean(values)
+    reach = _T_95[n - 2] * statistics.stdev(values) * math.sqrt(1 + 1 / n)
+    return Band(mean, mean - reach, mean + reach)
+
+
+def read_curve(path: pathlib.Path) -> ReferenceCurve:
+    """The curve in a file that `as_json` wrote. Raises UserError for another file."""
+    values = read_object(path, "take it from the repository again, or remove it")
+    try:
+        measures = {name: {int(step): Band(**band) for step, band in bands.items()} for name, bands in values["measures"].items()}
+        return ReferenceCurve(
+            path.stem, tuple(values["seeds"]), values["config"], values["corpus_tokens"], values["corpus_fingerprint"], measures
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is no reference curve ({error!r}); take it from the repository again, or remove it") from error
+
+
+def as_json(curve: ReferenceCurve) -> str:
+    """The text of a curve's file."""
+    measures = {
+        name: {str(step): {key: round(x, 5) for key, x in dataclasses.asdict(band).items()} for step, band in bands.items()}
+        for name, bands in curve.measures.items()
+    }
+    values = {
+        "seeds": curve.seeds,
+        "corpus_tokens": curve.corpus_tokens,
+        "corpus_fingerprint": curve.corpus_fingerprint,
+        "measures": measures,
+        "config": curve.settings,
+    }
+    return json.dumps(values, indent=1) + "\n"
+
+
+def curve_of(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fingerprint_key: str) -> ReferenceCurve:
+    """The curve of the runs in `workdirs`, which differ in nothing but their seeds. Raises UserError for fewer than two or more
+    than ten runs, for unequal ones, and for runs without an evaluation in common."""
+    if not 2 <= len(workdirs) <= len(_T_95) + 1:
+        raise UserError(f"{counted(len(workdirs), 'run')} given; a band needs 2 to {len(_T_95) + 1} runs of different seeds")
+    stored = [run_config(workdir, "pretrain") for workdir in workdirs]
+    prints = [values.pop(fingerprint_key, "") for values in stored]
+    experiments = [PretrainingExperiment.from_dict(values) for values in stored]
+    for workdir, experiment, fingerprint in zip(workdirs, experiments, prints, strict=True):
+        if unlike := _differences(experiments[0], experiment):
+            raise UserError(f"{workdir} differs from {workdirs[0]} in config.{unlike[0][0]}; give runs of one experiment")
+        if fingerprint != prints[0]:
+            raise UserError(f"{workdir} was trained on another corpus than {workdirs[0]}; give runs of one experiment")
+    seeds = tuple(experiment.seed for experiment in experiments)
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"the seeds are {', '.join(map(str, seeds))}; give runs of different seeds")
+    scores = [_heldout(workdir) for workdir in workdirs]
+    steps = sorted(set.intersection(*(set(one) for one in scores)))
+    measures = {
+        measure: {step: band_of([one[step][measure] for one in scores]) for step in steps}
+        for measure in MEASURES
+        if steps and all(measure in one[step] for one in scores for step in steps)
+    }
+    if not measures:
+        raise UserError("the runs have no evaluation in common; give runs that have ended")
+    return ReferenceCurve(name, seeds, stored[0], corpus_tokens, prints[0], measures)
+
+
+def _heldout(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
+    """Step -> held-out scores of a run."""
+    found = {}
+    for record in read_metrics(workdir / METRICS):
+        scores = {name.removeprefix("heldout/"): value for name, value in record.items() if name.startswith("heldout/")}
+        if scores:
+            found[int(record["step"])] = scores
+    return found
+
+
+def find_curve(
+    config: str, experiment: PretrainingExperiment, corpus_tokens: int, fingerprint: str
+) -> tuple[ReferenceCurve | None, str]:
+    """(the curve that belongs to a run of `--config=config`, a line for the log); (None, the reason) where its settings differ,
+    and (None, "") where the experiment has no curve."""
+    file, _, argument = config.partition(":")
+    path = pathlib.Path(file)
+    path = path.parent.parent / FOLDER / ("-".join(filter(None, (path.stem, argument))) + ".json")
+    if not path.is_file():
+        return None, ""
+    curve = read_curve(path)
+    stored = with_defaults(PretrainingExperiment, curve.settings, beside="")
+    stored.pop("", None)
+    unlike = _differences(PretrainingExperiment.from_dict(stored), experiment)
+    begin = f"not compared with the reference curve of {curve.name}"
+    if unlike:
+        key, there, here = unlike[0]
+        others = f", and in {counted(len(unlike) - 1, 'other key')}" if len(unlike) > 1 else ""
+        return None, f"{begin}, whose runs differ in config.{key}: {there} there, {here} here{others}"
+    if curve.corpus_fingerprint != fingerprint and abs(corpus_tokens / curve.corpus_tokens - 1) > LIKE_SIZE:
+        return None, f"{begin}: its corpus has {curve.corpus_tokens:,} tokens, this one {corpus_tokens:,}"
+    same = "the same corpus" if curve.corpus_fingerprint == fingerprint else "another corpus of about that size"
+    return curve, f"compared with the reference curve of {curve.name} ({counted(len(curve.seeds), 'seed')}, {same})"
+
+
+def _differences(one: PretrainingExperiment, other: PretrainingExperiment) -> list[tuple[str, object, object]]:
+    """(key, value of `one`, value of `other`) of every key that differs and is not `WITHOUT_EFFECT`."""
+    ours, theirs = (dict(flatten(experiment.to_dict())) for experiment in (one, other))
+    return [
+        (key, ours.get(key), theirs.get(key))
+        for key in sorted({*ours, *theirs})
+        if ours.get(key) != theirs.get(key) and not any(fnmatch.fnmatchcase(key, pattern) for pattern in WITHOUT_EFFECT)
+    ]
+
+
+def comparison(curve: ReferenceCurve, step: int, scores: Mapping[str, float]) -> tuple[bool, str]:
+    """(whether the held-out `scores` after `step` lie in the band, a sentence); (True, "") where the curve has no such step."""
+    there = [name for name in MEASURES if step in curve.measures.get(name, {}) and name in scores]
+    if not there:
+        return True, ""
+    outside = []
+    for name in there:
+        band, value = curve.measures[name][step], scores[name]
+        if not band.low <= value <= band.high:
+            side = "below" if value < band.low else "above"
+            outside.append(f"{MEASURES[name]} {value:.3f} lies {side} the band {band.low:.3f} to {band.high:.3f}")
+    seeds = counted(len(curve.seeds), "seed")
+    if outside:
+        return False, f"{' and '.join(outside)} of {seeds} of {curve.name}"
+    spans = (f"{MEASURES[name]} {curve.measures[name][step].low:.3f} to {curve.measures[name][step].high:.3f}" for name in there)
+    return True, f"in the band of {seeds} of {curve.name} ({', '.join(spans)})"
+
+
+def usual_causes(
+    curve: ReferenceCurve,
+    step: int,
+    scores: Mapping[str, float],
+    experiment: PretrainingExperiment,
+    *,
+    fingerprint: str,
+    skipped: int,
+) -> str:
+    """The usual causes of scores outside the band, those first for which this run gives evidence: `skipped` steps, the dtype, the
+    `fingerprint` of its corpus. The other settings are those of the curve (`find_curve`)."""
+    causes = []
+    if skipped:
+        causes.append(f"{counted(skipped, 'skipped step')} (see the warnings above)")
+    if experiment.model.dtype != curve.settings["model"]["dtype"]:
+        causes.append(f"config.model.dtype={experiment.model.dtype}, not {curve.settings['model']['dtype']}")
+    better = all(scores[name] < curve.measures[name][step].mean for name in curve.measures if step in curve.measures[name])
+    if fingerprint != curve.corpus_fingerprint:
+        causes.append("another text: its language, casing, cleaning and repeated lines (report.txt of the corpus)")
+        if better:
+            causes.append("held-out text that is also in the training text")
+    elif not better and scores.get("mlm_accuracy", 1.0) <= 1.05 * scores.get("unigram_accuracy", 0.0):
+        causes.append("a plateau at word frequencies, which is left later in some runs: see the next evaluation")
+    causes.append("a change of the code or of the packages since the curve was made (run tpu_scripts/test.sh)")
+    causes.append("chance: 1 of 20 runs lies outside")
+    return "usual causes: " + "; ".join(causes)

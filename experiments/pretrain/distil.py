@@ -1,0 +1,52 @@
+r"""A small model that learns the words of a text and, beside them, a larger model's answers (arXiv:1910.01108, arXiv:1909.10351).
+
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/distil.py --workdir=runs/distilled --config.teacher=runs/laptop
+
+The teacher is a masked language model with the vocabulary of the corpus: here the 4 layers of width 256 of `laptop.py`, from
+which 2 layers of width 128 learn. Half of the loss on masked words compares with the teacher's probabilities at temperature 2,
+and the hidden states of the student, projected to the teacher's width, are compared with the teacher's.
+`--config.init_from=MODEL` starts from some of the teacher's layers instead (`convert --keep-layers=0,2`). `distil.py:alone` is
+the same student without a teacher.
+
+Hardware: 2 CPU cores; larger models on a TPU (`aot` counts the teacher's memory and time). Duration: minutes to an
+hour, not measured (the quickstart, half of its steps without a teacher, takes 4 minutes on idle cores).
+Expected: a held-out accuracy between those of the teacher and of the same student without one.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.model.config import published
+
+
+def get_config(part: str = "taught") -> ConfigDict:
+    taught = {
+        "teacher": "runs/laptop",
+        "distillation": {"temperature": 2.0, "soft_weight": 0.5, "hidden_weight": 0.1},
+    }
+    return ConfigDict(
+        {
+            **{"taught": taught, "alone": {}}[part],
+            "corpus": {"directory": "runs/wikipedia_corpus"},
+            "model": {
+                **published("tiny"),
+                "vocab_size": 8_192,
+                "hidden_dropout": 0.0,
+                "attention_dropout": 0.0,
+                "initializer_range": 0.09,
+            },
+            "optimizer": {"name": "bert_adam", "b2": 0.98},
+            "phases": [
+                {
+                    "steps": 4_000,
+                    "length": 32,
+                    "batch_size": 128,
+                    "max_predictions": 5,
+                    "learning_rate": 2e-3,
+                    "warmup_steps": 100,
+                }
+            ],
+            "evaluation": {"every": 500, "rows": 2_048, "batch_size": 256},
+            "checkpoints": {"every": 500},
+            "log_every": 100,
+        }
+    )

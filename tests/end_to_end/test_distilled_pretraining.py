@@ -1,0 +1,66 @@
+"""Pretraining with a teacher: what it saves, how it goes on, and what it exports."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.interop.huggingface import Model, export_model
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import ASKED, command
+from tests.end_to_end.forked import Done, Signal
+from tests.end_to_end.runs import VOCABULARY, assert_same_weights, learned, records
+from tests.interop.tiny import make_model
+
+SHORT = ("--config.phases.0.steps=5", "--config.phases.1.steps=2", "--config.distillation.hidden_weight=0.5")
+
+
+@pytest.fixture(scope="module")
+def runs(experiment: pathlib.Path) -> dict[str, Done]:
+    """A whole run, one that was stopped after three steps and went on, and one that was to go on with another teacher."""
+    root = experiment.parent
+    tokenizer = load_tokenizer(VOCABULARY, lowercase=True)
+    tokenizer.save(root / "vocabulary")
+    for name, width in (("narrow", 8), ("wide", 24)):
+        shape = {"hidden_size": width, "num_layers": 1, "num_heads": 2, "max_position": 64, "type_vocab_size": 2}
+        params, config = make_model(root / "vocabulary", **shape)
+        export_model(root / name, Model(params=params, config=config, tokenizer=tokenizer))
+    taught = (*SHORT, f"--config.teacher={root / 'wide'}")
+    stop = Signal(ASKED, argument=3, number=signal.SIGTERM)
+    (stopped,) = forked.run(root, command(experiment, root / "stopped", *taught), at=stop)
+    assert stopped.status == 143, stopped.output
+    commands = {
+        "whole": command(experiment, root / "taught", *taught),
+        "other": command(experiment, root / "stopped", *SHORT, f"--config.teacher={root / 'narrow'}"),
+        "went_on": command(experiment, root / "stopped", *taught),
+        "replayed": ("pretrain", f"--workdir={root / 'taught'}", "--replay=6"),
+    }
+    return dict(zip(commands, forked.run(root, *commands.values()), strict=True))
+
+
+def test_a_run_that_was_stopped_ends_as_the_whole_one_to_the_bit(experiment, runs):
+    assert runs["whole"].status == runs["went_on"].status == 0, runs["went_on"].output
+    assert_same_weights(experiment.parent / "stopped", experiment.parent / "taught")
+    assert learned(experiment.parent / "stopped") == learned(experiment.parent / "taught")
+
+
+def test_the_losses_against_the_teacher_are_in_the_metrics_and_the_projection_is_in_no_model(experiment, runs):
+    last = [record for record in records(experiment.parent / "taught") if "train/loss" in record][-1]
+    assert last["train/soft_loss"] > 0
+    assert last["train/hidden_difference"] > 0
+    names = load_file(experiment.parent / "taught" / "model" / "model.safetensors")
+    assert not [name for name in names if "distill" in name or "projection" in name]
+
+
+def test_another_teacher_does_not_continue_the_run(runs):
+    assert runs["other"].status == 2
+    assert "distillation.teacher_sha256" in runs["other"].output
+
+
+def test_a_step_with_a_teacher_can_be_replayed(runs):
+    assert runs["replayed"].status == 0, runs["replayed"].output
+    assert "distillation/kernel" in runs["replayed"].output

@@ -1,0 +1,158 @@
+"""Reference curves: the band over seeds, the runs that are compared with it, and what is said of those outside."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.pretraining import CorpusConfig, PhaseConfig, PretrainingExperiment
+from bert_jax.errors import UserError
+from bert_jax.pretraining.reference_curves import (
+    Band,
+    ReferenceCurve,
+    as_json,
+    band_of,
+    comparison,
+    curve_of,
+    find_curve,
+    read_curve,
+    usual_causes,
+)
+from tests.random_rows import TINY
+
+EXPERIMENT = PretrainingExperiment.from_dict(
+    PretrainingExperiment(model=TINY, phases=(PhaseConfig(steps=20, length=32),)).to_dict()
+)
+SHIPPED = sorted((pathlib.Path(__file__).resolve().parents[2] / "experiments" / "curves").glob("*.json"))
+PRINT = "corpus_fingerprint"
+
+
+def write_run(directory: pathlib.Path, seed: int, losses: dict[int, float], corpus: str = "a", **changes: Any) -> pathlib.Path:
+    directory.mkdir()
+    config = dataclasses.replace(EXPERIMENT, seed=seed, **changes).to_dict()
+    config |= {"written_by": "bert_jax 1 pretrain", PRINT: corpus}
+    (directory / "config.json").write_text(json.dumps(config))
+    records = [{"step": step, "heldout/mlm_loss": loss, "heldout/nsp_loss": 0.7} for step, loss in losses.items()]
+    records.append({"step": 20, "train/loss": 1.0})
+    (directory / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return directory
+
+
+@pytest.fixture
+def runs(tmp_path: pathlib.Path) -> list[pathlib.Path]:
+    """Three seeds; the last has one evaluation less."""
+    losses = [{10: 6.0, 20: 5.0}, {10: 6.2, 20: 5.2}, {20: 5.1}]
+    return [write_run(tmp_path / f"run_{seed}", seed, of_seed) for seed, of_seed in enumerate(losses)]
+
+
+@pytest.fixture
+def shipped(tmp_path: pathlib.Path, runs: list[pathlib.Path]) -> str:
+    """The experiment file of these runs, beside a folder with their curve."""
+    (tmp_path / "curves").mkdir()
+    curve = curve_of(runs, "mine", 1_000, PRINT)
+    (tmp_path / "curves" / "mine.json").write_text(as_json(curve))
+    return str(tmp_path / "pretrain" / "mine.py")
+
+
+@pytest.mark.parametrize("n", range(2, 11))
+def test_the_band_is_the_prediction_interval_of_one_more_run(n):
+    values = np.random.default_rng(n).normal(5, 0.1, n)
+    low, high = stats.t.interval(0.95, n - 1, values.mean(), values.std(ddof=1) * np.sqrt(1 + 1 / n))
+    band = band_of(values.tolist())
+    assert (band.mean, band.low, band.high) == pytest.approx((values.mean(), low, high), rel=1e-3)
+
+
+def test_a_curve_holds_the_steps_that_all_runs_have_and_survives_its_file(runs, tmp_path):
+    curve = curve_of(runs, "mine", 1_000, PRINT)
+    assert set(curve.measures) == {"mlm_loss", "nsp_loss"}
+    assert list(curve.measures["mlm_loss"]) == [20]
+    assert curve.measures["mlm_loss"][20].mean == pytest.approx(5.1)
+    assert curve.seeds == (0, 1, 2)
+    (tmp_path / "mine.json").write_text(as_json(curve))
+    again = read_curve(tmp_path / "mine.json")
+    assert as_json(again) == as_json(curve)
+
+
+def test_runs_that_do_not_belong_together_make_no_curve(runs, tmp_path):
+    other = write_run(tmp_path / "other", 3, {20: 5.0}, phases=(PhaseConfig(steps=30, length=32),))
+    elsewhere = write_run(tmp_path / "elsewhere", 4, {20: 5.0}, corpus="b")
+    for workdirs, says in [
+        (runs[:1], "1 run given; a band needs 2 to 10 runs"),
+        ([*runs, other], r"other differs from .*run_0 in config\.phases\.0\.steps"),
+        ([*runs, elsewhere], "was trained on another corpus than"),
+        ([runs[0], runs[0]], "the seeds are 0, 0; give runs of different seeds"),
+    ]:
+        with pytest.raises(UserError, match=says):
+            curve_of(workdirs, "mine", 1_000, PRINT)
+
+
+def test_a_run_with_these_settings_is_compared_whatever_its_seed_mesh_and_place(shipped):
+    like = dataclasses.replace(EXPERIMENT, seed=9, log_every=3, corpus=CorpusConfig(directory="elsewhere"))
+    curve, line = find_curve(shipped, like, 1_000, "a")
+    assert curve is not None
+    assert line == "compared with the reference curve of mine (3 seeds, the same corpus)"
+    assert "another corpus of about that size" in find_curve(shipped, like, 1_050, "b")[1]
+
+
+def test_a_run_with_other_settings_or_another_amount_of_text_is_not_compared_and_told_why(shipped):
+    other = dataclasses.replace(EXPERIMENT, phases=(PhaseConfig(steps=20, length=32, learning_rate=1.0),))
+    curve, line = find_curve(shipped, other, 1_000, "a")
+    assert curve is None
+    assert "differ in config.phases.0.learning_rate: 0.0001 there, 1.0 here" in line
+    assert "its corpus has 1,000 tokens, this one 2,000" in find_curve(shipped, EXPERIMENT, 2_000, "b")[1]
+
+
+def test_an_experiment_without_a_curve_is_silent(shipped):
+    assert find_curve(shipped + ":more", EXPERIMENT, 1_000, "a") == (None, "")
+
+
+CURVE = ReferenceCurve("mine", (0, 1), EXPERIMENT.to_dict(), 1_000, "a", {"mlm_loss": {20: Band(5.0, 4.9, 5.1)}})
+FLAT = {"mlm_accuracy": 0.06, "unigram_accuracy": 0.06}
+
+
+@pytest.mark.parametrize(
+    ("loss", "inside", "says"),
+    [(5.05, True, "in the band of 2 seeds of mine (MLM loss 4.900 to 5.100)"), (5.3, False, "above"), (4.0, False, "below")],
+)
+def test_an_evaluation_is_told_to_lie_in_the_band_or_on_which_side(loss, inside, says):
+    found, line = comparison(CURVE, 20, {"mlm_loss": loss})
+    assert found == inside
+    assert says in line
+    assert comparison(CURVE, 15, {"mlm_loss": loss}) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"skipped": 3}, "3 skipped steps"),
+        ({"fingerprint": "b"}, "another text: its language, casing, cleaning"),
+        ({"fingerprint": "b", "scores": {"mlm_loss": 4.0}}, "held-out text that is also in the training text"),
+        ({"scores": {"mlm_loss": 6.0, **FLAT}}, "a plateau at word frequencies"),
+        ({"dtype": "bfloat16"}, "config.model.dtype=bfloat16, not float32"),
+        ({}, "a change of the code or of the packages"),
+    ],
+)
+def test_the_causes_begin_with_those_for_which_there_is_evidence(how, says):
+    how = {"skipped": 0, "fingerprint": "a", "scores": {"mlm_loss": 6.0}, "dtype": "float32"} | how
+    experiment = dataclasses.replace(EXPERIMENT, model=dataclasses.replace(TINY, dtype=how.pop("dtype")))
+    line = usual_causes(CURVE, 20, how.pop("scores"), experiment, **how)
+    assert says in line
+    assert line.count("skipped") == bool(how["skipped"])
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_curve_belongs_to_an_experiment_as_it_is_now(path):
+    curve = read_curve(path)
+    stem, _, argument = path.stem.partition("-")
+    file = path.parents[1] / "pretrain" / f"{stem}.py"
+    config = f"{file}:{argument}" if argument else str(file)
+    experiment = PretrainingExperiment.from_dict(read_experiment(config, (), PretrainingExperiment))
+    experiment = dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, vocab_size=8_192))
+    assert find_curve(config, experiment, curve.corpus_tokens, curve.corpus_fingerprint)[0] is not None

@@ -1,0 +1,76 @@
+"""The teacher of a distillation in pretraining: what is refused, and the width and hash that a run fills in."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.errors import UserError
+from bert_jax.pretraining import teacher
+from bert_jax.training.distillation import PretrainingDistillation
+from tests.examples.corpora import vocabulary
+from tests.random_rows import TINY, initial_parameters_of
+
+VOCABULARY = vocabulary(TINY.vocab_size)
+EXPERIMENT = PretrainingExperiment(
+    model=TINY, teacher="runs/teacher", phases=(PhaseConfig(steps=2, length=32),), distillation=PretrainingDistillation()
+)
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, experiment=EXPERIMENT, untrained=(), vocabulary=VOCABULARY, without=(), **fields):
+    config = dataclasses.replace(TINY, **fields)
+    params = {part: tree for part, tree in initial_parameters_of(config).items() if part not in without}
+    model = types.SimpleNamespace(
+        params=params,
+        config=config,
+        untrained=frozenset(untrained),
+        tokenizer=types.SimpleNamespace(vocabulary=vocabulary),
+        source="runs/teacher/model",
+    )
+    monkeypatch.setattr(teacher, "import_model", lambda *_, **__: model)
+    return teacher.load_teacher(experiment, VOCABULARY)
+
+
+def attentive(**model):
+    distillation = PretrainingDistillation(attention_weight=1.0)
+    return dataclasses.replace(EXPERIMENT, distillation=distillation, model=dataclasses.replace(TINY, **model))
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"without": ("mlm_head",)}, "has no trained mlm_head"),
+        ({"untrained": ("mlm_head",)}, "has no trained mlm_head"),
+        ({"direction": "left_to_right"}, "is no masked language model: its direction is left_to_right"),
+        ({"max_position": 16}, "reads 16 tokens, and the rows have 32; shorten the rows, or .* --max-position=32"),
+        ({"type_vocab_size": 1}, "has no token type for the second text of a pair; set config.examples.pairs=none"),
+        ({"vocabulary": dataclasses.replace(VOCABULARY, sha256="other")}, "another vocabulary than the corpus runs/embedded"),
+        ({"experiment": attentive(num_heads=4)}, "has 2 heads and the student 4; set config.model.num_heads=2, or"),
+    ],
+)
+def test_a_teacher_that_cannot_teach_is_refused_with_the_remedy(monkeypatch, how, says):
+    with pytest.raises(UserError, match=says):
+        loaded(monkeypatch, **how)
+
+
+def test_a_run_fills_in_the_width_and_the_hash_of_its_teacher(monkeypatch):
+    found = loaded(monkeypatch, hidden_size=24)
+    filled = teacher.taught_by(EXPERIMENT, found).distillation
+    assert (filled.teacher_width, filled.teacher_sha256) == (24, found.sha256)
+    assert set(found.params) == {"embeddings", "encoder", "mlm_head"}
+    found.params["mlm_head"]["bias"] = np.asarray(found.params["mlm_head"]["bias"]) + 1
+    assert teacher._sha256(found.params) != found.sha256
+    other = dataclasses.replace(EXPERIMENT, distillation=dataclasses.replace(filled, teacher_sha256="0"))
+    with pytest.raises(UserError, match=r"teacher_sha256=0, but that of config\.teacher=runs/teacher is"):
+        teacher.taught_by(other, found)
+
+
+def test_the_teacher_computes_as_the_student_does_or_in_its_own_dtype(monkeypatch):
+    student = dataclasses.replace(EXPERIMENT, model=dataclasses.replace(TINY, dtype="bfloat16", scan_unroll=1))
+    assert (loaded(monkeypatch, student).config.dtype, loaded(monkeypatch, student).config.scan_unroll) == ("bfloat16", 1)
+    own = dataclasses.replace(student, distillation=PretrainingDistillation(dtype="float32"))
+    assert loaded(monkeypatch, own).config.dtype == "float32"
