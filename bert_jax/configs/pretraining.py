@@ -213,10 +213,10 @@ class PretrainingExperiment:
             if d != PretrainingDistillation():
                 raise UserError("config.distillation has settings but there is no teacher; name one in config.teacher")
             return
-        if model.direction != "both":
+        if (model.direction, model.encoder) != ("both", "transformer"):
             raise UserError(
-                f"config.teacher={self.teacher} teaches masked words, which a model with direction={model.direction} does not "
-                "predict; set config.model.direction=both, or leave config.teacher out"
+                f"config.teacher={self.teacher} teaches masked words, which a model with direction={model.direction} and "
+                f"encoder={model.encoder} does not predict; set direction=both and encoder=transformer, or leave the teacher out"
             )
         if not (d.soft_weight or d.hidden_weight or d.attention_weight):
             raise UserError(

@@ -51,8 +51,11 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
     named, config = f"config.teacher={experiment.teacher}", model.config
     if "mlm_head" not in model.params or "mlm_head" in model.untrained:
         raise UserError(f"{named} has no trained mlm_head, so it predicts no masked words; name a pretrained model with one")
-    if config.direction != "both":
-        raise UserError(f"{named} is no masked language model: its direction is {config.direction}; name one of both directions")
+    if (config.direction, config.encoder) != ("both", "transformer"):
+        raise UserError(
+            f"{named} is no masked language model: its direction is {config.direction} and its encoder {config.encoder}; name a "
+            "pretrained BERT"
+        )
     theirs = model.tokenizer.vocabulary
     if (theirs.sha256, theirs.lowercase) != (vocabulary.sha256, vocabulary.lowercase):
         raise UserError(
