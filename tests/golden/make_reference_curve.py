@@ -2,9 +2,10 @@
 
     for seed in 0 1 2 3; do tpu_scripts/run.sh pretrain --config=experiments/pretrain/quickstart.py \
         --workdir=runs/quickstart_$seed --config.seed=$seed; done
-    python tests/golden/make_reference_curve.py runs/quickstart_* --output=experiments/curves/quickstart.json
+    python tests/golden/make_reference_curve.py runs/quickstart_* --output=runs/quickstart.json
 
-`pretrain` then says at each evaluation whether a run of that experiment lies in the band (`pretraining/reference_curves.py`).
+The file belongs in `experiments/curves/`. `pretrain` then says at each evaluation whether a run of that experiment lies in the
+band (`pretraining/reference_curves.py`).
 """
 
 from __future__ import annotations

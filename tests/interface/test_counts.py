@@ -23,6 +23,14 @@ NEVER_ONE = {
     "{length} tokens",  # of a row: 8 at least
     "{room} tokens",  # in such a row
     "{slices} slices",  # several, or nothing is divided over them
+    "{table['restarts']} times",  # said of more than one
+    "{sum(steps) * factor} steps",  # more than a run can have
+    "{short(amount)} tokens",  # millions, as are the next four
+    "{short(max(read))} tokens",
+    "{short(max(sizes))} parameters",
+    "{short(PAPERS_BASE[0])} parameters",
+    "{curve.corpus_tokens} tokens",
+    "{len(_T_95) + 1} runs",  # ten
 }
 DIRECTLY_AFTER = re.compile(rf" (?:{PLURALS})\b(?!/)")
 AFTER_A_PLACE = re.compile(rf"%(?:d|s) (?:{PLURALS})\b(?!/)")

@@ -125,7 +125,8 @@ def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(
 # ---------------------------------------------------------------------------------------------------------------- configurations
 
 MAY_BE_EMPTY = {
-    *("init_from", "init_new", "init_drop", "task.data_dir", "task.module", "distillation.teacher"),
+    *("init_from", "init_new", "init_drop", "task.data_dir", "task.module", "distillation.teacher", "teacher"),
+    "distillation.teacher_sha256",
     *("setting", "reference", "paper", "arms.0.label", "arms.0.shares", "arms.0.continues", "tasks.0.data_dir", "tasks.0.metric"),
 }
 """Strings that are neither words of a declared set nor names that have to be there; further those that may be None."""

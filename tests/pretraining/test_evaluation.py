@@ -88,6 +88,7 @@ def test_the_scores_are_means_over_all_rows_beside_baselines_and_the_step_is_com
     corpora: Any = types.SimpleNamespace(train=train, heldout="held out")
     watched = Watched()
     run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
+    run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
     evaluate = evaluation.HeldoutEvaluation(program, 1, corpora, run)
     found = evaluate(jnp.float32(0.5))
 
