@@ -9,7 +9,7 @@ import pathlib
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import jax
 import numpy as np
@@ -98,7 +98,7 @@ class Checkpoints:
         that save may wait for a dead process."""
         if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
             return
-        self._wait_for_save()
+        self._wait_for_save(together=error is None)
         self._manager.close()
 
     def restore_latest(
@@ -160,24 +160,34 @@ class Checkpoints:
         self, step: int, abstract_state: AbstractState, former: AbstractState | None
     ) -> tuple[State | None, BaseException | None]:
         """(state, None), or (None, error). All processes decide alike: a state that one cannot read is used by none."""
-        found: Any = None
+        found: tuple[State, Mapping[str, int] | None] | None = None
         error: BaseException | None = None
         try:
             layout = former if former is not None and self._arrays_in(step) == len(jax.tree.leaves(former)) else abstract_state
-            wanted: dict[str, Any] = {ITEM: ocp.args.StandardRestore(layout)}
-            if (self._directory / str(step) / DIGESTS).is_dir():
-                wanted[DIGESTS] = ocp.args.JsonRestore()
-            found = self._manager.restore(step, args=ocp.args.Composite(**wanted))
+            found = self._read(step, layout)
         except Exception as failure:  # Orbax and TensorStore raise many types; all but too little memory mean an unreadable state
             if shortage_of(failure):
                 raise
             error = failure
-        if not _on_all_processes(found is not None):
+        if not _on_all_processes(found is not None) or found is None:
             return None, error or OSError("unreadable on another process")
-        error = _restore_error(found[ITEM], found.get(DIGESTS))
+        state, written = found
+        error = _restore_error(state, written)
         if not _on_all_processes(error is None):
             return None, error or OSError("damaged on another process")
-        return _select(found[ITEM], abstract_state, step), None
+        return _select(state, abstract_state, step), None
+
+    def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
+        """(the state of `step`, its saved digests or None), read by this process alone.
+
+        Orbax's manager would wait for the other processes after reading: where one process cannot read the state and goes on to
+        the next collective, the wait of the others meets that one, and all of them are aborted.
+        """
+        place = self._directory / str(step)
+        state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
+        if not (place / DIGESTS).is_dir():
+            return state, None
+        return state, ocp.JsonCheckpointHandler().restore(place / DIGESTS, args=ocp.args.JsonRestore())
 
     def _arrays_in(self, step: int) -> int:
         """The number of arrays in the state of `step`, from its metadata."""
@@ -227,7 +237,7 @@ class Checkpoints:
         parts = {ITEM: ocp.args.StandardSave(state), DIGESTS: ocp.args.JsonSave(found)}
         try:
             with _save_lock:
-                if self._failed and is_remote(self._directory) and jax.process_count() == 1:
+                if self._failed and is_remote(self._directory):
                     self._reopen()  # writes of the failed save that Orbax has not asked after would fail this one
                 self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
         except Exception as error:
@@ -238,15 +248,21 @@ class Checkpoints:
             self._manager.close()
         self._manager = self._open()
 
-    def _wait_for_save(self) -> None:
-        """Waits for the save in progress and records its success or failure."""
+    def _wait_for_save(self, together: bool = True) -> None:
+        """Waits for the save in progress and records its success or failure, which is that of all processes: a save that one of
+        them has not finished is not complete. `together` is False where the other processes do not wait too."""
         if self._saving is None:
             return
+        failure: BaseException | None = None
         try:
             self._manager.wait_until_finished()
-            self._saved, self._saving, self._failed, self.failed_in_a_row = self._saving, None, None, 0
         except Exception as error:
-            self._note_failure(error)
+            failure = error
+        if together and not _on_all_processes(failure is None):
+            failure = failure or OSError("another process could not write its part")
+        if failure is not None:
+            return self._note_failure(failure)
+        self._saved, self._saving, self._failed, self.failed_in_a_row = self._saving, None, None, 0
 
     def _note_failure(self, error: BaseException) -> None:
         step, self._saving = self._saving or 0, None

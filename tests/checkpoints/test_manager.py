@@ -241,9 +241,10 @@ def test_a_state_for_which_memory_does_not_suffice_is_not_put_aside(tmp_path: pa
         raise error
 
     with Checkpoints(tmp_path, keep=2) as checkpoints:
-        monkeypatch.setattr(checkpoints._manager, "restore", short)
+        monkeypatch.setattr(ocp.StandardCheckpointHandler, "restore", short)
         with pytest.raises(type(error)):
             checkpoints.restore_latest(abstract(state_at(0)))
+        monkeypatch.undo()
     assert steps_in(tmp_path) == [1, 2]
     assert not (tmp_path / "unreadable").exists()
     assert_equal(restored(tmp_path), state_at(2))

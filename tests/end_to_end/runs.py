@@ -111,16 +111,19 @@ def last_step(workdir: pathlib.Path) -> int:
 
 
 def learned(workdir: pathlib.Path) -> list[dict[str, float]]:
-    """What `metrics.jsonl` says of learning, without what it says of time."""
+    """What `metrics.jsonl` says of learning, without what it says of time and of failed saves."""
     return [
-        {name: value for name, value in record.items() if name != "time" and "second" not in name} for record in records(workdir)
+        {name: value for name, value in record.items() if name != "time" and "second" not in name}
+        for record in records(workdir)
+        if not any(name.startswith("checkpoints/") for name in record)
     ]
 
 
 def results(workdir: pathlib.Path) -> dict[str, Any]:
-    """The content of `results.json` without the numbers that depend on time."""
+    """The content of `results.json` without the numbers that depend on time and on failed saves."""
     values: dict[str, Any] = json.loads((workdir / "results.json").read_text())
-    return {name: value for name, value in values.items() if "second" not in name and name != "ledger"}
+    left_out = ("ledger", "failed_saves_since_last_start")
+    return {name: value for name, value in values.items() if "second" not in name and name not in left_out}
 
 
 def weights(workdir: pathlib.Path) -> dict[str, np.ndarray]:
