@@ -8,9 +8,10 @@ r"""The model of `laptop.py` as a left-to-right language model, which predicts e
 Hardware: 2 CPU cores, 2 GiB. Duration: some hours; `--config.phases.0.steps=1000 --config.phases.1.steps=100` is a first look.
 What to expect at full length has not been measured yet.
 
-All tokens of a row are predicted, 6 times as many as masked ones, and so more is learned from the same rows. The head on the
-vocabulary then costs 6 times as much: that is why a step takes longer than that of `laptop.py`, while with as many predictions
-(`--config.phases.0.max_predictions=5`) it takes as long. Rows have one text each, without segments and next sentence prediction:
+All tokens of a row are predicted, 6 times as many as masked ones, and so more is learned from the same rows; the head on the
+vocabulary then has 6 times as many rows to compute, and a step takes longer than that of `laptop.py`. How much longer, and how
+little with as many predictions (`--config.phases.0.max_predictions=5`), `tests/benchmarks/benchmark_step.py --left-to-right`
+measures. Rows have one text each, without segments and next sentence prediction:
 the [CLS] of a left-to-right model sees no other token.
 """
 
