@@ -26,7 +26,7 @@ from bert_jax.programs.lowered import finetuning_step, model_config_to_finetune,
 from bert_jax.sharding.mesh import mesh_shape
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-FILES = sorted((REPOSITORY / "experiments").glob("*/*.py"))
+FILES = sorted(file for kind in ("pretrain", "finetune") for file in (REPOSITORY / "experiments" / kind).glob("*.py"))
 NAMED = re.compile(r"^Hardware: ((?:\d+x)?v\d\w?:\d+(?:x\d+)+|\d+ CPU cores, \d+ GiB)\b", re.MULTILINE)
 OF_SIZE = re.compile(r"^ +(\S+) .* (v\d\w?:\d+(?:x\d+)+) ", re.MULTILINE)
 LAYERS_IN_A_LOOP = {"model.scan_unroll": 1}

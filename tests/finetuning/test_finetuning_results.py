@@ -16,6 +16,7 @@ from bert_jax.finetuning import data
 from bert_jax.finetuning.data import fingerprints, read_features
 from bert_jax.finetuning.job import evaluation_steps
 from bert_jax.finetuning.results import results
+from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.tasks.baselines import Baseline
 from tests.random_features import HEADS, random_features
@@ -45,7 +46,7 @@ class Toy:
         return "one label alone" if split == "dev" and np.sum(logits) == 0 else ""
 
 
-START: Any = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pad_id=3))
+START: Any = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pad_id=3), config=ModelConfig())
 WHOLE = FinetuningExperiment.from_dict(
     {"init_from": "m", "seed": 5, "training": {"learning_rate": 0.125, "batch_size": 2, "epochs": 7}}
 )

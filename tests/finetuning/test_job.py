@@ -78,6 +78,7 @@ def job_in(workdir: pathlib.Path, directory: pathlib.Path | None = None, devices
     alive: list[str] = []
     watchdog = types.SimpleNamespace(alive=alive.append, seen=alive)
     run: Any = types.SimpleNamespace(workdir=workdir, ledger=Ledger(), watchdog=watchdog, is_first=True)
+    run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
     data: Any = types.SimpleNamespace(features=FEATURES, shape=SHAPE, pad_id=0, task=Task(), dev=["dev"])
     start: Any = types.SimpleNamespace(config=TINY)
     inputs = Inputs(data, start, lambda mesh: lambda batch: batch | {"taught by": mesh})  # type: ignore[dict-item]

@@ -81,7 +81,8 @@ def bits(tensors: dict[str, np.ndarray]) -> dict[str, tuple]:
 
 
 def test_there_is_a_case_for_every_class():
-    assert {fields_of(GOLDEN / case)["architectures"][0] for case in CASES} == set(ARCHITECTURES)
+    elsewhere = {"BertLMHeadModel"}  # tests/golden/causal_golden.npz
+    assert {fields_of(GOLDEN / case)["architectures"][0] for case in CASES} == set(ARCHITECTURES) - elsewhere
 
 
 @pytest.mark.parametrize("case", CASES)

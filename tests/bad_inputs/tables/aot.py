@@ -18,7 +18,7 @@ CASES = [
     Case(
         "another experiment that is not there",
         "--against=/nope",
-        "--against=/nope: there is no file /nope ... the experiments are bert_base, bert_large, bert_miniature, boolq, distil,",
+        "--against=/nope: there is no file /nope ... the experiments are bert_base, bert_large, bert_miniature, bilm, boolq,",
     ),
     Case(
         "a key that is none",

@@ -21,12 +21,12 @@ CASES = [
     Case(
         "a dropped part that is none",
         "--drop=nsp",
-        "a model has no part 'nsp': did you mean 'nsp_head'?; parts are pooler, mlm_head, nsp_head, sequence_head,",
+        "a model has no part 'nsp': did you mean 'nsp_head'?; parts are pooler, mlm_head, nsp_head, skip_gram_head,",
     ),
     Case(
         "a new part that is none",
         "--new=pooled",
-        "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, sequence_head,",
+        "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, skip_gram_head,",
     ),
     Case("a new head without labels", "--new=sequence_head", "a new sequence_head needs labels; give them"),
     Case(

@@ -22,7 +22,7 @@ CASES = [
     Case(
         "a flag before the verb",
         "--json embed x",
-        "--json comes after the verb: python -m bert_jax.predict ... verbs are fill-mask, next-sentence, score, embed, classify,",
+        "--json comes after the verb: python -m bert_jax.predict ... verbs are fill-mask, next-sentence, score, generate,",
     ),
     Case("an input in a mistyped bucket", "embed --input=gs:/bucket/x", "--input=gs:/bucket/x: ... did you mean gs://bucket/x?"),
     Case("an output in a mistyped bucket", "embed --output=gs:/b/x x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
