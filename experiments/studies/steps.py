@@ -20,6 +20,7 @@ they predict 15 % of the tokens. The paper's numbers are in a picture: 1,000,000
 
 from ml_collections import ConfigDict
 
+from bert_jax.corpus.files import JsonObject
 from bert_jax.studies.tasks import SMALL, paper_tasks, small_tasks
 
 FRACTIONS = (0.1, 0.2, 0.4, 0.6, 0.8)
@@ -32,7 +33,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
         "model": {"direction": "left_to_right"},
         "phases": {str(i): {"max_predictions": length - 1} for i, length in enumerate(lengths)},
     }
-    runs = {
+    runs: dict[str, JsonObject] = {
         "masked": {"label": "masked words"},
         "ltr": {
             "label": "left to right",
@@ -40,7 +41,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "heads": {"sequence": {"head": {"pooling": "last_token"}}},
         },
     }
-    arms = [{"name": name, **run} for name, run in runs.items()]
+    arms: list[JsonObject] = [{"name": name, **run} for name, run in runs.items()]
     for name, run in runs.items():
         arms += [
             {
