@@ -37,8 +37,8 @@ def record() -> JsonObject:
 
 
 def device_record(device: jax.Device) -> JsonObject:
-    """What one device is, what memory it has free, and how fast it is; "error" where it cannot be measured, for lack of memory
-    for example."""
+    """The kind of one device, its free memory and its speed; "error" where it cannot be measured, for lack of memory for
+    example."""
     stats = device.memory_stats() or {}
     has = stats.get("bytes_limit")
     try:

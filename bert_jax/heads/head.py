@@ -211,8 +211,8 @@ class TaskHead:
         return pooler(tokens) if self.reads_pooler else tokens
 
     def excluded_transitions(self) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, " C"]]:
-        """What a CRF does not predict: (True where a label may not follow a label, [before, after]; True where a label may not
-        begin a text); default: nothing."""
+        """The transitions that a CRF does not predict: (True where a label may not follow a label, [before, after]; True where a
+        label may not begin a text); default: none."""
         return np.zeros((self.num_outputs, self.num_outputs), bool), np.zeros(self.num_outputs, bool)
 
     # -------------------------------------------------------------------------------------------------------------- training

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.encoder import unstack
 from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, named, truncated_normal
 from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
 from bert_jax.model.products import affine
@@ -44,9 +45,7 @@ class BiLstm(nn.Module):
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """(output of the last layer, outputs of all layers)."""
         outputs: list[Array] = []
-        layers: Any = self.layers
-        for n in range(self.config.num_layers):
-            one = layers[n] if self.is_unstacked else jax.tree.map(lambda stack, n=n: stack[n], layers)
+        for n, one in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             with jax.named_scope("layers"):
                 y = lstm_layer(one, self._dropped(x, seed, n), sequence_ids, self.config)
                 x = x + y if n else y

@@ -57,7 +57,7 @@ def recurrence(directions: tuple[Direction, ...]) -> tuple[Float[Array, "L B W"]
 
 
 class _Trace(NamedTuple):
-    """What the backward pass reads of a direction."""
+    """The results of a direction that the backward pass reads."""
 
     h: Float[Array, "L B W"]
     """The outputs."""

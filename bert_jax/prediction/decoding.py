@@ -61,7 +61,7 @@ class Knobs(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What the loops of a compiled program know."""
+    """The settings and the step of the loops of a compiled program."""
 
     knobs: Knobs
     decoding: Decoding

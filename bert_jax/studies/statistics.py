@@ -63,7 +63,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Where the interval excludes 0: "as expected" or "opposite"; "undecided" where it does not, or with one seed."""
+        """One of "as expected" and "opposite" where the interval excludes 0; "undecided" where it does not, or with one seed."""
         if self.difference.mean is None:
             return "not measured"
         if not self.difference.excludes_zero:
@@ -89,7 +89,7 @@ class Outcome:
 
 
 def outcome(expected: OrderConfig, task: str, scores: Mapping[str, BySeed]) -> Outcome:
-    """What came out of an expected order on a task. `scores`: by arm and seed."""
+    """The result of an expected order on a task. `scores`: by arm and seed."""
     named = [name for rank in expected.ranks for name in rank]
     means = {name: mean([*scores.get(name, {}).values()]) for name in named}
     order = sorted((name for name in named if means[name] is not None), key=lambda name: -(means[name] or 0.0))

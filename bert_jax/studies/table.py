@@ -143,7 +143,7 @@ def _as_json(found: Outcome) -> JsonObject:
 
 # ----------------------------------------------------------------------------------------------------------------- pretraining
 def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
-    """What an arm's model cost and what it predicts: steps, tokens, FLOPs, parameters, held-out scores as means over seeds.
+    """The cost and the predictions of an arm's model: steps, tokens, FLOPs, parameters, held-out scores as means over seeds.
 
     Costs are those of all pretraining that led to the model. The held-out loss is that of the arm's own objective: losses of
     masked words and of next tokens do not compare.

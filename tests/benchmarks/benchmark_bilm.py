@@ -21,7 +21,6 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import time
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -80,18 +79,14 @@ def report(seconds: dict[tuple[str, str], list[float]], file: pathlib.Path | Non
 
 def ours(shape: str, steps: int) -> list[float]:
     """Seconds of each of our steps, compilation left out."""
-    import functools
-
     import flax.linen as nn
     import jax
-    import jax.numpy as jnp
     import numpy as np
 
     from bert_jax.model.config import ModelConfig
     from bert_jax.model.pretraining import initial_parameters
     from bert_jax.training.objectives import bilm_objective
-    from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-    from bert_jax.training.steps import UpdateRule, new_state, train_step
+    from tests.benchmarks.timed_steps import seconds_of_steps
 
     (width, cell), rng = SHAPES[shape], np.random.default_rng(0)
     rows, length, predictions = SIZES["rows"], SIZES["length"], SIZES["predictions"]
@@ -112,17 +107,7 @@ def ours(shape: str, steps: int) -> list[float]:
         "nsp_labels": np.full((rows, 1), -1, np.int32),
     }
     params = nn.unbox(initial_parameters(config, jax.random.key(0), next_sentence=False))
-    optimizer = make_optimizer(OptimizerConfig(name="adamw"), params)
-    state = new_state(params, optimizer)
-    rule = UpdateRule(bilm_objective(config), optimizer, lambda _: jnp.float32(1e-4), clip_norm=1.0, seed=0)
-    step = jax.jit(functools.partial(train_step, rule=rule), donate_argnums=0)
-    seconds = []
-    for _ in range(steps + 2):
-        start = time.perf_counter()
-        state, sums = step(state, batch)
-        jax.block_until_ready((state, sums))
-        seconds.append(time.perf_counter() - start)
-    return seconds[2:]
+    return seconds_of_steps(bilm_objective(config), params, batch, steps)
 
 
 if __name__ == "__main__":

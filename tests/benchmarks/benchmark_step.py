@@ -23,7 +23,6 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,15 +92,11 @@ def report(seconds: dict[tuple[str, int], list[float]], file: pathlib.Path | Non
 
 def ours(length: int, steps: int, dtype: str, predicts: str) -> list[float]:
     """Seconds of each of our steps, compilation left out."""
-    import functools
-
-    import jax
     import jax.numpy as jnp
 
     from bert_jax.model.config import ModelConfig, published
     from bert_jax.training.objectives import PRETRAINING
-    from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-    from bert_jax.training.steps import UpdateRule, new_state, train_step
+    from tests.benchmarks.timed_steps import seconds_of_steps
     from tests.random_rows import initial_parameters_of, random_batch
 
     rows, predictions = SHAPES[length]
@@ -112,18 +107,8 @@ def ours(length: int, steps: int, dtype: str, predicts: str) -> list[float]:
         positions = jnp.broadcast_to(jnp.arange(length - 1, dtype=jnp.int32), (rows, length - 1))
         batch |= {"masked_positions": positions, "masked_targets": batch["input_ids"][:, 1:]}
     params = initial_parameters_of(config)
-    optimizer = make_optimizer(OptimizerConfig(name="adamw"), params)
-    state = new_state(params, optimizer)
     objective = PRETRAINING["bert" if masked else "next_token"](config, next_sentence=masked)
-    rule = UpdateRule(objective, optimizer, lambda _: jnp.float32(1e-4), clip_norm=1.0, seed=0)
-    step = jax.jit(functools.partial(train_step, rule=rule), donate_argnums=0)
-    seconds = []
-    for _ in range(steps + 2):
-        start = time.perf_counter()
-        state, sums = step(state, batch)
-        jax.block_until_ready((state, sums))
-        seconds.append(time.perf_counter() - start)
-    return seconds[2:]
+    return seconds_of_steps(objective, params, batch, steps)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""The seconds of training steps, for the benchmarks of whole steps."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.training.objectives import Objective
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.steps import UpdateRule, new_state, train_step
+
+
+def seconds_of_steps(objective: Objective, params: Any, batch: Mapping[str, Any], steps: int) -> list[float]:
+    """The seconds of each of `steps` steps with AdamW and clipping, after two that compile and warm up."""
+    optimizer = make_optimizer(OptimizerConfig(name="adamw"), params)
+    state = new_state(params, optimizer)
+    rule = UpdateRule(objective, optimizer, lambda _: jnp.float32(1e-4), clip_norm=1.0, seed=0)
+    step = jax.jit(functools.partial(train_step, rule=rule), donate_argnums=0)
+    seconds = []
+    for _ in range(steps + 2):
+        start = time.perf_counter()
+        state, sums = step(state, batch)
+        jax.block_until_ready((state, sums))
+        seconds.append(time.perf_counter() - start)
+    return seconds[2:]
