@@ -209,7 +209,7 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
         log_start(experiment, task, start.config, data.baselines)
         teacher = teacher_of(experiment, start, experiment.head_config(task.head))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
-        inputs = Inputs(data, start, teaching_on)
+        inputs = Inputs(data, start, teaching_on, teacher)
         return sweep(
             experiment,
             run,

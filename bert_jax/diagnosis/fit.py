@@ -122,10 +122,11 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
         return jax.jit(lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree), out_shardings=shardings)()
 
     state, batch = zeros(program.state), zeros(program.batch)
+    teacher = () if program.teacher is None else (zeros(program.teacher),)
     spent = []
     for _ in range(STEPS + 1):  # the first one is slower
         start = time.perf_counter()
-        state, sums = executable(state, batch)
+        state, sums = executable(state, batch, *teacher)
         jax.block_until_ready(sums)
         spent.append(time.perf_counter() - start)
     return min(spent[1:])

@@ -24,6 +24,7 @@ from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.ranges import MAX_COUNT
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
+from bert_jax.metrics.flops import forward_flops, task_row_flops
 from bert_jax.metrics.ledger import Ledger
 from bert_jax.model.embeddings import check_ids
 from bert_jax.programs.compilation import compiling
@@ -45,6 +46,7 @@ class Inputs:
     """The model that is fine-tuned, without the head of the task."""
     teaching_on: Callable[[Mesh], Teach]
     """From a mesh to the function that adds the teacher's outputs to a batch; see `programs.finetuning.teaching`."""
+    teacher: Model | None = None
 
 
 class Job:
@@ -101,6 +103,16 @@ class Job:
         return evaluation_steps(
             self.experiment.training.epochs, self.batches.steps_per_epoch, self.experiment.selection.per_epoch
         )
+
+    @functools.cached_property
+    def row_flops(self) -> float:
+        """Model FLOPs of a training step for each row, with the forward pass of the teacher."""
+        shape, teacher = self.data.shape, self._inputs.teacher
+        frozen = self.experiment.training.freeze_encoder
+        own = task_row_flops(self.program.config, self.program.head, shape, frozen=frozen)
+        if teacher is None or teacher.head is None:
+            return own
+        return own + forward_flops(task_row_flops(teacher.config, teacher.head, shape))
 
     @property
     def state(self) -> TrainState:

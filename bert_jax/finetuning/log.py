@@ -18,7 +18,7 @@ from bert_jax.interface.words import counted
 from bert_jax.metrics.ledger import Activity
 from bert_jax.metrics.ledger_file import LedgerFile
 from bert_jax.metrics.plots import draw_task_curves
-from bert_jax.metrics.throughput import Throughput, model_row_flops, training_line
+from bert_jax.metrics.throughput import Throughput, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
@@ -39,7 +39,6 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def __init__(self, job: Job, step: int):
         self._job, self._task, self._done = job, job.data.task, step
-        self._row_flops = model_row_flops(job.program.config, job.data.shape.length)
         self.throughput = Throughput(job.ledger)
         job.directory.mkdir(parents=True, exist_ok=True)
         self.metrics = MetricsWriter(job.directory, resume_step=step or -1) if job.run.is_first else None
@@ -86,7 +85,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             return
         values = {name: float(value) for name, value in window.items()}
         steps, since = max(values["steps"], 1.0), step - self._done
-        flops = values["packed_rows"] * self._row_flops
+        flops = values["packed_rows"] * self._job.row_flops
         self.throughput.add(rows=values["rows"], tokens=values["tokens"], flops=flops)
         rates = self.throughput.report(flops_left=flops / since * (self._job.last_step - step))
         self._done = step

@@ -6,6 +6,7 @@ log lines.
     scores.py       sums -> losses, accuracies, perplexity; unigram and NSP baselines
     ledger.py       the seconds of every activity over all starts of a run; goodput
     ledger_file.py  ledger.jsonl, which keeps them through a kill
+    flops.py        the operations of a step, counted by hand
     throughput.py   rows and tokens per second, model FLOPs utilisation; the log line of a step
     profile.py      profiles of a few steps, for XProf
     writer.py       metrics.jsonl, event files, results.json

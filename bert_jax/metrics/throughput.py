@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from bert_jax.interface.words import duration
 from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.metrics.scores import TOKENS
-from bert_jax.model.config import ModelConfig
 
 # Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
 # of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it, up to a word's end; the longest match is used.
@@ -35,43 +34,6 @@ PEAKS = {
     "NVIDIA L40S": 362e12,
     "NVIDIA A10": 125e12,
 }
-
-
-def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, length: int, predictions: int) -> float:
-    """The floating-point operations of a training step per row, forward and backward, padding included.
-
-    Matrix products only, 2 operations per multiply-add, the backward pass twice the forward one; per row of length L
-    6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, 6 M (D^2 + D V) for the MLM head on M positions:
-    BERT-Base 69.9 G at length 128 with 20 predictions, 300.9 G at 512 with 76. Rematerialisation is not counted, as usual for
-    model FLOPs.
-    """
-    encoder = length * layers * (6 * (4 * width**2 + 2 * width * feed_forward) + 12 * length * width)
-    return float(encoder + 6 * predictions * (width**2 + width * vocabulary))
-
-
-def model_row_flops(model: ModelConfig, length: int, predictions: int = 0) -> float:
-    """`row_flops` for the sizes of `model`; with 0 predictions those of the encoder alone, as in fine-tuning, where the head is
-    negligible.
-
-    Of an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none where F is
-    W), and 6 M R W V for the softmax. Of static vectors: 6 M D (L + N), the scores of all contexts of a row and of its negatives,
-    of which skip-gram uses those in the window; its number of negatives per row is taken as 64.
-    """
-    width, cell = model.word_width, model.intermediate_size
-    if model.encoder == "bilm":
-        projection = 0 if cell == width else cell * width
-        layers = length * model.num_layers * (2 * width * 4 * cell + projection)
-        return 6.0 * (model.hidden_size // width) * (layers + predictions * width * model.vocab_size)
-    if model.encoder == "static":
-        return 6.0 * predictions * width * (length + 64)
-    return row_flops(
-        layers=model.num_layers,
-        width=model.hidden_size,
-        feed_forward=model.intermediate_size,
-        vocabulary=model.vocab_size,
-        length=length,
-        predictions=predictions,
-    )
 
 
 def peak_flops(device_kind: str) -> float | None:

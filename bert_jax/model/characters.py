@@ -72,3 +72,10 @@ def character_shapes(width: int) -> dict[str, tuple[int, ...]]:
     for n in range(HIGHWAYS):
         shapes |= {f"highway_{n}/kernel": (wide, 2, wide), f"highway_{n}/bias": (2, wide)}
     return shapes | {"projection/kernel": (wide, width), "projection/bias": (width,)}
+
+
+def character_products(width: int) -> int:
+    """The multiply-adds of `CharacterCnn` for a piece: the filters at every place, the highways and the projection."""
+    wide = sum(FILTERS.values())
+    filters = sum((BYTES - size + 1) * size * SYMBOL_WIDTH * count for size, count in FILTERS.items())
+    return filters + HIGHWAYS * 2 * wide**2 + wide * width

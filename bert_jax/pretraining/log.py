@@ -37,6 +37,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
 
     def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int, config: str = ""):
         self._experiment, self._run = program.experiment, run
+        self._teacher = program.teacher.config if program.teacher else None
         self._fingerprint, self._skipped = fingerprint(corpora.train, corpora.heldout) if config else "", 0
         self._last_step = program.experiment.phase_starts()[-1]
         self.throughput = Throughput(run.ledger)
@@ -83,9 +84,9 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
     def training(self, step: int, phase: Phase, window: Mapping[str, Any]) -> None:
         """Writes a log line and a record in `metrics.jsonl`: means over the steps since the last one, whose sums are `window`."""
         rows, steps = float(window["rows"]), max(float(window["steps"]), 1.0)
-        flops = rows * phase_row_flops(self._experiment, phase.index)
+        flops = rows * phase_row_flops(self._experiment, phase.index, self._teacher)
         self.throughput.add(rows=rows, tokens=float(window["tokens"]), flops=flops)
-        rates = self.throughput.report(flops_left(self._experiment, step))
+        rates = self.throughput.report(flops_left(self._experiment, step, self._teacher))
         scores = summarise(window)
         log.info(training_line(step, self._last_step, scores, rates, jax.devices()[0].device_kind, jax.device_count()))
         self._skipped += int(window["skipped"])

@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.labelled import RowShape, assemble_features
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import CONFIG, find_model_directory
-from bert_jax.metrics.throughput import model_row_flops
+from bert_jax.metrics.flops import forward_flops, task_row_flops
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.programs.finetuning import ProgramSettings, shared, training_program
@@ -58,7 +58,7 @@ class StepProgram:
     length: int
     """Tokens of a row."""
     flops: float
-    """Model FLOPs of the step over all devices, by `metrics.throughput.row_flops`; without those of a teacher."""
+    """Model FLOPs of the step over all devices, by `metrics/flops.py`; with those of a teacher that is part of the step."""
     teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
     """The parameters of the teacher of a distillation in pretraining, abstract with their shardings."""
 
@@ -89,7 +89,7 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     program = pretraining_program(experiment, mesh, teacher)
     batch = _sharded_by_row(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
     lowered = _lower(mesh, program.training_step(phase), *program.arguments(program.state, batch))
-    flops = p.batch_size * phase_row_flops(experiment, phase)
+    flops = p.batch_size * phase_row_flops(experiment, phase, teacher.config if teacher else None)
     taught = program.teacher.params if program.teacher else None
     return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops, taught)
 
@@ -117,7 +117,7 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
     params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
     batch = _sharded_by_row(mesh, batch_shapes(rows, p.length, p.max_predictions, p.packed_examples))
     lowered = _lower(mesh, jitted_eval_step(experiment, mesh), params, batch)
-    return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * phase_row_flops(experiment, phase) / 3)
+    return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * forward_flops(phase_row_flops(experiment, phase)))
 
 
 def _sharded_by_row(mesh: Mesh, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
@@ -160,8 +160,7 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
         batch["teacher_hidden_states"] = jax.ShapeDtypeStruct(states, config.dtype)
     scalars = {"steps": np.int32(0), "warmup_steps": np.int32(0), "peak": np.float32(0), "seed": np.uint32(0)}
     state, arrays = with_shardings(program.abstract, program.shardings), _sharded_by_row(mesh, batch)
-    flops = model_row_flops(config, shape.length)
-    flops /= 3 if t.freeze_encoder else 1  # a frozen encoder has no backward pass
+    flops = task_row_flops(config, head, shape, frozen=t.freeze_encoder)
     lowered = _lower(mesh, program.train, state, arrays, scalars)
     return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops)
 

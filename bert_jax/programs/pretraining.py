@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.metrics.throughput import model_row_flops
+from bert_jax.metrics.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.sharding.rules import (
@@ -260,16 +260,23 @@ def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stage
     return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def phase_row_flops(experiment: PretrainingExperiment, i: int) -> float:
-    """Model FLOPs of the forward and backward pass of one row of a phase."""
-    phase = experiment.phases[i]
-    return model_row_flops(experiment.model, phase.length, phase.max_predictions)
+def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelConfig | None = None) -> float:
+    """Model FLOPs of the forward and backward pass of one row of a phase, with the forward pass of a `teacher`."""
+    phase, d, width = experiment.phases[i], experiment.distillation, experiment.model.hidden_size
+    own = model_row_flops(experiment.model, phase.length, phase.max_predictions, experiment.skip_gram.shared_negatives)
+    if teacher is None:
+        return own
+    theirs = forward_flops(model_row_flops(teacher, phase.length, phase.max_predictions))
+    if not d.hidden_weight or teacher.hidden_size == width:
+        return own + theirs
+    states = experiment.model.num_layers + 1 if d.layers == "uniform" else 1  # that the projection reads
+    return own + theirs + TRAINING * states * phase.length * width * teacher.hidden_size
 
 
-def flops_left(experiment: PretrainingExperiment, step: int) -> float:
-    """Model FLOPs of all steps after `step`."""
+def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:
+    """Model FLOPs of all steps after `step`, with those of a `teacher`."""
     starts = experiment.phase_starts()
     return sum(
-        max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i)
+        max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i, teacher)
         for i, (phase, start, end) in enumerate(zip(experiment.phases, starts, starts[1:], strict=False))
     )

@@ -16,7 +16,7 @@ short rows for PyTorch's fastest attention. Dropout 0.1, clipping and float32 ma
 
 Every measurement is a process of its own, one after another; each side counts with the batch size, and the peer with the form,
 that is fastest. Utilisation is of the largest rate at which either side multiplied large bfloat16 matrices, and counts the
-products that learning needs: the head at the predicted positions (`metrics.throughput.row_flops`); what the peer computes more is
+products that learning needs: the head at the predicted positions (`metrics.flops.row_flops`); what the peer computes more is
 its loss, and its utilisation by its own count stands in --json=FILE, with all figures.
 """
 
@@ -47,7 +47,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import MaskingTables
 from bert_jax.interface.command import run_verb
-from bert_jax.metrics.throughput import model_row_flops
+from bert_jax.metrics.flops import model_row_flops
 from bert_jax.model.config import ModelConfig, published
 from tests.benchmarks.benchmark_batches import V, made_up_corpus
 from tests.benchmarks.figures import flag_parser, give

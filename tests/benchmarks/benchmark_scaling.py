@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from bert_jax.costs.compiling import Compiler
 from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
-from bert_jax.metrics.throughput import row_flops
+from bert_jax.metrics.flops import row_flops
 from bert_jax.model.config import published
 from bert_jax.programs import lowered as step_programs
 from tests.benchmarks.benchmark_tpu_programs import our_step

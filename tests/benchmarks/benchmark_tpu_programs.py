@@ -33,7 +33,7 @@ from bert_jax.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.costs.hlo import parse
 from bert_jax.costs.memory import used_bytes
 from bert_jax.costs.topologies import parse_topology
-from bert_jax.metrics.throughput import row_flops
+from bert_jax.metrics.flops import row_flops
 from bert_jax.programs import lowered as step_programs
 from tests.benchmarks import plain_bert
 from tests.benchmarks.figures import flag_parser, give

@@ -84,6 +84,20 @@ def test_an_experiment_is_compiled_and_timed_and_every_fault_is_found_at_once(
     assert "--config.phases.1.batch_size=4" in said
 
 
+def test_the_step_of_a_student_is_timed_with_its_teacher():
+    array = jax.ShapeDtypeStruct((2,), "float32", sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    called: list[Any] = []
+
+    def step(state: Any, batch: Any, teacher: Any) -> Any:
+        called.append(teacher["weight"].shape)
+        return state, batch
+
+    program: Any = types.SimpleNamespace(state=array, batch=array, teacher={"weight": array})
+    executable: Any = step
+    assert fit.step_seconds(program, executable) > 0
+    assert called == [(2,)] * (fit.STEPS + 1)
+
+
 def test_a_machine_without_devices_is_a_fault(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     def none() -> Any:
         raise RuntimeError("Unable to initialize backend 'tpu': the chip is in use\nmore")

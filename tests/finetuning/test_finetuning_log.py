@@ -66,6 +66,7 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
         "data": types.SimpleNamespace(task=TASK, baselines=BASELINES, shape=shape),
         "program": types.SimpleNamespace(config=TINY),
         "batches": batches,
+        "row_flops": 1e6,
         "last_step": 4,
     }
     return types.SimpleNamespace(**parts | changed)
@@ -146,7 +147,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
         2, window(rows=16, tokens=400, packed_rows=8, loss=6, weight=4, correct=3, labels=12, steps=2, grad_norm=3, skipped=0)
     )
     (record,) = read_metrics(tmp_path / METRICS)
-    flops = 8 * said._row_flops
+    flops = 8 * said._job.row_flops
     assert record.pop("train/flops_per_second") == pytest.approx(flops / 2)
     record.pop("time", None)
     assert record == {

@@ -19,8 +19,9 @@ from bert_jax.errors import UserError
 from bert_jax.examples.labelled import row_shape
 from bert_jax.finetuning import job as jobs
 from bert_jax.finetuning.job import Inputs, Job
+from bert_jax.metrics.flops import forward_flops, task_row_flops
 from bert_jax.metrics.ledger import Activity, Ledger
-from tests.random_features import LAYOUTS, random_features
+from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
 
 FEATURES = {"train": random_features("sequence", 20), "dev": random_features("sequence", 7, seed=1)}
@@ -125,6 +126,18 @@ def test_the_arguments_of_a_step_are_the_state_the_taught_batch_and_the_scalars(
     given, batch, scalars = job.arguments(state, job.rows(0))
     assert (given, scalars, batch.pop("taught by")) == ("state", job.scalars, job.mesh)  # type: ignore[attr-defined]
     assert batch["input_ids"].sharding.mesh == job.mesh  # type: ignore[index]
+
+
+def test_the_flops_of_a_row_are_those_of_the_step_and_of_the_forward_pass_of_the_teacher(
+    tmp_path: pathlib.Path, made: list[Program]
+):
+    alone, taught = (job_in(tmp_path / name, training={"freeze_encoder": True}) for name in ("alone", "taught"))
+    for job in (alone, taught):
+        job.program.head = HEADS["sequence"]  # type: ignore[misc]
+    teacher: Any = types.SimpleNamespace(config=dataclasses.replace(TINY, num_layers=5), head=HEADS["sequence"])
+    taught._inputs = dataclasses.replace(taught._inputs, teacher=teacher)
+    assert alone.row_flops == task_row_flops(TINY, HEADS["sequence"], SHAPE, frozen=True)
+    assert taught.row_flops - alone.row_flops == forward_flops(task_row_flops(teacher.config, teacher.head, SHAPE))
 
 
 def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_is_compiled_once(

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.metrics.flops import model_row_flops
 from bert_jax.metrics.ledger import Ledger
 from bert_jax.metrics.ledger_file import LEDGER
-from bert_jax.metrics.throughput import Throughput, model_row_flops
+from bert_jax.metrics.throughput import Throughput
 from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining import log as pretraining_log
@@ -65,7 +66,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def log_of(workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, **values: Any) -> PretrainingLog:
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **values})
-    program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]))
+    program: Any = types.SimpleNamespace(
+        experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=None
+    )
     run: Any = types.SimpleNamespace(workdir=workdir, is_first=is_first, ledger=Ledger())
     corpora: Any = types.SimpleNamespace(train=SPLIT, heldout=types.SimpleNamespace(num_documents=7))
     return PretrainingLog(program, run, corpora, step)
