@@ -45,7 +45,7 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
     try:
         # -------------------------------------------------------------------------------------------- the steps of every arm
         steps = _steps(checked, flags, run, runner)
-        whole = Planned(checked.study, steps, checked.pretraining, checked.tasks, flags.workdir)
+        whole = Planned(checked.study, steps, checked.pretraining, checked.tasks, flags.workdir, checked.teachers)
 
         # ------------------------------------------------------------------------------------------------------- the parts
         mine = [part for parts in run.share.of(shares_of(checked.study)) for part in parts]

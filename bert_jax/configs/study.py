@@ -190,7 +190,9 @@ class StudyExperiment:
         for key in ("shares", "continues"):
             if other := getattr(arm, key):
                 _known(f"{key} of {where}", other, arms)
-                if other == arm.name or self.arm(other).shares:
+                if other == arm.name:
+                    raise UserError(f"{where} {key} itself; name another arm, or leave {key} out")
+                if self.arm(other).shares:
                     raise UserError(f"{where} {key} {other!r}, which pretrains no model of its own; name an arm that does")
         if arm.shares and (arm.pretrain or arm.continues):
             raise UserError(f"{where} shares the model of {arm.shares!r}, so it pretrains none; leave out shares, or the rest")

@@ -18,11 +18,10 @@ from bert_jax.corpus.files import parse_json
 from bert_jax.costs.cases import Case, cases
 from bert_jax.costs.memory import Statistics, used_bytes
 from bert_jax.diagnosis.checks import Check
-from bert_jax.diagnosis.judgement import si
 from bert_jax.diagnosis.machine import host_memory
 from bert_jax.diagnosis.published import chip_of
 from bert_jax.errors import UserError
-from bert_jax.interface.words import duration
+from bert_jax.interface.words import duration, prefixed
 from bert_jax.metrics.throughput import utilisation
 from bert_jax.programs.lowered import StepProgram
 from bert_jax.runtime.gathering import gather_json
@@ -77,7 +76,8 @@ def _check(case: Case, overrides: Sequence[tuple[str, str]], flops: float, workd
     if expected > LONGEST:
         return Check(name, f"{text}, fits; a step would take {duration(expected)} or more, so none was run")
     seconds = step_seconds(program, executable)
-    text += f", fits; a step takes {seconds:.3g} s, {program.rows / seconds:,.0f} rows/s, {si(program.flops / seconds)}FLOP/s"
+    speed = prefixed(program.flops / seconds, "FLOP/s")
+    text += f", fits; a step takes {seconds:.3g} s, {program.rows / seconds:,.0f} rows/s, {speed}"
     share = utilisation(program.flops / seconds, jax.devices()[0].device_kind, jax.device_count())
     text += f" ({100 * share:.0f} % of peak)" if share else ""
     return Check(name, text + (_beside(case, overrides) if estimated else ""))

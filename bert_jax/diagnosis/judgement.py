@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from bert_jax.corpus.files import JsonObject
 from bert_jax.diagnosis import published
 from bert_jax.diagnosis.checks import Check
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import counted, prefixed
 
 SLOWER, SLOWER_CPU = 0.85, 0.5
 """A device below this fraction of the median of the others is slow. CPUs share their cores with other programs."""
@@ -18,7 +18,6 @@ CLOCK_SECONDS = 2.0
 """The largest difference between clocks; the comparison itself errs by the time of a small collective."""
 LEAST_DISK = 2 << 30
 """Bytes that packages' caches and compiled programs may take."""
-UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, ""))
 
 Processes = Sequence[JsonObject]
 
@@ -110,23 +109,23 @@ def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
     known: Callable[[str], float | None] = published.flops if key == "flops" else published.bandwidth
     figure = known(kind)
     faults = [
-        f"{device} reaches {si(rate)}{unit} ({name}), {100 * rate / median:.0f} % of the median of the others; end other "
-        "programs on it, or take another host: every step waits for the slowest device"
+        f"{device} reaches {prefixed(rate, unit)} ({name}), {100 * rate / median:.0f} % of the median of the others; end "
+        "other programs on it, or take another host: every step waits for the slowest device"
         for device, rate, median in slow({device: rate for device, (rate, _, _) in measured.items()}, slower(platform))
     ]
     if figure:
         faults += [
-            f"{device} reaches {si(rate)}{unit} ({name}), {100 * rate / figure:.0f} % of the published {si(figure)}{unit}; end "
-            "other programs on it, look at its temperature and clocks, or take another one"
+            f"{device} reaches {prefixed(rate, unit)} ({name}), {100 * rate / figure:.0f} % of the published "
+            f"{prefixed(figure, unit)}; end other programs on it, look at its temperature and clocks, or take another one"
             for device, (rate, _, _) in measured.items()
             if rate < OF_PUBLISHED[key] * figure
         ]
     values = [rate for rate, _, _ in measured.values()]
-    span = si(values[0]) if len(values) == 1 else f"{si(min(values))} to {si(max(values))}"
+    span = "" if len(values) == 1 else f"{prefixed(min(values))} to "
     dtype = "" if key != "flops" else " in float32" if platform == "cpu" else " in bfloat16"
     alone = " per device, each alone" if len(values) > 1 else ""
-    share = f", {100 * min(values) / figure:.0f} % of the published {si(figure)}{unit}" if figure else ""
-    return Check(name, f"{span}{unit}{dtype}{alone}{share}", tuple(faults))
+    share = f", {100 * min(values) / figure:.0f} % of the published {prefixed(figure, unit)}" if figure else ""
+    return Check(name, f"{span}{prefixed(max(values), unit)}{dtype}{alone}{share}", tuple(faults))
 
 
 def slower(platform: str) -> float:
@@ -152,21 +151,22 @@ def links(processes: Processes) -> list[Check]:
         return []
     platform, kind = (processes[0]["devices"][0][key] for key in ("platform", "kind"))
     faults = [
-        f"the links between the devices of {name} reach {si(rate)}B/s, {100 * rate / median:.0f} % of the median of the others; "
-        "take another host"
+        f"the links between the devices of {name} reach {prefixed(rate, 'B/s')}, {100 * rate / median:.0f} % of the median of "
+        "the others; take another host"
         for name, rate, median in slow(inside, slower(platform))
     ]
     figure, parts = published.links(kind), []
     if inside:
-        parts.append(f"{si(min(inside.values()))}B/s among the devices of a process")
+        parts.append(f"{prefixed(min(inside.values()), 'B/s')} among the devices of a process")
     if whole:
-        parts.append(f"{si(whole)}B/s among all devices")
+        parts.append(f"{prefixed(whole, 'B/s')} among all devices")
     rate = whole or min(inside.values())
     if figure:
-        parts.append(f"up to {si(figure)}B/s published over all links of a chip")
+        parts.append(f"up to {prefixed(figure, 'B/s')} published over all links of a chip")
         if rate < OF_PUBLISHED["links"] * figure:
             faults.append(
-                f"a sum over all devices reaches {100 * rate / figure:.1f} % of the published {si(figure)}B/s; use one slice"
+                f"a sum over all devices reaches {100 * rate / figure:.1f} % of the published {prefixed(figure, 'B/s')}; use one "
+                "slice"
             )
     return [Check("links", f"{'; '.join(parts)} (sent per device in a sum)", tuple(faults))]
 
@@ -233,12 +233,6 @@ def disks(processes: Processes) -> Check:
         if free < LEAST_DISK
     ]
     return Check("disk", ", ".join(f"{name} {_gib(free)} free" for name, (free, _) in least.items()), tuple(faults))
-
-
-def si(value: float) -> str:
-    """A rate with an SI prefix, to be followed by its unit: 182 T, 1.23 G."""
-    size, prefix = next((size, prefix) for size, prefix in UNITS if value >= size or size == 1.0)
-    return f"{value / size:.3g} {prefix}"
 
 
 def _gib(size: float) -> str:

@@ -16,6 +16,19 @@ def byte_unit(size: float) -> tuple[float, str]:
     return (1e6, "MB") if size >= 1e7 else (1e3, "kB")
 
 
+def prefixed(number: float, unit: str = "") -> str:
+    """`number` with three significant digits, an SI prefix and its `unit`: "93.4", "4,310", "47.8 k", "1.07 M", "107 GFLOP/s"."""
+    rounded = float(f"{number:.3g}")  # 999,999 is 1 M
+    for prefix, size, least in _PREFIXES:
+        if abs(rounded) >= least:
+            return f"{rounded / size:.3g} {prefix}{unit}"
+    return (f"{number:,.0f}" if abs(rounded) >= 100 else f"{number:.3g}") + f" {unit}" * bool(unit)
+
+
+_PREFIXES = (("E", 1e18, 1e18), ("P", 1e15, 1e15), ("T", 1e12, 1e12), ("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4))
+"""(prefix, its size, the smallest number that has it)."""
+
+
 def duration(seconds: float) -> str:
     """`seconds` as text: 42s, 3m05s, 2h07m, 4d03h."""
     s = max(0, round(seconds))

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from bert_jax.interface.words import duration
+from bert_jax.interface.words import duration, prefixed
 from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.metrics.scores import TOKENS
 
@@ -113,18 +113,9 @@ def training_line(
     accuracies = {name: f"{measure}_accuracy" for measure, name in TOKENS.items()}
     accuracies |= {"NSP": "nsp_accuracy", "accuracy": "accuracy"}
     parts += [f"{name} {100 * scores[key]:.1f} %" for name, key in accuracies.items() if key in scores]
-    parts += [f"{_short(rates['rows_per_second'])} rows/s", f"{_short(rates['tokens_per_second'])} tokens/s"]
+    parts += [f"{prefixed(rates[f'{name}_per_second'])} {name}/s" for name in ("rows", "tokens")]
     share = utilisation(rates["flops_per_second"], device_kind, devices)
-    parts.append(f"{_short(rates['flops_per_second'])}FLOP/s" if share is None else f"{100 * share:.0f} % of peak")
+    parts.append(prefixed(rates["flops_per_second"], "FLOP/s") if share is None else f"{100 * share:.0f} % of peak")
     if step < last_step and math.isfinite(rates["seconds_left"]):
         parts.append(f"ETA {duration(rates['seconds_left'])}")
     return "  ".join(parts)
-
-
-def _short(number: float) -> str:
-    """`number` with three significant digits and an SI prefix: 93.4, 4,310, 47.8 k, 1.07 M, 107 G."""
-    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if abs(number) >= size:
-            scaled = number / (1e3 if prefix == "k" else size)
-            return f"{scaled:.{max(0, 2 - int(math.log10(abs(scaled))))}f} {prefix}"
-    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}"

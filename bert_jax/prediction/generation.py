@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -36,6 +38,12 @@ class Generate:
     beams: int = 1
     seed: int = 0
     fields = (Field("text"),)
+
+    @functools.cached_property
+    def _numbers(self) -> Iterator[int]:
+        """The numbers of the texts over all calls of `answer`: the tokens that are drawn for a text depend on its number and on
+        `seed`, not on the texts beside it, which in a pipe are those that have arrived by then."""
+        return itertools.count()
 
     @property
     def sample(self) -> bool:
@@ -77,12 +85,13 @@ class Generate:
         """The continuation of each text; texts of a similar length are continued together."""
         answers: list[JsonObject] = [{}] * len(prepared)
         room = row_length(self.tokens)
+        numbers = [next(self._numbers) for _ in prepared]
         order = sorted(range(len(prepared)), key=lambda i: len(prepared[i][1].ids))
         while order:
             columns = row_length(len(prepared[order[-1]][1].ids)) + room
             most = engine.mesh.size * max(1, engine.tokens // columns // self.beams)
             some, order = order[-most:], order[:-most]
-            found = self._continued(engine, [prepared[i][1] for i in some], some, room)
+            found = self._continued(engine, [prepared[i][1] for i in some], [numbers[i] for i in some], room)
             for i, answer in zip(some, found, strict=True):
                 answers[i] = {"text": prepared[i][0], **answer}
         return answers

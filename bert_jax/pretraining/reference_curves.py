@@ -224,5 +224,5 @@ def usual_causes(
     elif not better and scores.get("mlm_accuracy", 1.0) <= 1.05 * scores.get("unigram_accuracy", 0.0):
         causes.append("a plateau at word frequencies, which is left later in some runs: see the next evaluation")
     causes.append("a change of the code or of the packages since the curve was made (run tpu_scripts/test.sh)")
-    causes.append("chance: 1 of 20 runs lies outside")
+    causes.append("chance: each score of an evaluation lies outside in 1 of 20 runs")
     return "usual causes: " + "; ".join(causes)

@@ -19,7 +19,8 @@ from bert_jax.configs.study import ArmConfig, StudyExperiment, StudyTaskConfig
 from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.staging import staged
 from bert_jax.corpus.store import open_splits
-from bert_jax.errors import UserError
+from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.errors import UserError, nearest
 from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
 from bert_jax.interface import python_files
@@ -28,6 +29,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import require_possible
 from bert_jax.pretraining.corpora import check_corpus
 from bert_jax.pretraining.inferred_settings import infer_settings
+from bert_jax.pretraining.teacher import load_teacher
 from bert_jax.programs.pretraining import trained_parameters
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.registry import head_class, load_task
@@ -133,6 +135,8 @@ class Checked:
     pretraining: Mapping[str, PretrainingExperiment]
     """By the arms that pretrain, with the steps of the experiment files."""
     tasks: Mapping[str, Task]
+    teachers: Mapping[str, ModelConfig]
+    """By the arms that are pretrained with a teacher."""
 
 
 def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
@@ -141,11 +145,15 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
     Raises UserError, with the arm and the task, for what one of the runs would refuse: before anything is trained.
     """
     pretraining: dict[str, PretrainingExperiment] = {}
+    teachers: dict[str, ModelConfig] = {}
     words: dict[str, str] = {}
     for arm in itertools.chain.from_iterable(families(study)):
         if not arm.shares:
             with _named(f"the arm {arm.name!r}"):
-                pretraining[arm.name], words[arm.name] = _checked_pretraining(study, arm)
+                pretraining[arm.name], vocabulary = _checked_pretraining(study, arm)
+                words[arm.name] = vocabulary.sha256
+                if teacher := load_teacher(pretraining[arm.name], vocabulary):
+                    teachers[arm.name] = teacher.config
                 if arm.continues and words[arm.name] != words[arm.continues]:
                     raise UserError(
                         f"its corpus has another vocabulary than that of {arm.continues!r}, which it continues; build it with "
@@ -160,7 +168,7 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
         with _named(f"the arm {arm.name!r} cannot do the task {task.name!r}"):
             model = pretraining[study.trainer(arm).name]
             check_finetuning(finetuning_values(study, arm, task, study.seeds[0]), model, tasks[task.name].head)
-    return Checked(study, pretraining, tasks)
+    return Checked(study, pretraining, tasks, teachers)
 
 
 def _plain(study: StudyExperiment) -> ArmConfig:
@@ -168,8 +176,8 @@ def _plain(study: StudyExperiment) -> ArmConfig:
     return dataclasses.replace(study.arms[0], finetune={}, heads={})
 
 
-def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[PretrainingExperiment, str]:
-    """(the pretraining experiment of an arm, the SHA-256 of its vocabulary)."""
+def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[PretrainingExperiment, VocabularyInfo]:
+    """(the pretraining experiment of an arm, the vocabulary of its corpus)."""
     values = pretraining_values(study, arm)
     directory = values["corpus"]["directory"]
     if not is_url(directory) and not pathlib.Path(directory).is_dir():
@@ -182,15 +190,19 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
     check_corpus(experiment, train, split)
     require_possible(experiment.model)
     trained_parameters(experiment)
-    return experiment, train.vocabulary.sha256
+    return experiment, train.vocabulary
 
 
 def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
-    """Raises UserError for a score of a split that the task does not have."""
+    """Raises UserError for a score that the task does not have: of another split, or of another name than those of its
+    baseline's scores."""
     splits = [split for split in loaded.splits if split.startswith("dev")]
     split, slash, metric = task.metric.partition("/")
     if task.metric and (not slash or not metric or split not in splits):
         raise UserError(f"metric={task.metric!r} is not SPLIT/METRIC with a split of {', '.join(splits)}; correct it")
+    names = loaded.baseline(split).scores if task.metric else ()
+    if names and metric not in names:
+        raise UserError(f"metric={task.metric!r}: {task.experiment} has no {metric!r}; {nearest(metric, names)}")
 
 
 def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> FinetuningExperiment:

@@ -111,6 +111,6 @@ def _read(root: Place) -> JsonObject:
 
 
 def _identity(study: StudyExperiment, arm: ArmConfig) -> str:
-    """A hash of all that the steps of an arm depend on."""
+    """A hash of all that the steps of an arm depend on, but for the paths of its experiment."""
     budget = {"equal": study.budget.equal, "amount": getattr(study.budget, study.budget.equal, 0)}
-    return digest({"budget": budget, "arm": pretraining_values(study, arm), "continues": arm.continues})
+    return digest({"budget": budget, "arm": digest(pretraining_values(study, arm)), "continues": arm.continues})

@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import RUNS
 from bert_jax.metrics.writer import METRICS, RESULTS, read_metrics, write_json
+from bert_jax.model.config import ModelConfig
 from bert_jax.runtime.exporting import MODEL
 from bert_jax.storage.objects import read_bytes, remove_tree
 from bert_jax.storage.paths import Place
@@ -87,6 +88,8 @@ class Planned:
     tasks: Mapping[str, Task]
     root: Place
     """The workdir of the study, where it lasts."""
+    teachers: Mapping[str, ModelConfig] = dataclasses.field(default_factory=dict)
+    """By the arms that are pretrained with a teacher."""
 
     def values(self, part: Part) -> JsonObject:
         """The values of the part's experiment; of an earlier state its run and its step."""

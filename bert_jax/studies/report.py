@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bert_jax.corpus.files import JsonObject
-from bert_jax.interface.words import duration
+from bert_jax.interface.words import duration, prefixed
 from bert_jax.studies import words
-from bert_jax.studies.words import score, short, signed
+from bert_jax.studies.words import score, signed
 
 Rows = Sequence[Sequence[str]]
 
@@ -49,8 +49,8 @@ def main_rows(content: JsonObject) -> Rows:
     for arm in table["arms"]:
         loss = words.heldout_loss(arm)
         seconds = measured[arm["name"]].get("training_seconds")
-        row = [arm["title"], short(arm["tokens"]), "-" if seconds is None else duration(seconds), short(arm["flops"])]
-        row += ["-" if arm["parameters"] is None else short(arm["parameters"])]
+        row = [arm["title"], prefixed(arm["tokens"]), "-" if seconds is None else duration(seconds), prefixed(arm["flops"])]
+        row += ["-" if arm["parameters"] is None else prefixed(arm["parameters"])]
         row += [f"{loss[1]:.3f} ({loss[0]})" if loss else "-"]
         rows.append([*row, *(_with_deviation(arm["scores"][column]) for column in columns)])
     if any(value is not None for value in baselines.values()):

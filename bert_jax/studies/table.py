@@ -13,11 +13,12 @@ from typing import Any
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import AVERAGE, ArmConfig
 from bert_jax.corpus.files import JsonObject
+from bert_jax.model.config import ModelConfig
 from bert_jax.programs.pretraining import phase_row_flops
 from bert_jax.studies.arms import chain
 from bert_jax.studies.budget import kept_steps
 from bert_jax.studies.parts import PRETRAINING, Part, Planned
-from bert_jax.studies.statistics import BySeed, Outcome, deviation, mean, outcome, paired
+from bert_jax.studies.statistics import BySeed, Difference, Outcome, deviation, mean, outcome, paired
 
 TRAINING = ("training", "waiting_for_data")
 """The activities of a run's ledger that count as its training time; repeated steps were lost to a kill."""
@@ -43,7 +44,8 @@ def table(planned: Planned) -> JsonObject:
                     for column in columns
                     if arm.name != reference
                 },
-                "one_answer": {task.name: _degenerate(planned, arm, task.name) for task in study.tasks},
+                "one_answer": {task.name: _count(planned, arm, task.name, "degenerate") for task in study.tasks},
+                "failed": {task.name: _count(planned, arm, task.name, "failed") for task in study.tasks},
                 "paper": dict(arm.paper),
             }
         )
@@ -73,7 +75,7 @@ def table(planned: Planned) -> JsonObject:
 
 # ---------------------------------------------------------------------------------------------------------------------- scores
 def all_scores(planned: Planned) -> dict[str, dict[str, BySeed]]:
-    """By arm and column: the score of every seed whose part is done; of a seed's restarts the mean."""
+    """By arm and column: the score of every seed whose part is done, as a fraction; of a seed's restarts the mean."""
     study = planned.study
     found: dict[str, dict[str, BySeed]] = {}
     for arm in study.arms:
@@ -92,13 +94,18 @@ def _score(planned: Planned, part: Part, metric: str) -> float | None:
     if record is None or not record["scores"]:
         return None
     split, _, name = (metric or record["metric"]).partition("/")
-    return plain.fmean(run[split][name] for run in record["scores"])
+    return plain.fmean(run[split][name] for run in record["scores"]) / _whole(planned, part.name)
 
 
-def _degenerate(planned: Planned, arm: ArmConfig, task: str) -> int:
-    """The number of runs of an arm on a task that gave every example the same answer."""
+def _whole(planned: Planned, task: str) -> float:
+    """The score that is 1 as a fraction: 100 of a task whose scores are percent. A mean over tasks needs equal units."""
+    return 100.0 if getattr(planned.tasks[task], "in_percent", False) else 1.0  # tasks of users need not say so
+
+
+def _count(planned: Planned, arm: ArmConfig, task: str, kind: str) -> int:
+    """The number of runs of an arm on a task that are "degenerate" (they gave every example the same answer) or "failed"."""
     found = (planned.record(Part(arm.name, seed, task)) for seed in planned.study.seeds)
-    return sum(record["degenerate"] for record in found if record is not None)
+    return sum(record[kind] for record in found if record is not None)
 
 
 def metric_of(planned: Planned, task: str) -> str:
@@ -109,13 +116,13 @@ def metric_of(planned: Planned, task: str) -> str:
 
 
 def baseline_of(planned: Planned, task: str) -> float | None:
-    """The score of the best single answer to all examples of a task; None before a part is done."""
+    """The score of the best single answer to all examples of a task, as a fraction; None before a part is done."""
     split, _, name = metric_of(planned, task).partition("/")
     for arm in planned.study.arms:
         for seed in planned.study.seeds:
             if record := planned.record(Part(arm.name, seed, task)):
                 found = record["baseline"].get(split, {}).get(name)
-                return None if found is None else float(found)
+                return None if found is None else float(found) / _whole(planned, task)
     return None
 
 
@@ -124,7 +131,7 @@ def _statistics(by_seed: BySeed) -> JsonObject:
     return {"mean": mean(values), "deviation": deviation(values), "seeds": {str(seed): by_seed[seed] for seed in sorted(by_seed)}}
 
 
-def _interval(found: Any) -> JsonObject:
+def _interval(found: Difference) -> JsonObject:
     return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
 
 
@@ -155,7 +162,7 @@ def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
     for name, counts in steps.items():
         experiment = planned.pretraining[name]
         tokens += sum(n * p.batch_size * p.length for n, p in zip(counts, experiment.phases, strict=True))
-        flops += _flops(experiment, counts)
+        flops += _flops(experiment, counts, planned.teachers.get(name))
     trainer = planned.study.trainer(arm).name
     return {
         "steps": sum(steps[trainer]),
@@ -184,9 +191,9 @@ def steps_of(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
     return found
 
 
-def _flops(experiment: PretrainingExperiment, counts: Sequence[int]) -> float:
+def _flops(experiment: PretrainingExperiment, counts: Sequence[int], teacher: ModelConfig | None) -> float:
     phases = enumerate(zip(counts, experiment.phases, strict=True))
-    return sum(count * phase.batch_size * phase_row_flops(experiment, i) for i, (count, phase) in phases)
+    return sum(count * phase.batch_size * phase_row_flops(experiment, i, teacher) for i, (count, phase) in phases)
 
 
 def _parameters(planned: Planned, arm: ArmConfig) -> int | None:

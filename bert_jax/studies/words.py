@@ -6,33 +6,21 @@ import statistics
 from collections.abc import Iterator
 
 from bert_jax.corpus.files import JsonObject
-from bert_jax.interface.words import counted, duration
+from bert_jax.interface.words import counted, duration, prefixed
 
 PAPERS_BASE = (110e6, 128e9)
 """The parameters of the paper's BERT-Base, and the tokens that it read: 1,000,000 steps of 128,000 (appendix A.2)."""
 NOT_LOSSES = ("unigram_loss", "nsp_loss")
 
 
-def short(number: float) -> str:
-    """A large number with three significant digits: 11.3 M, 4.1 G.
-
-    >>> short(11_300_000)
-    '11.3 M'
-    """
-    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {prefix}"
-    return f"{number:,.0f}"
-
-
 def score(value: float | None) -> str:
-    """A score with three decimals, or one where it is in percent; "-" for None."""
-    return "-" if value is None else f"{value:.3f}" if abs(value) <= 1 else f"{value:.1f}"
+    """A score with three decimals; "-" for None."""
+    return "-" if value is None else f"{value:.3f}"
 
 
 def signed(value: float | None) -> str:
     """A difference of scores with its sign."""
-    return "-" if value is None else f"{value:+.3f}" if abs(value) <= 1 else f"{value:+.1f}"
+    return "-" if value is None else f"{value:+.3f}"
 
 
 def heldout_loss(arm: JsonObject) -> tuple[str, float] | None:
@@ -46,7 +34,7 @@ def budget(table: JsonObject) -> str:
     amount = table["amount"]
     match table["equal"]:
         case "tokens":
-            return f"Equal tokens: every arm reads {short(amount)} tokens (places in rows), however long that takes."
+            return f"Equal tokens: every arm reads {prefixed(amount)} tokens (places in rows), however long that takes."
         case "seconds":
             return (
                 f"Equal wall-clock: every arm trains for {duration(amount)}, by its speed on this machine, measured once; so "
@@ -74,7 +62,7 @@ def _differences(table: JsonObject) -> Iterator[str]:
     listed = ", ".join(f"{title} on {task} ({signed(one['mean'])})" for title, task, one in clear)
     yield (
         f"Of {counted(len(judged), 'difference')} to {reference}, {len(clear)} {'has' if len(clear) == 1 else 'have'} a paired "
-        f"95 % interval that excludes 0{': ' + listed if listed else ''}; by chance alone {len(judged) / 20:.1g} would."
+        f"95 % interval that excludes 0{': ' + listed if listed else ''}; by chance alone {len(judged) / 20:.2g} would."
     )
     half = statistics.median((one["high"] - one["low"]) / 2 for _, _, one in judged)
     yield f"Half of the intervals are wider than ±{score(half)}: differences smaller than that are not seen with so few seeds."
@@ -97,11 +85,10 @@ def _orders(table: JsonObject) -> Iterator[str]:
 
 def _limits(table: JsonObject) -> Iterator[str]:
     runs = len(table["seeds"]) * table["restarts"]
-    constant = [
-        f"{arm['title']} on {task} ({n} of {runs})" for arm in table["arms"] for task, n in arm["one_answer"].items() if n
-    ]
-    if constant:
-        yield f"Runs that gave every example the same answer: {', '.join(constant)}."
+    for key, what in (("one_answer", "gave every example the same answer"), ("failed", "failed, and count in no mean")):
+        listed = [f"{arm['title']} on {task} ({n} of {runs})" for arm in table["arms"] for task, n in arm[key].items() if n]
+        if listed:
+            yield f"Runs that {what}: {', '.join(listed)}."
     seeds, tasks = len(table["seeds"]), len(table["tasks"])
     restarts = f", each fine-tuned {table['restarts']} times" if table["restarts"] > 1 else ""
     yield (
@@ -112,8 +99,9 @@ def _limits(table: JsonObject) -> Iterator[str]:
     read = [arm["tokens"] for arm in table["arms"] if arm["tokens"]]
     if sizes and read and (max(sizes) < PAPERS_BASE[0] / 2 or max(read) < PAPERS_BASE[1] / 2):
         yield (
-            f"Models of at most {short(max(sizes))} parameters read at most {short(max(read))} tokens; the paper's BERT-Base has "
-            f"{short(PAPERS_BASE[0])} and read {short(PAPERS_BASE[1])}, so an order here does not say what it is there."
+            f"Models of at most {prefixed(max(sizes))} parameters read at most {prefixed(max(read))} tokens; the paper's "
+            f"BERT-Base has {prefixed(PAPERS_BASE[0])} and read {prefixed(PAPERS_BASE[1])}, so an order here does not say what "
+            "it is there."
         )
     kinds = {found[0] for arm in table["arms"] if (found := heldout_loss(arm))}
     if len(kinds) > 1:

@@ -19,6 +19,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -76,6 +77,8 @@ class SpanTask:
     say: Say = note
     _encoded: dict[str, list[_EncodedQuestion]] = dataclasses.field(default_factory=dict, repr=False)
     _tuned: dict[str, float] = dataclasses.field(default_factory=dict, repr=False)
+    in_percent: ClassVar[bool] = True
+    """The unit of the scores."""
 
     @property
     def head(self) -> SpanHead:

@@ -84,7 +84,8 @@ class Task(Protocol):
         """The features of a split: its examples as tokens of this tokenizer."""
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """The official metrics: fractions, except SQuAD's, which are percent. {} for a split without labels."""
+        """The official metrics: fractions, or percent in a task with the attribute `in_percent` (SQuAD). {} for a split without
+        labels."""
 
     def baseline(self, split: str) -> Baseline:
         """The metrics of a constant prediction for the whole split: the most frequent label of training, or the best constant on

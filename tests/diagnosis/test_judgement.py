@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bert_jax.diagnosis.checks import Check, as_json, report
-from bert_jax.diagnosis.judgement import judge, si
+from bert_jax.diagnosis.judgement import judge
 
 KIND, PEAK, HBM = "TPU v5 lite", 197e12, 819e9
 
@@ -159,7 +159,3 @@ def test_the_report_marks_checks_and_numbers_their_faults():
     ]
     assert report(checks[:1])[-1] == "all is well"
     assert as_json(checks, [])["well"] is False
-
-
-def test_rates_have_three_digits_and_a_prefix():
-    assert [si(value) for value in (1.2345e15, 182e12, 9.87e9, 55.8e6, 12.0)] == ["1.23 P", "182 T", "9.87 G", "55.8 M", "12 "]

@@ -161,7 +161,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
         "train/skipped": 0,
         "train/learning_rate": 1,
     }
-    assert told()[-1].startswith("step 2/4  loss 1.500  accuracy 25.0 %  8.0 rows/s  200 tokens/s")
+    assert told()[-1].startswith("step 2/4  loss 1.500  accuracy 25.0 %  8 rows/s  200 tokens/s")
     clock.now += 1.0
     said.training(3, window(packed_rows=8, loss=6, weight=0, labels=0, correct=0, steps=0, skipped=2, grad_norm=3))
     assert told()[-1] == "2 of these steps had no finite loss or gradient and were skipped"

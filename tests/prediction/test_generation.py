@@ -13,7 +13,9 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.surgery import with_positions
 from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.generation import Generate
 from bert_jax.prediction.predictor import Predictor
+from bert_jax.prediction.questions import ask_each
 from tests.interop.tiny import as_model, make_model
 from tests.prediction.reference import engine_on, pretrained_outputs
 
@@ -77,6 +79,17 @@ def test_texts_are_continued_as_the_whole_model_says_alone_and_together(model: M
 def test_a_draw_is_repeated_by_its_seed_alone(predictor: Predictor):
     drawn = [predictor.generate(TEXTS, tokens=6, temperature=2.0, seed=seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_draws_of_a_text_do_not_depend_on_the_texts_that_arrive_with_it(predictor: Predictor):
+    def tokens(*groups: list[str]) -> list[list[str]]:
+        verb = Generate(tokens=6, temperature=2.0, seed=1)
+        answers = (ask_each(predictor.engine, verb, [{"text": text} for text in group]) for group in groups)
+        return [answer["tokens"] for answered in answers for answer in answered]
+
+    assert tokens(TEXTS[:1], TEXTS[1:]) == tokens(TEXTS)
+    first, second = tokens(["a"], ["a"])
+    assert first != second
 
 
 def test_the_score_of_a_text_is_the_log_likelihood_of_its_tokens(model: Model, predictor: Predictor):

@@ -143,7 +143,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pat
         "train/learning_rate": 0.25,
         "train/skipped": 0,
     }
-    assert lines.messages[-1].startswith("step 5/7  loss 3.500  MLM 25.0 %  NSP 75.0 %  8.0 rows/s  200 tokens/s")
+    assert lines.messages[-1].startswith("step 5/7  loss 3.500  MLM 25.0 %  NSP 75.0 %  8 rows/s  200 tokens/s")
     assert (tmp_path / LEDGER).read_text().count("\n") >= 1
 
 

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import json
 import pathlib
+import types
 from typing import Any
 
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.study import StudyTaskConfig
 from bert_jax.errors import UserError
-from bert_jax.studies.arms import chain, check_finetuning, families, finetuning_values, merged, pretraining_values
+from bert_jax.metrics.writer import write_json
+from bert_jax.studies import arms as arms_module
+from bert_jax.studies.arms import (
+    _check_metric,
+    chain,
+    check,
+    check_finetuning,
+    families,
+    finetuning_values,
+    merged,
+    pretraining_values,
+)
 from bert_jax.studies.budget import kept_steps, planned_steps, run_values, scaled_steps, tokens_of, with_steps
-from bert_jax.studies.calibration import measured_speed, plan
-from bert_jax.studies.parts import Part, digest, shares_of
+from bert_jax.studies.calibration import measured_speed, plan, planned
+from bert_jax.studies.parts import Part, Planned, digest, shares_of
 from bert_jax.studies.progress import expected_seconds, seconds_left
+from bert_jax.studies.table import all_scores, baseline_of, pretraining_numbers
+from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.text_task import SequenceHead
 from tests.studies.conftest import arms, study
 
@@ -166,6 +181,57 @@ def test_a_plan_is_made_once_and_another_budget_is_refused(tmp_path: pathlib.Pat
         plan(other, both, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
 
 
+def test_a_plan_is_kept_where_the_corpus_has_moved(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    here, there = (study(corpus=corpus, budget={"equal": "tokens", "tokens": 7_200}) for corpus in ("here", "there"))
+    first = plan(here, {"a": experiment}, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
+    assert planned(there, {"a": experiment}, tmp_path) == first
+
+
+# ------------------------------------------------------------------------------------------------------------------- the table
+TASKS: dict[str, Any] = {
+    "squad": types.SimpleNamespace(in_percent=True, splits={"train": "a", "dev": "b"}, metric="f1"),
+    "sick": types.SimpleNamespace(splits={"train": "a", "dev": "b"}, metric="accuracy"),
+}
+
+
+def test_the_mean_over_tasks_has_equal_units_where_scores_are_percent(tmp_path: pathlib.Path):
+    made = study(arms=arms("a"), seeds=[0], tasks=[{"name": name, "experiment": "e"} for name in TASKS])
+    whole = Planned(made, {}, {}, TASKS, tmp_path)
+    Part("a", 0, "squad").directory(tmp_path).mkdir(parents=True)  # type: ignore[union-attr]
+    for name, metric, score in (("squad", "f1", 80.0), ("sick", "accuracy", 0.6)):
+        record = {"scores": [{"dev": {metric: score}}], "metric": f"dev/{metric}", "baseline": {"dev": {metric: score / 2}}}
+        write_json(Part("a", 0, name).record(tmp_path), record)
+    found = all_scores(whole)["a"]
+    assert {name: by_seed[0] for name, by_seed in found.items()} == pytest.approx({"squad": 0.8, "sick": 0.6, "average": 0.7})
+    assert [baseline_of(whole, name) for name in TASKS] == [0.4, 0.3]
+
+
+def test_the_flops_of_an_arm_have_those_of_its_teacher(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    made, steps = study(arms=arms("a")), {"a": [3, 2]}
+    alone, taught = (
+        pretraining_numbers(Planned(made, steps, {"a": experiment}, {}, tmp_path, teachers), made.arms[0])["flops"]
+        for teachers in ({}, {"a": experiment.model})
+    )
+    assert taught == pytest.approx(4 / 3 * alone)
+
+
+def test_a_teacher_is_read_and_a_metric_is_known_before_anything_is_trained(
+    monkeypatch: pytest.MonkeyPatch, experiment: PretrainingExperiment
+):
+    def refuse(*_: Any) -> None:
+        raise UserError("its teacher has another vocabulary")
+
+    monkeypatch.setattr(arms_module, "_checked_pretraining", lambda *_: (experiment, types.SimpleNamespace(sha256="")))
+    monkeypatch.setattr(arms_module, "load_teacher", refuse)
+    with pytest.raises(UserError, match="the arm 'a': its teacher has another vocabulary"):
+        check(study(arms=arms("a")))
+    loaded: Any = types.SimpleNamespace(splits={"dev": "ab"}, baseline=lambda split: Baseline({"spearman": 0.0, "pearson": 0.0}))
+    _check_metric(StudyTaskConfig(name="stsb", experiment="e", metric="dev/pearson"), loaded)
+    with pytest.raises(UserError, match=r"metric='dev/spearmann': e has no 'spearmann'; did you mean 'spearman'\?"):
+        _check_metric(StudyTaskConfig(name="stsb", experiment="e", metric="dev/spearmann"), loaded)
+
+
+# ---------------------------------------------------------------------------------------------------------------- the time left
 def test_the_time_left_comes_from_the_same_parts_of_other_seeds_then_of_other_arms():
     spent = {Part("a", 0, "pretraining"): 100.0, Part("a", 0, "stsb"): 10.0, Part("b", 0, "stsb"): 20.0}
     assert expected_seconds(Part("b", 1, "stsb"), spent) == 20.0

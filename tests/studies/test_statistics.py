@@ -48,6 +48,7 @@ def table(seeds: int = 3, **values: Any) -> dict[str, Any]:
     )
     pair = {"higher": "a", "lower": "b", "verdict": "as expected", **interval, "mean": 0.1}
     common = {"steps": 10, "tokens": 1_000_000, "flops": 1e12, "parameters": 11_300_000, "paper": {}, "one_answer": {"stsb": 0}}
+    common["failed"] = {"stsb": 0}
     found = {"mean": 0.8, "deviation": 0.01, "seeds": {}}
     arms = [
         {**common, "name": "a", "title": "A", "heldout": {"mlm_loss": 3.0}, "scores": {"stsb": found}, "minus_reference": {}},
@@ -80,6 +81,16 @@ def test_the_sentences_say_what_is_shown_and_what_is_not():
     assert "With one seed there is no interval" in " ".join(words.findings(table(seeds=1)))
     assert words.budget(table()).startswith("Equal tokens: every arm reads 1 M tokens")
     assert words.budget(table(equal="seconds", amount=1800)).startswith("Equal wall-clock: every arm trains for 30m00s")
+
+
+def test_chance_is_told_in_plain_numbers_and_runs_that_failed_are_named():
+    wide = table(restarts=5)
+    _, other = wide["arms"]
+    other |= {"minus_reference": {f"task {i}": other["minus_reference"]["stsb"] for i in range(240)}, "failed": {"stsb": 2}}
+    said = " ".join(words.findings(wide))
+    assert "by chance alone 12 would." in said
+    assert "Runs that failed, and count in no mean: B on stsb (2 of 15)." in said
+    assert "same answer" not in said
 
 
 def test_the_text_of_a_table_has_the_columns_of_its_header():

@@ -20,7 +20,7 @@ from tests.studies.conftest import arms, study
         ({"seeds": [1, 1]}, "config.seeds=[1, 1] repeats a seed; name each once"),
         ({"reference": "c"}, "config.reference: there is no 'c'; known: a, b"),
         ({"arms": [{"name": "a", "shares": "b"}]}, "shares of the arm 'a': there is no 'b'"),
-        ({"arms": [{"name": "a", "shares": "a"}]}, "the arm 'a' shares 'a', which pretrains no model of its own"),
+        ({"arms": [{"name": "a", "shares": "a"}]}, "the arm 'a' shares itself; name another arm, or leave shares out"),
         (
             {"arms": [{"name": "a"}, {"name": "b", "shares": "a", "pretrain": {"seed": 1}}]},
             "the arm 'b' shares the model of 'a', so it pretrains none; leave out shares, or the rest",
