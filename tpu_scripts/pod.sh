@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Trains on a Cloud TPU slice with gcloud alone: asks for the slice, waits in its queue, starts run.sh on every worker.
+# Trains on a Cloud TPU slice, or on several, with gcloud alone: asks for them, waits in the queue, starts run.sh on every worker.
 # tpu_scripts/pod.yaml does the same through SkyPilot, which also starts again in another zone after a preemption.
 #
-#   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--spot] [--valid-until-duration=6h]
+#   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--slices=1] [--spot] [--valid-until-duration=6h]
+#                                                   --slices=2: two of them, joined by the network between slices, in one run
 #   tpu_scripts/pod.sh run NAME [--restarts=20] VERB [ARGUMENT ...]
-#                                                   waits for the slice, then brings this checkout to all workers, installs, starts;
+#                                                   waits for all slices, then brings this checkout to all workers, installs, starts;
 #                                                   the workdir and the corpus lie in a bucket: gs://BUCKET/PATH
 #   tpu_scripts/pod.sh status NAME                  the state of the request, and of each worker
-#   tpu_scripts/pod.sh logs NAME [--worker=0] [--follow]
-#   tpu_scripts/pod.sh fetch NAME PATH DIR          copies a file or directory of worker 0
-#   tpu_scripts/pod.sh delete NAME                  gives the slice back; what is on its disks is lost, the bucket stays
+#   tpu_scripts/pod.sh logs NAME [--slice=0] [--worker=0] [--follow]
+#   tpu_scripts/pod.sh fetch NAME PATH DIR          copies a file or directory of worker 0 of slice 0
+#   tpu_scripts/pod.sh delete NAME                  gives the slices back; what is on their disks is lost, the bucket stays
 #
 # Each takes --zone=ZONE and --project=PROJECT (by default those of `gcloud config`), and --dry-run, which prints the commands.
 set -euo pipefail
@@ -39,15 +40,17 @@ name="${2:-}"
 at most 62 characters: $pod $verb my-pod"
 shift 2
 
-dry_run="" where=() type="" spot="" valid_until="" restarts=20 worker=0 follow=""
+dry_run="" where=() type="" slices=1 spot="" valid_until="" restarts=20 slice=0 worker=0 follow=""
 while [[ "${1:-}" == -* ]]; do
     case "$verb:$1" in
         *:--dry-run) dry_run=yes ;;
         *:--zone=?* | *:--project=?*) where+=("$1") ;;
         create:--type=?*) type="${1#*=}" ;;
+        create:--slices=?*) slices="${1#*=}" ;;
         create:--spot) spot=yes ;;
         create:--valid-until-duration=?*) valid_until="${1#*=}" ;;
         run:--restarts=?*) restarts="${1#*=}" ;;
+        logs:--slice=?*) slice="${1#*=}" ;;
         logs:--worker=?*) worker="${1#*=}" ;;
         logs:--follow) follow=yes ;;
         *) fail 2 "$verb does not take $1 (values as in --zone=ZONE; $pod --help has the flags)" ;;
@@ -124,11 +127,14 @@ of gcloud, is above. Mend the cause and give the same command again: what is don
     fail 1 "$what: there is no ssh to a worker. What runs there goes on; give the same command again ($pod status $name)"
 }
 
-on_workers() { tpu tpu-vm ssh "$name" --worker="$1" --command="$2"; }
+# on_workers WORKER COMMAND [SLICE]: runs COMMAND on the worker, or on all workers, of the slice, by default of all slices
+on_workers() { tpu queued-resources ssh "$name" --node="${3:-all}" --worker="$1" --command="$2"; }
 
 # ------------------------------------------------------------------------------------------------------------------------- verbs
 create() {
-    local said runtime
+    local said runtime nodes=(--node-id="$name") many=""
+    [[ "$slices" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--slices=$slices must be at least 1 and at most 999; --slices=2 is two slices of \
+--type in one run"
     case "$type" in
         v5litepod-*) runtime=v2-alpha-tpuv5-lite ;;
         v5p-*) runtime=v2-alpha-tpuv5 ;;
@@ -136,15 +142,16 @@ create() {
         v[234]-*) runtime=tpu-ubuntu2204-base ;;
         *) fail 2 "--type='$type' must be v2, v3, v4, v5litepod, v5p or v6e with a number of cores or chips; --type=v5litepod-16 is one" ;;
     esac
-    set -- queued-resources create "$name" --node-id="$name" --accelerator-type="$type" --runtime-version="$runtime" \
+    if ((slices > 1)); then nodes=(--node-count="$slices" --node-prefix="$name") many="$slices slices of "; fi
+    set -- queued-resources create "$name" "${nodes[@]}" --accelerator-type="$type" --runtime-version="$runtime" \
         --scopes=cloud-platform ${spot:+--spot} ${valid_until:+--valid-until-duration="$valid_until"}
     if [[ -n "$dry_run" ]]; then
         tpu "$@"
     elif ! said="$(tpu "$@" 2>&1)"; then
         say "$said"
         case "$said" in
-            *[Qq]uota* | *RESOURCE_EXHAUSTED*) fail 1 "the quota of this project does not allow $type here. Ask for more in the console \
-(IAM, Quotas), or take a smaller --type, another --zone${spot:-, or --spot, whose quota is separate}" ;;
+            *[Qq]uota* | *RESOURCE_EXHAUSTED*) fail 1 "the quota of this project does not allow $many$type here. Ask for more in the console \
+(IAM, Quotas), or take a smaller --type, ${many:+fewer --slices, }another --zone${spot:-, or --spot, whose quota is separate}" ;;
             *ALREADY_EXISTS* | *"already exists"*) fail 1 "$name exists already: $pod status $name, or $pod delete $name" ;;
             *) fail 1 "gcloud has refused; its message is above" ;;
         esac
@@ -167,7 +174,7 @@ run() {
     trap "rm -rf '$(dirname "$archive")'" EXIT
     (cd "$root" && git ls-files -z --cached --others --exclude-standard | tar --null -T - -czf "$archive") ||
         fail 1 "$root could not be packed; it has to be a git checkout without missing files (git status)"
-    reach "copying the checkout" tpu tpu-vm scp "$archive" "$name:bert_jax.tar.gz" --worker=all
+    reach "copying the checkout" tpu queued-resources scp "$archive" "$name:bert_jax.tar.gz" --node=all --worker=all
     reach "preparing" on_workers all \
         "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax && bert_jax/tpu_scripts/worker.sh prepare"
     printf -v command ' %q' "$@"
@@ -189,11 +196,11 @@ status() {
     reach "status" on_workers all 'bert_jax/tpu_scripts/worker.sh report || echo "$(uname -n): the checkout is not here yet"'
 }
 
-logs() { reach "logs" on_workers "$worker" "tail -n 100 ${follow:+-F }bert_jax/runs/pod/log"; }
+logs() { reach "logs" on_workers "$worker" "tail -n 100 ${follow:+-F }bert_jax/runs/pod/log" "$slice"; }
 
 fetch() {
     (($# == 2)) || fail 2 "fetch takes PATH and DIR: $pod fetch $name bert_jax/runs/pod/log ."
-    reach "fetch" tpu tpu-vm scp "$name:$1" "$2" --recurse --worker=0
+    reach "fetch" tpu queued-resources scp "$name:$1" "$2" --recurse --node=0 --worker=0
 }
 
 delete() {

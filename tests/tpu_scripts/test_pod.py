@@ -1,4 +1,4 @@
-"""pod.sh and worker.sh with a stand-in `gcloud`: its slice is two directories, in which it runs what ssh is given."""
+"""pod.sh and worker.sh with a stand-in `gcloud`: its slices are two directories each, in which it runs what ssh is given."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ import pytest
 from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout
 
 GCLOUD = r"""#!/usr/bin/env bash
-# gcloud compute tpus (queued-resources | tpu-vm) VERB NAME ...
+# gcloud compute tpus queued-resources VERB NAME ...; the workers of slice 0 are w-0 and w-1, those of slice 1 are w-1-0 and w-1-1
 cd "$STAND_IN"
 printf '%s\n' "$*" >>asked
 shift 2
-workers=(w-0 w-1) command="" from=("${@:4}") status=0
+node=0 worker=0 command="" from=("${@:4}") status=0
 for word; do
     case "$word" in
-        --worker=[0-9]) workers=("w-${word#*=}") ;;
+        --node=*) node="${word#*=}" ;;
+        --worker=*) worker="${word#*=}" ;;
         --command=*) command="${word#*=}" ;;
     esac
 done
+case "$node $worker" in
+    "all all") workers=(w-*) ;;
+    "0 "[0-9]) workers=("w-$worker") ;;
+    *" "[0-9]) workers=("w-$node-$worker") ;;
+    *) echo "unexpected: --node=$node --worker=$worker" >&2; exit 99 ;;
+esac
 case "$1 $2" in
     "queued-resources create")
         [[ ! -e refusal ]] || { cat refusal >&2; exit 1; }
@@ -33,7 +40,7 @@ case "$1 $2" in
         [[ "$(wc -l <states)" == 1 ]] || sed -i 1d states
         [[ "$state" != ERROR ]] || { echo "ERROR: network is unreachable" >&2; exit 1; }
         echo "$state" ;;
-    "tpu-vm ssh" | "tpu-vm scp")
+    "queued-resources ssh" | "queued-resources scp")
         [[ ! -s lost ]] || { sed -i 1d lost; echo "ssh: connect to host: Connection timed out" >&2; exit 255; }
         for worker in "${workers[@]}"; do
             export HOME="$STAND_IN/$worker"
@@ -75,9 +82,9 @@ if __name__ == "__main__":
 
 
 class Cloud:
-    """A slice of two workers, the checkout that goes there, and pod.sh."""
+    """Slices of two workers, by default one, the checkout that goes there, and pod.sh."""
 
-    def __init__(self, directory: pathlib.Path):
+    def __init__(self, directory: pathlib.Path, slices: int = 1):
         self.directory = directory
         self.checkout = make_checkout(directory / "checkout")
         (self.checkout / ".gitignore").write_text(".venv*\nruns/\n")
@@ -86,7 +93,7 @@ class Cloud:
         for name, text in {**TOOLS, "python": PYTHON}.items():
             (directory / "bin" / name).write_text(text)
             (directory / "bin" / name).chmod(0o755)
-        for worker in ("w-0", "w-1"):
+        for worker in ("w-0", "w-1", "w-1-0", "w-1-1")[: 2 * slices]:
             (directory / worker).mkdir()
         self.states("ACTIVE")
 
@@ -154,6 +161,26 @@ def test_from_the_queue_to_the_results_and_back(cloud: Cloud):
     assert "w-0/bert_jax|3|pretrain" in (cloud.directory / "here").read_text()
     assert cloud.pod("delete pod").returncode == 0
     assert cloud.asked()[-1] == "compute tpus queued-resources delete pod --force --quiet"
+
+
+def test_several_slices_are_one_request_and_every_worker_of_each_is_started(tmp_path: pathlib.Path):
+    cloud = Cloud(tmp_path, slices=2)
+    made = cloud.pod("create pod --type=v6e-16 --slices=2 --zone=z")
+    assert made.returncode == 0, made.stderr
+    assert cloud.asked() == [
+        "compute tpus queued-resources create pod --node-count=2 --node-prefix=pod --accelerator-type=v6e-16 "
+        "--runtime-version=v2-alpha-tpuv6e --scopes=cloud-platform --zone=z --quiet"
+    ]
+    begun = cloud.pod(RUN)
+    workers = ("w-0", "w-1", "w-1-0", "w-1-1")
+    assert {f"{worker}: started" for worker in workers} <= set(begun.stderr.splitlines()), begun.stderr
+    told = cloud.ended()
+    assert all(f"{worker}: ended with exit status 0" in told for worker in workers)
+    assert f"restarts|{tmp_path}/w-1-1/bert_jax|" in cloud.pod("logs pod --slice=1 --worker=1").stdout
+    (tmp_path / "refusal").write_text("ERROR: RESOURCE_EXHAUSTED\n")
+    refused = cloud.pod("create pod --type=v6e-16 --slices=2").stderr
+    assert "does not allow 2 slices of v6e-16 here" in refused
+    assert "smaller --type, fewer --slices, another --zone" in refused
 
 
 def test_a_dry_run_prints_the_commands_and_runs_none(cloud: Cloud):
@@ -243,6 +270,8 @@ def test_ssh_that_is_lost_is_tried_again_and_what_runs_goes_on(cloud: Cloud):
         ("create pod", "--type='' must be v2, v3, v4, v5litepod, v5p or v6e"),
         ("create pod --type=v9-8", "--type='v9-8' must be"),
         ("create pod --spot=yes", "create does not take --spot=yes"),
+        ("create pod --type=v6e-8 --slices=0", "--slices=0 must be at least 1 and at most 999"),
+        ("run pod --slices=2 pretrain", "run does not take --slices=2"),
         ("status pod --zone", "status does not take --zone (values as in --zone=ZONE"),
         ("status pod pretrain", "status does not take 'pretrain'"),
         ("run pod predict", "run takes pretrain, finetune, study or doctor with its arguments, not 'predict'"),
