@@ -8,7 +8,7 @@ from bert_jax.corpus.integrity import MANIFEST, CorruptedCorpus
 from bert_jax.corpus.store import read_manifest
 from bert_jax.corpus.verification import verify
 from bert_jax.errors import UserError
-from bert_jax.storage.fetching import copy_place, fetch, forget
+from bert_jax.storage.fetching import copy_place, fetch, forget, staging
 from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import checked, is_remote
 
@@ -24,6 +24,11 @@ def staged(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
     text = checked(str(directory), name)
     if not is_remote(text):
         return pathlib.Path(directory)
+    with staging():
+        return _copied(text, name)
+
+
+def _copied(text: str, name: str) -> pathlib.Path:
     objects = listed(text)
     if MANIFEST not in objects:
         raise UserError(

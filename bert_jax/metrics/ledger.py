@@ -41,7 +41,8 @@ class Activity(enum.StrEnum):
     """The time for which saving a checkpoint stops the training; most of a save goes on beside it."""
     RESTORING = "restoring"
     STAGING = "staging"
-    """Bringing the corpus and the model from a bucket to this machine, and verifying the corpus, where the training waits."""
+    """Bringing the corpus, the model, the data and the workdir from a bucket to this machine, and verifying the corpus, where the
+    training waits."""
     OTHER = "other"
     """The start of the processes, reading data, exporting the model."""
     BETWEEN = "between_starts"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,7 @@ from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
-from bert_jax.storage.fetching import seconds_spent
+from bert_jax.storage.fetching import measured_by, seconds_spent
 from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.objects import require_bucket
 from bert_jax.storage.paths import Place, is_remote
@@ -90,6 +91,7 @@ def begin(
     found = processes.find_hosts(flags.coordinator, flags.processes, flags.process)
     index, count = (found.index, found.count) if found else (0, 1)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(measured_by(functools.partial(ledger.during, Activity.STAGING)))
         mirror = Mirror(str(flags.workdir), f"-{index}" if index else "") if is_remote(flags.workdir) else None
         workdir = mirror.directory if mirror else pathlib.Path(flags.workdir)
 

@@ -6,6 +6,7 @@ An object is fetched again only if its generation has changed. Every machine has
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import fnmatch
 import os
 import pathlib
@@ -98,7 +99,7 @@ def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, 
     Copies of objects that are gone are removed, unless `keep`. Raises UserError where the disk has not enough space.
     """
     record = Record(directory)
-    with _timed(), _disk_errors(directory), record.held(wait=True):
+    with staging(), _disk_errors(directory), record.held(wait=True):
         known = record.read()
         due = {name for name, item in objects.items() if not _is_current(directory / name, known.get(name), item)}
         require_space(remote, directory, sum(objects[name].size for name in due))
@@ -117,17 +118,39 @@ _spent: list[float] = []
 
 
 def seconds_spent() -> float:
-    """The seconds for which this process has fetched copies so far, for the ledger of time of a run, which begins later."""
+    """The seconds of `staging` so far that nothing else has measured, for the ledger of time of a run, which begins later."""
     return sum(_spent)
 
 
 @contextlib.contextmanager
-def _timed() -> Iterator[None]:
+def _added_up() -> Iterator[None]:
     began = time.monotonic()
     try:
         yield
     finally:
         _spent.append(time.monotonic() - began)
+
+
+Measure = Callable[[], contextlib.AbstractContextManager[None]]
+_measure: contextvars.ContextVar[Measure] = contextvars.ContextVar("_measure", default=_added_up)
+
+
+@contextlib.contextmanager
+def staging() -> Iterator[None]:
+    """Counts the time of the `with` block, all its fetches included, as that of bringing inputs to this machine."""
+    with _measure.get()(), measured_by(contextlib.nullcontext):
+        yield
+
+
+@contextlib.contextmanager
+def measured_by(measure: Measure) -> Iterator[None]:
+    """Makes every `staging` of this thread take place within `measure()`, such as an activity of the ledger of a run, until the
+    end of the `with` block."""
+    before = _measure.set(measure)
+    try:
+        yield
+    finally:
+        _measure.reset(before)
 
 
 def _is_current(file: pathlib.Path, copy: Copy | None, item: Item) -> bool:

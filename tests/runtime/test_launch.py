@@ -7,6 +7,7 @@ import logging
 import pathlib
 import sys
 import textwrap
+import time
 import types
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from bert_jax.runtime.flags import Flags, parse_flags
 from bert_jax.runtime.launch import begin
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.storage.fetching import staging
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,6 +241,9 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         assert (run.workdir / "config.json").exists()
         assert not run.preemption.requested(1)
         (run.workdir / "metrics.jsonl").touch()
+        with staging():  # data of a task, for example
+            time.sleep(0.01)
+        assert run.ledger.totals()["seconds"]["staging"] >= 0.01
     with pytest.raises(UserError, match="holds a run with another configuration"), begin("pretrain", flags, {"seed": 2}):
         pass
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -43,6 +45,30 @@ def test_a_directory_is_fetched_once_and_then_only_what_has_changed(bucket: str,
     assert requests == ["a"]
     assert (copy / "a").read_bytes() == b"A"
     assert not (copy / "b").exists()
+
+
+def test_the_time_of_a_fetch_is_given_to_what_measures_it_and_else_added_up(bucket: str):
+    objects.write(f"{bucket}/x/a", b"a")
+    objects.write(f"{bucket}/x/b", b"b")
+    measured: list[str] = []
+
+    @contextlib.contextmanager
+    def measure() -> Iterator[None]:
+        measured.append("began")
+        yield
+        measured.append("ended")
+
+    spent = fetching.seconds_spent()
+    with fetching.measured_by(measure):
+        fetched(f"{bucket}/x/a", "--input")
+        assert measured == ["began", "ended"]
+        with fetching.staging():  # of a corpus, with its verification: once, not for each fetch in it
+            fetched(f"{bucket}/x/b", "--input")
+        assert measured == ["began", "ended"] * 2
+    assert fetching.seconds_spent() == spent
+    with fetching.staging():
+        fetched(f"{bucket}/x", "--input")
+    assert fetching.seconds_spent() > spent
 
 
 def test_a_copy_that_was_changed_or_removed_here_is_fetched_again(bucket: str, requests: list[str]):
