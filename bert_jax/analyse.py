@@ -32,7 +32,6 @@ from bert_jax.analysis.verbs.vocabulary import VOCABULARY
 from bert_jax.interface.command import choose_verb, run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
-from bert_jax.runtime.first_contact import compare_kernels_once
 from bert_jax.storage.mirror import uploaded
 
 VERBS = {
@@ -56,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     flags = _parser(name, VERBS[name]).parse_args(arguments[1:])
     enable_compilation_cache()
-    compare_kernels_once()
     flags.place = flags.output
     with uploaded(flags.output, "--output") as flags.output:
         return VERBS[name].run(flags)

@@ -39,9 +39,9 @@ from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 from bert_jax.metrics.writer import write_json
+from bert_jax.model.kernels.first_contact import KERNELS, compare_kernels_once, verdicts
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
-from bert_jax.runtime.first_contact import KERNELS, compare_kernels_once, verdicts
 from bert_jax.runtime.flags import add_process_flags
 from bert_jax.runtime.gathering import gather_json
 from bert_jax.runtime.heartbeats import Heartbeats
@@ -124,13 +124,13 @@ def _examine(
 
 def gathered(values: JsonObject) -> list[JsonObject]:
     """The records of all processes, in every one of them; `values` is the configuration."""
-    own, device = machine.record(), jax.local_devices()[0]
-    operations = KERNELS.get(device.platform, ())
+    own, devices = machine.record(), jax.local_devices()
+    operations = KERNELS.get(devices[0].platform, ())
     if operations:
         log.info("comparing kernels with the plain path ...")
-        own["kernels"] = verdicts(device, operations, anew=True)
-        compare_kernels_once(values.get("model"))
-    own["links"] = speed.links(jax.local_devices())
+        own["kernels"] = verdicts(devices, operations, anew=True)
+        compare_kernels_once(values.get("model"), gather_json)
+    own["links"] = speed.links(devices)
     own["links_of_all"] = speed.links(jax.devices()) if jax.process_count() > 1 else None
     gather_json({})  # so that all read their clocks at the same time
     return gather_json(own | {"clock": machine.clock()})

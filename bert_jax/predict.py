@@ -40,7 +40,6 @@ from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.prediction.streams import Record, read_records
 from bert_jax.prediction.vectors import VectorWriter
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
-from bert_jax.runtime.first_contact import compare_kernels_once
 from bert_jax.storage.fetching import local_place
 from bert_jax.storage.mirror import uploaded_file
 
@@ -169,7 +168,6 @@ def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:
     # opened before the model is loaded, so that errors of --input and --output are reported at once
     writer = VectorWriter(flags.output, records) if vectors else Writer(flags.output, text if as_text else None, records)
     enable_compilation_cache()
-    compare_kernels_once()
     engine = Engine.load(flags.model)
     question.check(engine)
     if name == "classify" and len(flags.texts) == 2 and not any("\t" in text for text in flags.texts):

@@ -182,7 +182,7 @@ def memory(processes: Processes) -> Check:
 
 
 def kernels(processes: Processes) -> list[Check]:
-    """Each kernel beside the plain path, on the first device of every process."""
+    """Each kernel beside the plain path, on every device."""
     checks = []
     for operation in processes[0].get("kernels", {}):
         records = [process["kernels"][operation] for process in processes]

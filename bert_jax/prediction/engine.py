@@ -20,6 +20,7 @@ from bert_jax.interop.huggingface import Model, import_model
 from bert_jax.metrics.profile import Profile
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import unstacked_layers
+from bert_jax.model.kernels.first_contact import compare_kernels_once
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 
@@ -39,7 +40,11 @@ GROUP_AHEAD = 256
 
 
 class Engine:
-    """A model whose parameters are on all local devices; batches are split over the devices by rows."""
+    """A model whose parameters are on all local devices; batches are split over the devices by rows.
+
+    Where the model may use kernels, they are compared with the plain path first (`first_contact`). Each process decides for
+    itself, since its programs run on its own devices alone.
+    """
 
     def __init__(self, model: Model):
         self.model = model
@@ -48,6 +53,7 @@ class Engine:
         self.mesh = Mesh(np.array(devices), ("data",))
         self.tokens = TOKENS.get(devices[0].platform, TOKENS_ELSEWHERE)
         with fits_in_memory(self._demand):
+            compare_kernels_once({"attention": self.config.attention, "residual_norm": self.config.residual_norm})
             self.params = jax.device_put(unstacked_layers(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())

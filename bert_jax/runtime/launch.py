@@ -22,10 +22,11 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.metrics.profile import PROFILE, Profile
+from bert_jax.model.kernels.first_contact import compare_kernels_once
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
-from bert_jax.runtime.first_contact import compare_kernels_once
 from bert_jax.runtime.flags import Flags
+from bert_jax.runtime.gathering import gather_json
 from bert_jax.runtime.heartbeats import Heartbeats
 from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.interruptions import Preemption, Watchdog
@@ -133,7 +134,7 @@ def begin(
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
             with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own
-                compare_kernels_once(config.get("model"))
+                compare_kernels_once(config.get("model"), gather_json)
                 is_first = jax.process_index() == 0
                 yield Run(workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror)
         except (jax.errors.JaxRuntimeError, CorruptedCorpus) as error:

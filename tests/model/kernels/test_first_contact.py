@@ -9,16 +9,18 @@ import dataclasses
 import json
 import logging
 import pathlib
-from typing import Any
+import types
+from typing import Any, cast
 
 import jax
+import numpy as np
 import pytest
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.kernels import agreement, dispatch
+from bert_jax.model.kernels import agreement, dispatch, first_contact
 from bert_jax.model.kernels.agreement import Comparison, Figure
-from bert_jax.runtime import first_contact
-from bert_jax.runtime.first_contact import compare_kernels_once, verdict_file
+from bert_jax.model.kernels.first_contact import compare_kernels_once, verdict_file, verdicts
+from bert_jax.prediction.engine import Engine
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 
 WRONG = Figure("2 x 51 tokens, width 2 x 64, float32", "gradient of key", 0.31, 1e-4)
@@ -31,13 +33,16 @@ class Chip:
 
     def __init__(self) -> None:
         self.compared: list[str] = []
+        self.wrong_on: jax.Device | None = None
         self.figures = {"attention": RIGHT, "residual_norm": RIGHT}
         self.error: BaseException | None = None
 
-    def compare(self, operation: str, platform: str, **_: Any) -> Comparison:
+    def compare(self, operation: str, platform: str, device: jax.Device) -> Comparison:
         self.compared.append(operation)
         if self.error:
             raise self.error
+        if device == self.wrong_on:
+            return Comparison(operation, (WRONG,))
         return Comparison(operation, (self.figures[operation],))
 
 
@@ -85,6 +90,7 @@ def test_a_verdict_is_remembered_until_jax_or_a_kernel_changes(chip: Chip, monke
     assert "residual norm: plain, since the kernel disagrees" in in_words()
     monkeypatch.setattr(jax, "__version__", "0.99.1")
     chip.figures["residual_norm"] = RIGHT
+    start_again()
     compare_kernels_once()
     assert len(chip.compared) == 4
     assert "residual norm: fused" in in_words()
@@ -137,11 +143,10 @@ def test_where_auto_chooses_no_kernel_none_is_compared(chip: Chip, monkeypatch: 
     assert chip.compared == ["attention"]
 
 
-def test_a_kernel_that_disagrees_in_one_process_is_used_in_none(
-    chip: Chip, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(first_contact, "gather_json", lambda own: [own, {"attention": "it is wrong", "residual_norm": ""}])
-    compare_kernels_once()
+def test_a_kernel_that_disagrees_in_one_process_is_used_in_none(chip: Chip):
+    compare_kernels_once(gather=lambda own: [own, {"attention": "it is wrong", "residual_norm": ""}])
+    assert "attention: plain, since process 1: it is wrong; residual norm: fused" in in_words()
+    compare_kernels_once()  # of this process alone, as for a model that is loaded within the run
     assert "attention: plain, since process 1: it is wrong; residual norm: fused" in in_words()
 
 
@@ -158,3 +163,25 @@ def test_a_directory_that_cannot_be_written_and_a_damaged_file_only_cost_time(
         compare_kernels_once()
     assert len(chip.compared) == 4
     assert "so the next start compares the kernels again" in caplog.text
+
+
+def test_a_kernel_that_disagrees_on_one_device_is_named_with_the_device_and_remembered(chip: Chip):
+    devices = jax.local_devices()
+    chip.wrong_on = devices[3]
+    found = verdicts(devices, ["attention"], anew=True)["attention"]
+    assert chip.compared == ["attention"] * len(devices)
+    assert found["reason"] == f"device {devices[3].id}: the kernel disagrees with the plain path here: {FIGURES}"
+    assert len(found["figures"]) == len(devices)
+    compare_kernels_once({"residual_norm": "plain"})
+    assert len(chip.compared) == len(devices)
+    assert f"attention: plain, since device {devices[3].id}: the kernel disagrees" in in_words()
+
+
+def test_a_model_that_is_loaded_as_a_library_is_compared_first(chip: Chip):
+    """`Predictor` and `Analyser` have an `Engine` each."""
+    chip.figures["attention"] = WRONG
+    config = ModelConfig(vocab_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, residual_norm="plain")
+    tokenizer = types.SimpleNamespace(continuation_table=np.zeros(8, bool))
+    Engine(cast(Any, types.SimpleNamespace(config=config, params={}, tokenizer=tokenizer)))
+    assert chip.compared == ["attention"]
+    assert "attention: plain, since the kernel disagrees" in in_words()

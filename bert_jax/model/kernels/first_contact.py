@@ -1,7 +1,8 @@
 """Compares the kernels with the plain path where they first meet a kind of chip, and remembers the verdict on disk.
 
 `dispatch` chooses a kernel by its shapes; only a comparison on the device shows that it computes what it should there. It takes
-seconds, once for each kind of chip, version of JAX and its compilers, and content of the kernels' source files.
+seconds, once for each kind of chip, version of JAX and its compilers, and content of the kernels' source files. It runs programs,
+so it cannot be made in `dispatch`, within a trace: whoever has loaded a model makes it before the first step is traced.
 """
 
 from __future__ import annotations
@@ -16,16 +17,14 @@ import math
 import pathlib
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
-from bert_jax.corpus.files import JsonObject, parse_json
+from bert_jax.corpus.files import JsonObject, parse_json, write_json
 from bert_jax.interface.words import duration
-from bert_jax.metrics.writer import write_json
 from bert_jax.model import kernels
 from bert_jax.model.kernels import agreement, dispatch
-from bert_jax.runtime.gathering import gather_json
 from bert_jax.storage.paths import cache_directory
 
 log = logging.getLogger(__name__)
@@ -40,13 +39,17 @@ SOURCES = ("attention.py", "residual_norm.py", "layers.py", "products.py")
 """The files of bert_jax/model, beside those of its folder kernels, that the comparison depends on."""
 UNFINISHED = "its comparison with the plain path did not end in an earlier start"
 
+Gather = Callable[[JsonObject], Sequence[JsonObject]]
+"""The JSON values of all processes, from that of this one."""
 
-def compare_kernels_once(asked: Mapping[str, str] | None = None) -> None:
+
+def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather | None = None) -> None:
     """Compares each kernel that this process may use with the plain path, unless that was done before on this kind of chip; keeps
-    `model.attention=auto` and `model.residual_norm=auto` from choosing one that disagrees on a device of any process.
+    `model.attention=auto` and `model.residual_norm=auto` from choosing one that disagrees.
 
     `asked` holds these two settings, by default "auto". A kernel that is asked for ("fused") and disagrees is used, with a
-    warning. Every process of a run has to call this function, before a step is traced.
+    warning. The first device stands for all of this process (`doctor` compares on each). Processes that run the same programs
+    pass `gather`, all of them, and use no kernel that disagrees in one.
     """
     device = jax.local_devices()[0]
     settings = {operation: (asked or {}).get(operation, "auto") for operation in KERNELS.get(device.platform, ())}
@@ -54,12 +57,14 @@ def compare_kernels_once(asked: Mapping[str, str] | None = None) -> None:
     operations = [operation for operation, setting in settings.items() if setting in wanted]
     if not operations:
         return
-    own = verdicts(device, operations)
-    found = gather_json({operation: own[operation]["reason"] for operation in operations})
+    own = verdicts([device], operations)
+    reasons = {operation: own[operation]["reason"] for operation in operations}
+    found = gather(reasons) if gather else [reasons]
     for operation in operations:
-        reasons = [reason and (f"process {i}: {reason}" if len(found) > 1 else reason) for i, reason in _each(found, operation)]
-        reason = next(filter(None, reasons), "")
-        dispatch.reject(operation, device.device_kind, reason)
+        of_all = [(f"process {i}: " if len(found) > 1 else "", str(of_one[operation])) for i, of_one in enumerate(found)]
+        reason = next((where + reason for where, reason in of_all if reason), "")
+        if reason or gather:  # what the processes of a run have agreed on stays
+            dispatch.reject(operation, device.device_kind, reason)
         if reason and settings[operation] == "fused":
             message = "model.%s=fused asks for a kernel that may be wrong: %s; set it to auto or plain"
             log.warning(message, operation, reason)
@@ -67,49 +72,55 @@ def compare_kernels_once(asked: Mapping[str, str] | None = None) -> None:
             log.warning("model.%s=auto uses the plain path: %s", operation, reason)
 
 
-def _each(found: Sequence[JsonObject], operation: str) -> Iterator[tuple[int, str]]:
-    return ((i, str(of_process[operation])) for i, of_process in enumerate(found))
-
-
-def verdicts(device: jax.Device, operations: Sequence[str], *, anew: bool = False) -> dict[str, JsonObject]:
-    """The record of each operation on devices of this kind, remembered or found now: "reason" is the reason not to use its
-    kernel, "" if it agrees; "seconds" and "figures" are of the comparison.
+def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: bool = False) -> dict[str, JsonObject]:
+    """The record of each operation on devices of one kind, remembered or found now on each of `devices`: "reason" is the reason
+    not to use its kernel, "" if it agrees on all; "seconds" and "figures" are of the comparison.
 
     A comparison that ended the process (compilers of kernels may abort it) is found unfinished by the next start, and counts as
     a disagreement. `anew` compares although there is a verdict.
     """
-    path = verdict_file(device.device_kind)
+    path = verdict_file(devices[0].device_kind)
     with _one_process_at_a_time(path):
         known = {} if anew else remembered(path)
         for operation in operations:
             if operation not in known:
-                known[operation] = _compared(device, operation, path, known)
+                known[operation] = _compared(devices, operation, path, known)
     return {operation: known[operation] for operation in operations}
 
 
-def _compared(device: jax.Device, operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]) -> JsonObject:
+def _compared(
+    devices: Sequence[jax.Device], operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]
+) -> JsonObject:
     """The record of a comparison that is made now, also written to `path` beside those already `known`."""
     start, others = time.monotonic(), dict(known)
     _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
     try:
-        found = agreement.compare(operation, device.platform, device=device)
+        found = [agreement.compare(operation, device.platform, device=device) for device in devices]
     except BaseException:  # Ctrl-C, for example, says nothing about the kernel
         _write(path, others)
         raise
-    seconds, worst = time.monotonic() - start, found.worst
+    seconds = time.monotonic() - start
+    reasons = [
+        f"device {device.id}: {one.reason}" if len(devices) > 1 else one.reason
+        for device, one in zip(devices, found, strict=True)
+        if one.reason
+    ]
     record = {
-        "reason": found.reason,
+        "reason": "; ".join(reasons[:2]) + (f"; and on {len(reasons) - 2} more" if len(reasons) > 2 else ""),
         "seconds": round(seconds, 1),
         "figures": [
             dataclasses.asdict(figure) | {"error": figure.error if math.isfinite(figure.error) else None}
-            for figure in found.figures
+            for one in found
+            for figure in one.figures
         ],
     }
     _write(path, others | {operation: record})
-    if not found.reason:
+    if not reasons:
+        worst = max((one.worst for one in found if one.worst), key=lambda figure: figure.error / figure.limit, default=None)
         closest = f" (closest to its limit: {worst})" if worst else ""
+        where = devices[0].device_kind if len(devices) == 1 else f"{len(devices)} x {devices[0].device_kind}"
         message = "kernel of %s: agrees with the plain path on %s, compared in %s%s"
-        log.info(message, operation, device.device_kind, duration(seconds), closest)
+        log.info(message, operation, where, duration(seconds), closest)
     return record
 
 
