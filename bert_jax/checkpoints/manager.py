@@ -21,7 +21,7 @@ from bert_jax.checkpoints.digests import by_name, differing, digests
 from bert_jax.errors import UserError
 from bert_jax.sharding.out_of_memory import shortage_of
 from bert_jax.storage.checks import require_room
-from bert_jax.storage.objects import explained, move_tree, remove_tree
+from bert_jax.storage.objects import explained, listed, move_tree, remove_tree
 from bert_jax.storage.paths import Place, is_remote
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ ITEM = "state"  # named in every call: Orbax would infer it from the newest stat
 DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
+PROBE, PROBE_SIZE = ".probe", 1 << 16  # a file of so many bytes that is written and removed before a save by several processes
 COMPLETE = "commit_success.txt"  # the object by which Orbax knows complete states in a bucket
 
 # Orbax identifies the parts of a save by a counter of the process: two saves that begin at the same moment, in runs that share
@@ -234,6 +235,8 @@ class Checkpoints:
         found, nonfinite = digests(state)
         if nonfinite:
             return self._note_failure(_not_finite(nonfinite))
+        if refusal := self._refusal(step):
+            return self._note_failure(refusal)
         parts = {ITEM: ocp.args.StandardSave(state), DIGESTS: ocp.args.JsonSave(found)}
         try:
             with _save_lock:
@@ -242,6 +245,30 @@ class Checkpoints:
                 self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
         except Exception as error:
             self._note_failure(error)
+
+    def _refusal(self, step: int) -> BaseException | None:
+        """The reason, for all of several processes, why process 0 cannot begin to save; None if it can, or is alone.
+
+        Orbax begins a save in process 0 between two waits of all processes. An error there would end the wait of process 0 alone:
+        its next collective would meet the wait of the others, and Gloo would abort them.
+        """
+        if jax.process_count() == 1:
+            return None
+        failure: BaseException | None = None
+        if jax.process_index() == 0:
+            try:
+                if is_remote(self._directory):
+                    listed(f"{self._directory}/{step}", deep=False)
+                else:
+                    probe = self._directory / PROBE
+                    try:
+                        probe.write_bytes(bytes(PROBE_SIZE))
+                    finally:
+                        probe.unlink(missing_ok=True)
+            except OSError as error:
+                failure = error
+        agreed = _on_all_processes(failure is None)
+        return None if agreed else failure or OSError("process 0 cannot write")
 
     def _reopen(self) -> None:
         with contextlib.suppress(Exception):

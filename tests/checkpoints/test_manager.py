@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
+from bert_jax.checkpoints import manager
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.errors import UserError
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
@@ -367,3 +369,31 @@ def test_a_last_state_that_cannot_be_saved_is_an_error_that_says_what_to_do(tmp_
                 checkpoints.finish()
     assert str(error.value).startswith(f"the checkpoint of step 2 could not be saved in {tmp_path} (File too large); free")
     assert_equal(restored(tmp_path), state_at(1))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_several_processes_agree_that_process_0_can_write_before_they_begin_a_save(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, index: int
+):
+    """Where it cannot, none of them begins: they would wait for it in Orbax."""
+    begun: list[int] = []
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoints, "_writer", None)
+            patch.setattr(jax, "process_count", lambda: 2)
+            patch.setattr(jax, "process_index", lambda: index)
+            patch.setattr(manager, "_on_all_processes", lambda here: here and index == 0)  # as the other process would answer
+            patch.setattr(checkpoints._manager, "save", lambda step, **_: begun.append(step))
+            with files_of_at_most(SMALL_FILES) if index == 0 else contextlib.nullcontext():
+                checkpoints.save(1, state_at(1))
+            assert begun == []
+            assert checkpoints.failures == 1
+            patch.setattr(manager, "_on_all_processes", lambda here: here)
+            checkpoints.save(2, state_at(2))
+            assert begun == [2]
+            checkpoints._saving = None
+        checkpoints.save(3, state_at(3))
+        checkpoints.finish()
+    assert steps_in(tmp_path) == [3]
+    reason = "File too large" if index == 0 else "process 0 cannot write"
+    assert f"the checkpoint of step 1 could not be saved ({reason})" in caplog.text
