@@ -23,23 +23,23 @@ Disturbance = Callable[[Trial], str]
 
 
 # ----------------------------------------------------------------------------------------------------------- processes and hosts
-def kills(trial: Trial, count: int = 5, flip: bool = False) -> str:
-    """SIGKILL of a random process at a random moment of its life, again and again. Runs that come to their end are compared.
+def kills(trial: Trial, flip: bool = False) -> str:
+    """SIGKILL of a random process at a random moment of its life, `trial.kills` times. Runs that come to their end are compared.
 
     A moment is one of the first two seconds, or one at which process 0 has said so much. `flip`: the newest checkpoint is damaged
     too before the last start.
     """
-    slowest, done, whole = 0.0, 0, 0
+    count, slowest, done, whole = trial.kills, 0.0, 0, 0
     while done < count:
         started, victim = trial.start(), trial.rng.randrange(trial.processes)
-        early, seconds = trial.rng.random() < 0.25, trial.rng.uniform(0.0, 2.0)
+        early, seconds = trial.rng.random() < 0.25, trial.toys.scaled(trial.rng.uniform(0.0, 2.0))
         length, began = trial.rng.uniform(0.0, trial.toys.said[trial.processes]), time.monotonic()
         while all(run.process.is_alive() for run in started):
             if (time.monotonic() - began > seconds) if early else (sum(map(len, started[0].said())) >= length):
                 break
             time.sleep(0.01)
         else:
-            require_ends(trial.ends(started), 0)
+            trial.whole(started, "a run that nothing met failed")
             trial.compare()
             trial.fresh, whole = trial.fresh + 1, whole + 1
             continue
@@ -127,8 +127,7 @@ def clock(trial: Trial) -> str:
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     programs: dict[int, dict[str, str]] = {index: {} for index in range(trial.processes)}  # forked ones leave JAX without a word
     programs[trial.processes - 1] = {"LD_PRELOAD": str(library)}
-    ends = trial.ends(trial.start(spawned=programs), within=WHOLE)
-    require_ends(ends, 0)
+    trial.whole(trial.start(spawned=programs), "an hour was too much")
     return f"went on; {trial.compare()}"
 
 
@@ -171,8 +170,8 @@ def damaged(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
     return f"went on from the one before; {trial.compare()}"
 
 
-def damaged_on_one_host(trial: Trial) -> str:
-    """The last process alone reads a flipped bit in the newest checkpoint."""
+def damaged_on_one_host(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
+    """The last process alone reads a damaged newest checkpoint."""
     if trial.storage == BUCKET:
         raise Skipped("a bucket shows the same objects to all hosts")
     if os.geteuid():
@@ -181,10 +180,9 @@ def damaged_on_one_host(trial: Trial) -> str:
     saved, copy = pathlib.Path(trial.workdir) / "checkpoints" / str(step), trial.directory / "damaged"
     shutil.copytree(saved, copy)
     for path, data in large_files(trial, step):
-        (copy / pathlib.Path(path).relative_to(saved)).write_bytes(flip_bit(data))
+        (copy / pathlib.Path(path).relative_to(saved)).write_bytes(damage(data))
     prepare = {trial.processes - 1: functools.partial(network.see_instead, str(copy), str(saved))}
-    ends = trial.ends(trial.start(prepare=prepare, pause=0.0), within=WHOLE)
-    require_ends(ends, 0)
+    ends = trial.whole(trial.start(prepare=prepare, pause=0.0), "the run does not go on")
     require_passed_over(ends[0].output, step)
     return f"went on from the one before; {trial.compare()}"
 
@@ -198,10 +196,9 @@ def full_disk(trial: Trial) -> str:
         trial.wait_for(lambda: bool(trial.saved()), started)
         fill(directory / "filler")
         told = "could not be saved" if trial.storage == DISK else "cannot be written"
-        with contextlib.suppress(Wrong):
-            trial.wait_for(lambda: any(told in text for run in started for text in run.said()), started, timeout=20)
+        trial.comes_to(lambda: any(told in text for run in started for text in run.said()), started, timeout=20)
         (directory / "filler").unlink()
-        ends = trial.ends(started, within=WHOLE)
+        ends = trial.ends(started, within=trial.toys.scaled(WHOLE))
         if trial.storage == DISK and told not in ends[0].output:
             raise Wrong(f"nothing was said: {ends}")
         if any(end.status for end in ends):
@@ -217,10 +214,11 @@ def storage_answers(trial: Trial, status: int, seconds: float = 8.0) -> str:
         raise Skipped("of a bucket only")
     started = trial.start()
     trial.wait_for(lambda: bool(trial.saved()), started)
+    seconds = trial.toys.scaled(seconds)
     trial.toys.emulator.fail(status)
     time.sleep(seconds)
     trial.toys.emulator.fail(200, count=0)
-    ends = trial.ends(started, within=WHOLE)
+    ends = trial.ends(started, within=trial.toys.scaled(WHOLE))
     if not any(end.status for end in ends):
         return f"went on after {seconds:.0f} s of it; {trial.compare()}"
     if not any("storage" in end.output for end in ends):
@@ -240,8 +238,7 @@ def failed_save(trial: Trial) -> str:
     told = "could not be saved"
     trial.wait_for(lambda: any(told in text for text in started[0].said()), started)
     trial.toys.emulator.fail(200, count=0)
-    ends = trial.ends(started, within=WHOLE)
-    require_ends(ends, 0)
+    ends = trial.whole(started, "a save that failed ended the run")
     failures = re.findall(r"the checkpoint of step (\d+) could not be saved", ends[0].output)
     return f"after step {before}: saves of {', '.join(failures)} failed; {trial.compare()}"
 
@@ -268,12 +265,6 @@ def require_ended(trial: Trial, ends: Sequence[Done], victim: int) -> None:
         raise Wrong(f"process {victim} is not named: {ends}")
     if any("Traceback" in end.output for end in ends):
         raise Wrong(f"a traceback: {ends}")
-
-
-def require_ends(ends: Sequence[Done], status: int) -> None:
-    """Raises Wrong unless all processes have ended so."""
-    if any(end.status != status for end in ends):
-        raise Wrong(f"ended otherwise than with {status}: {ends}")
 
 
 def require_passed_over(output: str, step: int) -> None:
@@ -309,11 +300,12 @@ ALL: dict[str, Disturbance] = {
     "other_count": other_count,
     "truncated": functools.partial(damaged, damage=cut_short),
     "flipped": functools.partial(damaged, damage=flip_bit),
-    "flipped_on_one_host": damaged_on_one_host,
+    "truncated_on_one_host": functools.partial(damaged_on_one_host, damage=cut_short),
+    "flipped_on_one_host": functools.partial(damaged_on_one_host, damage=flip_bit),
     "full_disk": full_disk,
     "storage_503": functools.partial(storage_answers, status=503),
     "storage_429": functools.partial(storage_answers, status=429),
     "storage_lost": functools.partial(storage_answers, status=0),
     "failed_save": failed_save,
 }
-SHORT: dict[str, Disturbance] = {"kills": functools.partial(kills, count=3, flip=True)}
+SHORT: dict[str, Disturbance] = {"kills": functools.partial(kills, flip=True)}

@@ -1,81 +1,130 @@
 """Disturbs small training runs in every way that we know, and checks that each ends as the undisturbed one, or soon and with a
 reason.
 
-    python tests/chaos/run.py                       # everything: half an hour on two cores
-    python tests/chaos/run.py --short               # a minute
-    python tests/chaos/run.py --only=kills --processes=2 --storage=disk
+    python tests/chaos/run.py --short                                     # a single cell, the one that the tests run
+    python tests/chaos/run.py --only=kills --processes=2 --storage=disk   # another cell
+    python tests/chaos/run.py --json=chaos.json                           # all cells
 
-Runs of 2 and of 4 processes on loopback, with the workdir on the local disk and in a bucket (an emulator), are disturbed. After
-each disturbance the run goes on by itself, or it ends within 60 s with a sentence that names the culprit and the same command
-goes on; either way the curve, the weights and the results are those of the undisturbed run to the bit (another number of
-processes: within rounding). `--seed=N` draws the moments and the victims. The exit status is 1 where one was not so. Cutting the
-network and a full disk need root on Linux, the clock a C compiler; they are skipped elsewhere. All figures go to --json=FILE.
+Runs of 2 and of 4 processes on loopback, with the workdir on the local disk and in a bucket (an emulator), are disturbed; each
+disturbance of each of these four kinds of runs is a cell. After it the run goes on by itself, or it ends within 60 s with a
+sentence that names the culprit and the same command goes on; either way the curve, the weights and the results are those of the
+undisturbed run to the bit (another number of processes: within rounding). `--seed=N` draws the moments and the victims, and each
+of the four cells with kills has 5 of them (--kills=N). The exit status is 1 where a cell failed. Cells that make no sense, or
+that need rights or programs that are not there, are skipped with the reason: cutting the network and a full disk need root on
+Linux, the clock a C compiler.
+
+A cell takes 2 to 4 times as long as an undisturbed run, and one with kills about as many times as it has kills. Where an
+undisturbed run takes longer than 30 s, the 60 s and all other time limits are longer in proportion. The figures of the cells done
+so far are in --json=FILE at any time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import pathlib
 import random
 import sys
 import tempfile
 import time
+import traceback
 import unittest.mock
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from bert_jax.interface.ranges import COUNT, InRange
 from bert_jax.storage import objects
 from tests.benchmarks.figures import flag_parser, give
-from tests.chaos.disturbances import ALL, SHORT
+from tests.chaos.disturbances import ALL, SHORT, Disturbance
 from tests.chaos.toy import BUCKET, DISK, Skipped, Toys, Trial, Wrong
 from tests.end_to_end.runs import CACHE, free_port
 from tests.storage.emulator import running
 
 COLUMNS = ("disturbance", "processes", "workdir", "outcome", "seconds")
+FAILED, SKIPPED = "FAILED: ", "skipped: "
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The driver; returns the exit status."""
-    parser = flag_parser(__doc__)
-    parser.add_argument("--short", action="store_true", help="few of them, in a minute")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws moments and victims (0)")
-    names = ", ".join(ALL)
-    parser.add_argument("--only", action="append", choices=ALL, metavar="NAME", help=f"this one, or several: {names}")
-    parser.add_argument("--processes", type=int, choices=(2, 4), metavar="N", help="only runs of 2, or of 4")
-    parser.add_argument("--storage", choices=(DISK, BUCKET), metavar="WHERE", help=f"only workdirs on {DISK}, or in a {BUCKET}")
-    options = parser.parse_args(argv)
-    wanted = {name: ALL[name] for name in options.only} if options.only else SHORT if options.short else ALL
-    rows, failed = [], 0
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A disturbance of a kind of runs, and what came out."""
+
+    disturbance: str
+    processes: int
+    workdir: str
+    outcome: str = ""
+    seconds: float = 0.0
+
+
+def examined(cell: Cell, disturb: Disturbance, toys: Toys, seed: int, kills: int) -> Cell:
+    """The cell with its outcome. What a failure said is printed."""
+    rng = random.Random(f"{seed} {cell.disturbance} {cell.processes} {cell.workdir}")
+    began = time.monotonic()
+    with contextlib.closing(Trial(toys, cell.disturbance, cell.processes, cell.workdir, rng, kills=kills)) as trial:
+        try:
+            toys.undisturbed(cell.processes)
+            began = time.monotonic()
+            outcome = disturb(trial)
+        except Skipped as reason:
+            outcome = f"{SKIPPED}{reason}"
+        except Exception as error:  # one cell must not end the others
+            traceback.print_exc(limit=None if not isinstance(error, Wrong) else 0)
+            outcome = f"{FAILED}{(str(error).splitlines() or [type(error).__name__])[0][:100]}"
+        finally:
+            toys.emulator.fail(200, count=0)
+    return dataclasses.replace(cell, outcome=outcome, seconds=round(time.monotonic() - began, 1))
+
+
+@contextlib.contextmanager
+def surroundings() -> Iterator[Toys]:
+    """The files and the emulator of all cells, and the environment that they need."""
     with contextlib.ExitStack() as stack:
-        made = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-"))
+        made = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True))
         emulator = stack.enter_context(running(free_port(), host="0.0.0.0"))
         compiled = os.environ.get(CACHE) or f"{made}/compiled"
         ours = {**emulator.environment, CACHE: compiled, "BERT_JAX_CACHE": f"{made}/copies"}
         stack.enter_context(unittest.mock.patch.dict(os.environ, ours))
         objects.set_up.cache_clear()
         stack.callback(objects.set_up.cache_clear)
-        toys = Toys(pathlib.Path(made), emulator)
-        for processes in (options.processes,) if options.processes else (2,) if options.short else (2, 4):
-            toys.undisturbed(processes)
-            for name, disturb in wanted.items():
-                for storage in (options.storage,) if options.storage else (DISK,) if options.short else (DISK, BUCKET):
-                    trial = Trial(toys, name, processes, storage, random.Random(f"{options.seed} {name} {processes} {storage}"))
-                    began = time.monotonic()
-                    try:
-                        outcome = disturb(trial)
-                    except Skipped as reason:
-                        outcome = f"skipped: {reason}"
-                    except Wrong as wrong:
-                        failed += 1
-                        print(f"\n{name}, {processes} processes, {storage}: {wrong}\n", file=sys.stderr)
-                        outcome = f"FAILED: {str(wrong).splitlines()[0][:100]}"
-                    emulator.fail(200, count=0)
-                    rows.append([name, str(processes), storage, outcome, f"{time.monotonic() - began:.0f}"])
-                    print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
-    give(COLUMNS, rows, {"seed": options.seed, "rows": [dict(zip(COLUMNS, row, strict=True)) for row in rows]}, options.json)
+        yield Toys(pathlib.Path(made), emulator)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The driver; returns the exit status."""
+    parser = flag_parser(__doc__)
+    parser.add_argument("--short", action="store_true", help="3 kills and a damaged checkpoint, 2 processes, local disk")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws moments and victims (0)")
+    parser.add_argument("--kills", type=InRange(int, COUNT), metavar="N", help="of each cell that has some (5; --short: 3)")
+    names = ", ".join(ALL)
+    parser.add_argument("--only", action="append", choices=ALL, metavar="NAME", help=f"this one, or several: {names}")
+    parser.add_argument("--processes", type=int, choices=(2, 4), metavar="N", help="only runs of 2, or of 4")
+    parser.add_argument("--storage", choices=(DISK, BUCKET), metavar="WHERE", help=f"only workdirs on {DISK}, or in a {BUCKET}")
+    options = parser.parse_args(argv)
+    wanted = {name: ALL[name] for name in options.only} if options.only else SHORT if options.short else ALL
+    counts = (options.processes,) if options.processes else (2,) if options.short else (2, 4)
+    storages = (options.storage,) if options.storage else (DISK,) if options.short else (DISK, BUCKET)
+    kills = options.kills or (3 if options.short else 5)
+    cells = [Cell(name, count, storage) for count in counts for name in wanted for storage in storages]
+    figures: dict[str, Any] = {"seed": options.seed, "kills": kills, "undisturbed_seconds": {}, "rows": []}
+    with surroundings() as toys:
+        for number, cell in enumerate(cells, 1):
+            done = examined(cell, wanted[cell.disturbance], toys, options.seed, kills)
+            figures["undisturbed_seconds"] = {str(count): round(seconds, 1) for count, seconds in toys.seconds.items()}
+            figures["rows"].append(dataclasses.asdict(done))
+            said = (done.disturbance, f"{done.processes} processes", done.workdir, f"{done.outcome} ({done.seconds:.0f} s)")
+            print(f"{number} of {len(cells)}:", ", ".join(said), file=sys.stderr, flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    rows = [[*map(str, list(row.values())[:-1]), f"{row['seconds']:.0f}"] for row in figures["rows"]]
+    give(COLUMNS, rows, figures, options.json)
+    failed = sum(row["outcome"].startswith(FAILED) for row in figures["rows"])
+    skipped = sum(row["outcome"].startswith(SKIPPED) for row in figures["rows"])
+    alone = ", ".join(f"{seconds:.0f} s with {count} processes" for count, seconds in toys.seconds.items())
+    print(f"{failed} of {len(cells)} failed, {skipped} skipped; undisturbed: {alone}", file=sys.stderr)
     return int(failed > 0)
 
 

@@ -35,12 +35,17 @@ from tests.end_to_end.runs import (
 )
 from tests.storage.emulator import Emulator
 
-PATIENCE = 30
-"""Seconds without a step after which a process of the run counts as hanging (--hang-seconds)."""
+PATIENCE = 30.0
+"""Seconds without a step after which a process of the run counts as hanging (--hang-seconds), and for which it waits for the
+others at its start (--start-timeout)."""
 LIMIT = 60.0
 """Seconds within which a disturbed run has to end."""
 WHOLE = 600.0
-"""Seconds within which a run that goes on has to come to its end, on a busy machine too."""
+"""Seconds within which a run that goes on has to come to its end."""
+BRISK = 30.0
+"""Seconds of an undisturbed run up to which these limits hold. Where it is slower all of them are longer in proportion."""
+AT_MOST = 3600.0
+"""Seconds within which the undisturbed run has to end."""
 PAUSE = 0.1
 """Seconds by which every step is longer, so that most of a run is training."""
 ROUNDING = 2e-3
@@ -82,6 +87,8 @@ class Toys:
     experiment: pathlib.Path = pathlib.Path()
     said: dict[int, int] = dataclasses.field(default_factory=dict)
     """The length of the output of process 0 in an undisturbed run, by the number of processes: a measure of progress."""
+    seconds: dict[int, float] = dataclasses.field(default_factory=dict)
+    """The time that an undisturbed run took, by the number of processes."""
 
     def __post_init__(self) -> None:
         corpus = build_corpus(self.directory / "corpus")
@@ -90,12 +97,17 @@ class Toys:
     @functools.cache  # noqa: B019 - there is one
     def undisturbed(self, processes: int) -> pathlib.Path:
         """The workdir of the undisturbed run of so many processes, which also compiles what all trials use."""
-        trial = Trial(self, "undisturbed", processes, DISK, random.Random(0))
-        ends = trial.ends(trial.start(pause=0.0), within=WHOLE)
+        began = time.monotonic()
+        with contextlib.closing(Trial(self, "undisturbed", processes, DISK, random.Random(0))) as trial:
+            ends = trial.ends(trial.start(pause=0.0), within=AT_MOST)
         if any(end.status for end in ends):
             raise Wrong(f"the undisturbed run failed: {ends}")
-        self.said[processes] = len(ends[0].output)
+        self.said[processes], self.seconds[processes] = len(ends[0].output), time.monotonic() - began
         return pathlib.Path(trial.workdir)
+
+    def scaled(self, seconds: float) -> float:
+        """A time limit for this machine, which the slowest of the undisturbed runs measures."""
+        return seconds * max(1.0, max(self.seconds.values(), default=AT_MOST) / BRISK)
 
 
 @dataclasses.dataclass(eq=False)
@@ -111,8 +123,19 @@ class Trial:
     """The address of process 0."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Variables of all processes."""
+    kills: int = 5
+    """The number of processes that are killed where some are."""
     fresh: int = 0
     """The runs of this trial that were begun so far."""
+    begun: list[Started] = dataclasses.field(default_factory=list)
+    """All processes that were started so far."""
+
+    def close(self) -> None:
+        """Ends the processes that a failed trial has left, a stopped one too."""
+        for run in self.begun:
+            if run.process.is_alive():
+                run.process.kill()
+                run.process.join(10)
 
     @property
     def directory(self) -> pathlib.Path:
@@ -129,9 +152,11 @@ class Trial:
 
     def command(self, index: int, count: int, port: int) -> tuple[str, ...]:
         """The command of process `index` of `count`."""
-        flags = [f"--config={self.toys.experiment}", f"--workdir={self.workdir}", f"--hang-seconds={PATIENCE}"]
+        patience = round(self.toys.scaled(PATIENCE))
+        flags = [f"--config={self.toys.experiment}", f"--workdir={self.workdir}", f"--hang-seconds={patience}"]
         if count > 1:
-            flags += [f"--coordinator={self.host}:{port}", f"--processes={count}", f"--process={index}", "--start-timeout=30"]
+            flags += [f"--coordinator={self.host}:{port}", f"--processes={count}", f"--process={index}"]
+            flags += [f"--start-timeout={patience}"]
         return ("pretrain", *flags)
 
     def surroundings(self, index: int) -> dict[str, str]:
@@ -153,15 +178,18 @@ class Trial:
         for index in range(count):
             command, environment = self.command(index, count, port), self.surroundings(index)
             if spawned and index in spawned:
-                started.append(_spawn(self.directory, command, environment | dict(spawned[index])))
+                run = _spawn(self.directory, command, environment | dict(spawned[index]))
             else:
                 first = functools.partial(_prepare, (prepare or {}).get(index), pause)
                 around = Surroundings(environment=environment)
-                started.append(forked.start(self.directory, command, prepare=first, around=around))
+                run = forked.start(self.directory, command, prepare=first, around=around)
+            self.begun.append(run)
+            started.append(run)
         return started
 
-    def ends(self, started: Sequence[Started], within: float = LIMIT) -> list[Done]:
-        """How the processes end. Raises Wrong where one has not after `within` seconds."""
+    def ends(self, started: Sequence[Started], within: float = 0.0) -> list[Done]:
+        """How the processes end. Raises Wrong where one has not after `within` seconds, by default LIMIT on this machine."""
+        within = within or self.toys.scaled(LIMIT)
         deadline, ends, late = time.monotonic() + within, [], []
         for index, run in enumerate(started):
             try:
@@ -174,10 +202,14 @@ class Trial:
 
     def finish(self, count: int = 0) -> str:
         """Gives the same command again, once, until the run is whole; returns what process 0 said."""
-        ends = self.ends(self.start(count, pause=0.0), within=WHOLE)
+        return self.whole(self.start(count, pause=0.0), "the same command does not go on")[0].output
+
+    def whole(self, started: Sequence[Started], otherwise: str) -> list[Done]:
+        """How the processes end, which have to come to the end of the run. Raises Wrong, which says `otherwise`, if not."""
+        ends = self.ends(started, within=self.toys.scaled(WHOLE))
         if any(end.status for end in ends):
-            raise Wrong(f"the same command does not go on: {ends}")
-        return ends[0].output
+            raise Wrong(f"{otherwise}: {ends}")
+        return ends
 
     def saved(self) -> list[int]:
         """The steps whose checkpoints are complete."""
@@ -186,16 +218,23 @@ class Trial:
         complete = [name.split("/") for name in objects.listed(self.workdir) if name.endswith("/commit_success.txt")]
         return sorted(int(parts[-2]) for parts in complete if parts[0] == "checkpoints" and parts[-2].isdigit())
 
-    def wait_for(self, reached: Callable[[], bool], started: Sequence[Started], timeout: float = 400) -> None:
-        """Waits until `reached()`. Raises Wrong where a process ends before."""
-        deadline = time.monotonic() + timeout
+    def wait_for(self, reached: Callable[[], bool], started: Sequence[Started], timeout: float = WHOLE) -> None:
+        """Waits until `reached()`. Ends the processes and raises Wrong where one of them ends before, or after `timeout` seconds,
+        scaled for this machine."""
+        if not self.comes_to(reached, started, timeout):
+            for run in started:
+                run.process.kill()
+            raise Wrong(f"the run ended or did not come so far: {[run.said() for run in started]}")
+
+    def comes_to(self, reached: Callable[[], bool], started: Sequence[Started], timeout: float) -> bool:
+        """Waits until `reached()`, or a process ends, or `timeout` seconds are over, scaled for this machine; returns whether it
+        was reached."""
+        deadline = time.monotonic() + self.toys.scaled(timeout)
         while not reached():
-            ended = [run.said() for run in started if not run.process.is_alive()]
-            if ended or time.monotonic() > deadline:
-                for run in started:
-                    run.process.kill()
-                raise Wrong(f"the run ended or did not come so far: {ended or [run.said() for run in started]}")
+            if time.monotonic() > deadline or not all(run.process.is_alive() for run in started):
+                return reached()
             time.sleep(0.05)
+        return True
 
     def killed_after(self, count: int) -> int:
         """Starts the run, and kills all processes once so many checkpoints are complete; returns the step of the newest."""
