@@ -7,6 +7,8 @@ In: flags and a configuration. Out: a Run with a locked workdir, connected proce
     log_setup.py               logging to stderr: our own lines, and errors of libraries
     compilation_cache.py       compiled XLA programs on disk between starts
     code_version.py            the commit of this package, and a digest of its files
+    messages.py                short texts over a TCP connection
+    slices.py                  the TPU slice of this process, and the other slices of its run
     processes.py               the processes of a run: their addresses, and the check that all are there and run the same code
     gathering.py               a JSON value of every process, in all of them
     independent_processes.py   divides the runs of a sweep among processes, without collectives

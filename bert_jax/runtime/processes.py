@@ -19,7 +19,6 @@ import shlex
 import socket
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 
 import jax
@@ -30,13 +29,11 @@ from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.runtime.code_version import code_digest, git_commit
+from bert_jax.runtime.messages import receive, send
+from bert_jax.runtime.slices import PORT, slice_variables
 from bert_jax.runtime.workdir import flatten
 from bert_jax.storage.paths import Place
 
-# Google's firewall for a slice opens the ports 8470, 8471, 8474 and 8476; JAX's default, 8482 since 0.8.1, is closed on v6e
-# (jax-ml/jax#35905).
-PORT = 8476
-METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -56,8 +53,8 @@ class Hosts:
 def find_hosts(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> Hosts | None:
     """The processes of the run that this process belongs to; None for a run of a single process.
 
-    They are given by the flags (on any hardware), or read from the environment variables that GKE sets on a TPU slice, or from
-    the metadata server of a Cloud TPU VM. Raises UserError for incomplete or impossible flags.
+    They are given by the flags (on any hardware), or by the variables of a TPU slice (`slices`). Raises UserError for incomplete
+    or impossible flags.
     """
     given = {"--coordinator": coordinator, "--processes": count, "--process": index}
     missing = [flag for flag, value in given.items() if value is None]
@@ -77,7 +74,7 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
         return Hosts(coordinator, count, index, names, remedy) if count > 1 else None
     if os.environ.get("JAX_PLATFORMS", "tpu").split(",")[0] != "tpu":
         return None
-    slice_ = _tpu_environment()
+    slice_ = slice_variables()
     return _tpu_hosts(slice_) if slice_ else None
 
 
@@ -180,7 +177,7 @@ def _collect_facts(
             if connection is not None:
                 try:
                     connection.settimeout(10)
-                    index, its_facts = parse_json(_receive(connection))
+                    index, its_facts = parse_json(receive(connection))
                     received[int(index)], connections[int(index)] = its_facts, connection
                 except (OSError, ValueError, TypeError):  # the client is no process of this run
                     connection.close()
@@ -196,7 +193,7 @@ def _collect_facts(
                 error_message = str(error)
         for connection in connections.values():
             with contextlib.suppress(OSError):  # it has ended meanwhile, which the closed connection will tell
-                _send(connection, json.dumps([error_message, result]))
+                send(connection, json.dumps([error_message, result]))
     return error_message, result, connections
 
 
@@ -232,9 +229,9 @@ def _send_facts(
         try:
             with contextlib.ExitStack() as opened:
                 connection = opened.enter_context(socket.create_connection(address, timeout=5))
-                _send(connection, json.dumps([hosts.index, facts]))
+                send(connection, json.dumps([hosts.index, facts]))
                 connection.settimeout(timeout + 15)  # process 0 may have started just now, and waits as long for the others
-                error_message, result = parse_json(_receive(connection))
+                error_message, result = parse_json(receive(connection))
                 opened.pop_all()
                 return error_message, result, {0: connection}
         except (OSError, ValueError):  # process 0 does not listen yet, or another program uses the port
@@ -248,27 +245,6 @@ def _send_facts(
         "",
         {},
     )
-
-
-def _send(connection: socket.socket, text: str) -> None:
-    data = text.encode()
-    connection.sendall(len(data).to_bytes(4, "big") + data)
-
-
-def _receive(connection: socket.socket) -> str:
-    def exactly(size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            part = connection.recv(size - len(data))
-            if not part:
-                raise ConnectionResetError("the peer closed the connection")
-            data += part
-        return data
-
-    size = int.from_bytes(exactly(4), "big")
-    if size > 1 << 20:
-        raise ValueError("the message is too long for one of a roll call")
-    return exactly(size).decode()
 
 
 def _listed(hosts: Hosts, indices: list[int]) -> str:
@@ -336,32 +312,6 @@ def require_shared_directory(directory: Place) -> None:
         raise not_shared(directory, ", ".join(blind))
 
 
-def _tpu_environment() -> dict[str, str] | None:
-    """The variables that describe a TPU slice, from the environment (GKE) or the metadata of a Cloud TPU VM; None elsewhere."""
-    if "TPU_WORKER_HOSTNAMES" in os.environ:
-        return dict(os.environ)
-    devices = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
-    if not devices or "TPU_SKIP_MDS_QUERY" in os.environ:
-        return None
-    endpoints, index = _metadata("attributes/worker-network-endpoints"), _metadata("attributes/agent-worker-number")
-    if not endpoints or not index:
-        return None
-    # `tpu-env` has lines such as NODE_ID: 'my-slice'; an endpoint is a host name, or NAME:ID:ADDRESS on older slices
-    lines = [line.split(":", 1) for line in (_metadata("attributes/tpu-env") or "").splitlines() if ":" in line]
-    described = {name.strip(): value.strip().strip("'") for name, value in lines}
-    workers = ",".join(endpoint.split(":")[-1] for endpoint in endpoints.split(","))
-    return described | {"TPU_WORKER_HOSTNAMES": workers, "TPU_WORKER_ID": index}
-
-
-def _metadata(key: str) -> str | None:
-    request = urllib.request.Request(METADATA + key, headers={"Metadata-Flavor": "Google"})
-    try:
-        with urllib.request.urlopen(request, timeout=5) as response:
-            return response.read().decode()
-    except OSError:  # not on Google Cloud, or no such attribute
-        return None
-
-
 def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
     """The workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single worker."""
     workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
@@ -380,5 +330,6 @@ def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
     command = shlex.join(["tpu_scripts/run.sh", verb, *sys.argv[1:]])
     where = pathlib.Path(__file__).resolve().parents[2]
     everywhere = shlex.quote(f"cd {shlex.quote(str(where))} && {command}")
-    remedy = f"gcloud compute tpus tpu-vm ssh {name} --zone={zone} --worker=all --command={everywhere}"
+    group = f"tpu-vm ssh {name}" if slices == 1 else f"queued-resources ssh {name.rpartition('-')[0] or name} --node=all"
+    remedy = f"gcloud compute tpus {group} --zone={zone} --worker=all --command={everywhere}"
     return Hosts(f"{first}:{PORT}", count, int(slice_.get("TPU_WORKER_ID") or 0) + here * len(workers), names, remedy)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import os
 import pathlib
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime import processes
+from bert_jax.runtime import processes, slices
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -113,7 +115,7 @@ def test_all_go_on_with_what_the_first_one_begins_once_all_agree():
 
 def test_a_worker_that_dies_after_its_answer_does_not_keep_the_first_one_from_telling_the_others(monkeypatch: pytest.MonkeyPatch):
     """Its heartbeats will name it."""
-    send = processes._send
+    send = processes.send
 
     def fails_once(connection: socket.socket, text: str) -> None:
         if text.startswith('["",') and not failed:
@@ -122,7 +124,7 @@ def test_a_worker_that_dies_after_its_answer_does_not_keep_the_first_one_from_te
         send(connection, text)
 
     failed: list[socket.socket] = []
-    monkeypatch.setattr(processes, "_send", fails_once)
+    monkeypatch.setattr(processes, "send", fails_once)
     port = free_port()
     first = threading.Thread(target=call, args=(group(3, port)[:1], [{}], 20))
     with socket.socket() as dying:
@@ -262,20 +264,86 @@ def test_several_slices_number_their_workers_one_slice_after_the_other(monkeypat
     )
 
 
-def test_a_slice_is_read_from_the_metadata_of_a_tpu_vm(monkeypatch: pytest.MonkeyPatch):
+def on_a_tpu_vm(monkeypatch: pytest.MonkeyPatch, tpu_env: str = "", **variables: str) -> processes.Hosts | None:
+    """The hosts as the second worker of `my-slice` finds them."""
     metadata = {
         "attributes/worker-network-endpoints": "name:8470:10.0.0.2,name:8470:10.0.0.3",
         "attributes/agent-worker-number": "1",
-        "attributes/tpu-env": "ACCELERATOR_TYPE: 'v4-16'\nNODE_ID: 'my-slice'\nZONE: 'us-central2-b'\n",
+        "attributes/tpu-env": f"ACCELERATOR_TYPE: 'v4-16'\nNODE_ID: 'my-slice'\nZONE: 'us-central2-b'\n{tpu_env}",
     }
     monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
-    monkeypatch.setattr(processes, "_metadata", metadata.get)
+    monkeypatch.setattr(slices, "_metadata", metadata.get)
     monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: [pathlib.Path("/dev/accel0")])
-    found = on_tpu(monkeypatch)
+    return on_tpu(monkeypatch, **variables)
+
+
+def test_a_slice_is_read_from_the_metadata_of_a_tpu_vm(monkeypatch: pytest.MonkeyPatch):
+    found = on_a_tpu_vm(monkeypatch)
     assert found is not None
     assert (found.coordinator, found.index, found.names) == ("10.0.0.2:8476", 1, ("worker 0 (10.0.0.2)", "worker 1 (10.0.0.3)"))
     assert "gcloud compute tpus tpu-vm ssh my-slice --zone=us-central2-b --worker=all --command=" in found.remedy
     assert "tpu_scripts/run.sh pretrain" in found.remedy
+
+
+def test_slices_that_were_requested_together_are_read_from_the_metadata(monkeypatch: pytest.MonkeyPatch):
+    tpu_env = "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\nMEGASCALE_COORDINATOR_ADDRESS: '10.0.0.9:8080'\n"
+    found = on_a_tpu_vm(monkeypatch, tpu_env, SKYPILOT_NODE_IPS="10.0.0.8\n10.0.0.9\n10.0.0.2\n10.0.0.3")
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == ("10.0.0.9:8476", 4, 3)
+    assert "gcloud compute tpus queued-resources ssh my --node=all --zone=us-central2-b --worker=all" in found.remedy
+
+
+def test_slices_that_skypilot_has_requested_one_by_one_are_joined(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slices.os, "environ", os.environ.copy())
+    asked: list[object] = []
+
+    def joined(own: list[str], worker: int, addresses: list[str]) -> list[list[str]]:
+        asked.append((own, worker, addresses))
+        return [["10.0.0.8", "10.0.0.9"], ["10.0.0.2", "10.0.0.3"]]
+
+    monkeypatch.setattr(slices, "joined_slices", joined)
+    found = on_a_tpu_vm(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.9\n10.0.0.2\n10.0.0.3\n10.0.0.8")
+    assert asked == [(["10.0.0.2", "10.0.0.3"], 1, ["10.0.0.9", "10.0.0.2", "10.0.0.3", "10.0.0.8"])]
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == ("10.0.0.8:8476", 4, 3)
+    found_by_libtpu = {name: os.environ[name] for name in os.environ if name.startswith("MEGASCALE_")}
+    assert found_by_libtpu == {
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": "1",
+        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.8:8080",
+        "MEGASCALE_PORT": "8080",
+    }
+    asked.clear()
+    for name in found_by_libtpu:
+        del os.environ[name]
+    alone = on_a_tpu_vm(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.2\n10.0.0.3")  # the hosts of this slice
+    assert alone is not None
+    assert asked == []
+
+
+def test_hosts_tell_each_other_which_of_them_are_one_slice():
+    """The first address is that of the host that collects; the others stand in the order of their names, not of slices."""
+    first, other = ["c", "127.0.0.1"], ["d", "b"]
+    addresses, port = ["127.0.0.1", "b", "c", "d"], free_port()
+    with ThreadPoolExecutor(4) as pool:
+        told = [
+            pool.submit(slices.joined_slices, own, worker, addresses, port=port, timeout=30)
+            for own in (first, other)
+            for worker in range(2)
+        ]
+        assert [one.result() for one in told] == [[first, other]] * 4
+
+
+def test_a_host_that_does_not_start_is_named_in_those_that_did():
+    addresses, port = ["127.0.0.1", "b", "c", "d"], free_port()
+    with ThreadPoolExecutor(2) as pool:
+        told = [
+            pool.submit(slices.joined_slices, own, worker, addresses, port=port, timeout=0.5)
+            for own, worker in ((["127.0.0.1", "b"], 0), (["c", "d"], 0))
+        ]
+        for one in told:
+            with pytest.raises(UserError, match="b, d of 4 hosts did not start within 0 s, so the slices cannot be joined"):
+                one.result()
 
 
 def start(tmp_path: pathlib.Path, port: int, index: int, *arguments: str) -> subprocess.Popen[str]:

@@ -29,8 +29,9 @@ def task() -> dict[str, Any]:
 
 
 def test_the_fields_are_those_that_a_recovering_slice_needs(task: dict[str, Any]):
-    assert set(task) == {"envs", "resources", "workdir", "setup", "run"}
+    assert set(task) == {"envs", "num_nodes", "resources", "workdir", "setup", "run"}
     assert task["envs"] == {"RUN": None, "RESTARTS": "20"}  # None: has to be given
+    assert task["num_nodes"] == 1
     resources = task["resources"]
     assert set(resources) == {"infra", "accelerators", "accelerator_args", "use_spot", "job_recovery"}
     assert re.fullmatch(r"tpu-v\w+-\d+", resources["accelerators"])
