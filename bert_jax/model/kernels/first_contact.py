@@ -88,9 +88,7 @@ def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: 
     return {operation: known[operation] for operation in operations}
 
 
-def _compared(
-    devices: Sequence[jax.Device], operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]
-) -> JsonObject:
+def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]) -> JsonObject:
     """The record of a comparison that is made now, also written to `path` beside those already `known`."""
     start, others = time.monotonic(), dict(known)
     _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
