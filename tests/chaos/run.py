@@ -3,7 +3,7 @@ reason.
 
     python tests/chaos/run.py --short                                     # a single cell, the one that the tests run
     python tests/chaos/run.py --only=kills --processes=2 --storage=disk   # another cell
-    python tests/chaos/run.py --json=chaos.json                           # all cells
+    python tests/chaos/run.py                                             # all cells
 
 Runs of 2 and of 4 processes on loopback, with the workdir on the local disk and in a bucket (an emulator), are disturbed; each
 disturbance of each of these four kinds of runs is a cell. After it the run goes on by itself, or it ends within 60 s with a
