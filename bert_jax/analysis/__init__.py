@@ -10,6 +10,7 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     bootstrap.py   intervals from a bootstrap over sentences, in one pass
     controls.py    random weights, shuffled words, permuted heads
     folder.py      the directory of --output
+    progress.py    lines of progress through files, texts and stages
     attention/     the weights of every head for one text
     heads/         statistics of every head over any number of texts
     dependencies/  the heads that find each relation of a treebank

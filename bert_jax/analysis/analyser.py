@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -12,18 +13,13 @@ from bert_jax.analysis.comparison.models import Comparing, Comparison, compare_m
 from bert_jax.analysis.coreference.antecedents import Coreference
 from bert_jax.analysis.coreference.choice import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.files import open_texts
-from bert_jax.analysis.dependencies.scores import (
-    Dependencies,
-    DependencyScores,
-    choose_heads,
-    controlled_engine,
-    report_heads,
-)
+from bert_jax.analysis.dependencies.scores import Dependencies, DependencyScores, score_dependencies
 from bert_jax.analysis.heads.statistics import Heads, HeadStatistics, measure_heads
 from bert_jax.analysis.neighbours.contexts import Neighbouring, Neighbours, find_neighbours
 from bert_jax.analysis.neighbours.pieces import WordPieces, nearest_pieces
 from bert_jax.analysis.probing.annotated import AnnotatedFile
-from bert_jax.analysis.probing.measurement import Probes, Probing, measure_probes
+from bert_jax.analysis.probing.measurement import Probes, Probing, measure_probes, silent_stage
+from bert_jax.analysis.progress import Note, Show, in_silence, progress_of, progress_of_stage, progress_through
 from bert_jax.analysis.treebank import Treebank
 from bert_jax.analysis.vocabulary.tour import Vocabulary, read_vocabulary
 from bert_jax.analysis.words import Window, read_window, read_windows
@@ -38,8 +34,11 @@ MOST_TOKENS = 4096
 class Analyser:
     """A loaded model whose attention is read, on all devices of this machine.
 
-    The results are arrays with named axes (`NamedArray`); `head_figures.py` and `attention_figures.py` draw them as matplotlib
-    figures, and `page.attention_page` makes a page of an `Attention`.
+    The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draw them as
+    matplotlib figures, and `attention.page.attention_page` makes a page of an `Attention`.
+
+    `show_progress` shows on standard error how far a method is, and where the end is known the time left. Texts may be any
+    iterable: they are read as they are needed.
 
     >>> analyser = Analyser.load("runs/quickstart/model")
     >>> analyser.attention("The cat sat on the mat.").words.sel(layer=1, head=2).values     # float32 [from, to]
@@ -47,27 +46,30 @@ class Analyser:
     >>> found.statistics.sel(statistic="previous", layer=2, head=1).values
     """
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: Engine, *, show_progress: bool = False):
         engine.tokens = min(engine.tokens, MOST_TOKENS)
         self.engine = engine
+        self.show_progress = show_progress
 
     @classmethod
-    def load(cls, model: str | os.PathLike[str]) -> Analyser:
+    def load(cls, model: str | os.PathLike[str], *, show_progress: bool = False) -> Analyser:
         """From a Hugging Face directory, a checkpoint of the original, a workdir or a name on the hub; UserError when it is none
         of them."""
-        return cls(Engine(load_model(model)))
+        return cls(Engine(load_model(model)), show_progress=show_progress)
 
     def heads(self, texts: Iterable[str], **options: Any) -> HeadStatistics:
         """The statistics of all heads over texts of any number and length; `options` are the fields of `Heads`.
 
         Texts without a token are left out. Raises UserError where none has one.
         """
-        return measure_heads(self.engine, self._windows(texts), Heads(**options))
+        with self._reading(texts) as (read, say):
+            return measure_heads(self.engine, self._windows(read), Heads(**options), say)
 
     def neighbours(self, words: Sequence[str], texts: Iterable[str], **options: Any) -> Neighbours:
         """The words of `texts` nearest to words in context such as "the [bank] of the river", and the occurrences there of all
         `words`: see `find_neighbours`; `options` are the fields of `Neighbouring`."""
-        return find_neighbours(self.engine, words, self._windows(texts), Neighbouring(**options))
+        with self._reading(texts) as (read, say):
+            return find_neighbours(self.engine, words, self._windows(read), Neighbouring(**options), say)
 
     def nearest_pieces(self, words: Sequence[str], count: int = 10) -> list[WordPieces]:
         """The pieces nearest to each word by the cosine of their input embeddings: see `pieces.nearest_pieces`."""
@@ -88,11 +90,9 @@ class Analyser:
         Heads and offsets are chosen on the treebank `choose`; without it on every other sentence, from the first on. Raises
         UserError for files that hold no sentence with heads.
         """
-        chosen_options, reported = Dependencies(**options), Treebank(treebank, needs_heads=True)
-        engine = controlled_engine(self.engine, chosen_options)
-        choosing = reported.half(0) if choose is None else Treebank(choose, needs_heads=True)
-        chosen = choose_heads(engine, choosing, chosen_options)
-        return report_heads(engine, reported.half(1) if choose is None else reported, chosen, chosen_options)
+        reported = Treebank(treebank, needs_heads=True)
+        choosing = None if choose is None else Treebank(choose, needs_heads=True)
+        return score_dependencies(self.engine, reported, choosing, Dependencies(**options), self._show)
 
     def coreference(
         self, path: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any
@@ -104,7 +104,7 @@ class Analyser:
         in which no mention has an antecedent.
         """
         choosing = None if choose is None else open_texts(choose)
-        return score_coreference(self.engine, open_texts(path), choosing, Coreference(**options))
+        return score_coreference(self.engine, open_texts(path), choosing, Coreference(**options), self._show)
 
     def probes(
         self, training: str | os.PathLike[str], evaluation: str | os.PathLike[str], column: int = -1, **options: Any
@@ -116,7 +116,8 @@ class Analyser:
         files without the annotation that the probes need.
         """
         files = AnnotatedFile(training, column), AnnotatedFile(evaluation, column)
-        return measure_probes(self.engine, *files, Probing(**options))
+        progress = progress_of_stage if self.show_progress else silent_stage
+        return measure_probes(self.engine, *files, Probing(**options), progress)
 
     def vocabulary(
         self,
@@ -132,22 +133,32 @@ class Analyser:
     def compare(self, other: Analyser, texts: Iterable[str], **options: Any) -> Comparison:
         """The differences between this model and another on the words of `texts`: see `compare_models`; `options` are the fields
         of `Comparing`."""
-        pairs = (
-            pair
-            for text in _texts(texts)
-            if self.engine.model.tokenizer.encode(text)
-            for pair in paired_windows(self.engine, other.engine, text)
-        )
-        return compare_models(self.engine, other.engine, pairs, Comparing(**options))
+        with self._reading(texts) as (read, say):
+            pairs = (
+                pair
+                for text in read
+                if self.engine.model.tokenizer.encode(text)
+                for pair in paired_windows(self.engine, other.engine, text)
+            )
+            return compare_models(self.engine, other.engine, pairs, Comparing(**options), say)
 
     def _windows(self, texts: Iterable[str]) -> Iterator[Window]:
-        for text in _texts(texts):
+        for text in texts:
             if self.engine.model.tokenizer.encode(text):
                 yield from read_windows(self.engine, text)
 
+    @property
+    def _show(self) -> Show:
+        return progress_of if self.show_progress else in_silence
 
-def _texts(texts: Iterable[str]) -> Iterable[str]:
-    """`texts`. Raises UserError for a single string, which would be read as a list of characters."""
-    if isinstance(texts, str):
-        raise UserError("texts is one text, not a list of them; give [text]")
-    return texts
+    @contextlib.contextmanager
+    def _reading(self, texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
+        """(`texts`, a function that is told how far the work is). Raises UserError for a single string, which would be read as a
+        list of characters."""
+        if isinstance(texts, str):
+            raise UserError("texts is one text, not a list of them; give [text]")
+        if self.show_progress:
+            with progress_through(texts) as reading:
+                yield reading
+        else:
+            yield texts, lambda note: None

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from bert_jax.analyse import main
+from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.interop.conversion import load_model
 from tests.analysis.coreference.written import PARIS, conllu, write
 from tests.analysis.test_treebank import row
 from tests.bad_inputs.places import REPOSITORY
+from tests.prediction.reference import engine_on
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +146,25 @@ def test_coreference_of_documents_is_tables_pictures_and_lines_for_rules_and_con
     assert "shuffled-words" in lines
     names = {"coreference.tsv", "coreference.png", "coreference_heads.tsv", "coreference_heads.png"}
     assert {path.name for path in out.iterdir()} == names
+
+
+def test_an_analyser_shows_how_far_it_is_and_the_time_left_of_texts_with_a_length(directory, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("bert_jax.analysis.progress.DELAY", 0.0)
+    monkeypatch.setattr("bert_jax.analysis.heads.statistics.WINDOWS", 1)
+    analyser = Analyser(engine_on(directory), show_progress=True)
+    texts = ["the river of Paris"] * 3
+    analyser.heads(texts, divergence_words=0)
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "read 1/3 texts, 4 words"
+    assert last == "read 3/3 texts, 12 words"
+    analyser.heads(iter(texts), divergence_words=0)
+    assert capsys.readouterr().err.splitlines()[-1] == "read 3 texts, 12 words"
+    path = tmp_path / "x.conllu"
+    path.write_text("\n".join([row(1, "the", 2, "det") + row(2, "river", 0, "root")] * 4))
+    analyser.dependencies(path, replicates=100)
+    assert capsys.readouterr().err.splitlines()[-1] == "read 11/11 lines, 2 dependents"
+    Analyser(analyser.engine).heads(texts, divergence_words=0)
+    assert capsys.readouterr().err == ""
 
 
 def test_help_names_the_verbs_that_there_are(capsys):

@@ -14,7 +14,7 @@ from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.probing import linear
 from bert_jax.analysis.probing.annotated import Annotated, AnnotatedFile
 from bert_jax.analysis.probing.features import read_features, scale_of
-from bert_jax.analysis.probing.tables import over_seeds
+from bert_jax.analysis.probing.figures import over_seeds
 from bert_jax.analysis.words import word_windows
 from bert_jax.errors import UserError
 from tests.prediction.reference import pretrained_outputs

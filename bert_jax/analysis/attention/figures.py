@@ -80,6 +80,7 @@ def _draw_lines(axes: Axes, weights: Float32[np.ndarray, "_ _"], labels: list[st
         axes.text(1.03, i, label, ha="left", va="center", fontsize=size, color=colour)
     axes.set_xlim(-0.7, 1.7)
     axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_title("from (left) to (right)", fontsize=9)
     axes.set_axis_off()
 
 
@@ -94,4 +95,5 @@ def _draw_map(axes: Axes, weights: Float32[np.ndarray, "_ _"], labels: list[str]
         for i, tick in zip(chosen, ticks, strict=True):
             tick.set_color(colours[i])
     axes.tick_params(length=0)
+    axes.set_title("from (rows) to (columns)", fontsize=9)
     axes.figure.colorbar(image, ax=axes, shrink=0.7).ax.tick_params(labelsize=7)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float64, Num
@@ -12,6 +11,7 @@ from jaxtyping import Float64, Num
 from bert_jax.analysis.bootstrap import interval, poisson_weights
 from bert_jax.analysis.coreference.antecedents import Antecedents, Coreference, measure_antecedents
 from bert_jax.analysis.coreference.mentions import TextFile
+from bert_jax.analysis.progress import Show, in_silence
 from bert_jax.errors import UserError
 from bert_jax.prediction.engine import Engine
 
@@ -64,16 +64,6 @@ class CoreferenceScores:
     """Of the documents that heads are chosen on."""
     reported: Antecedents
     """Of the documents that rates are reported for."""
-
-
-Show = Callable[[TextFile], contextlib.AbstractContextManager[Callable[[str], None]]]
-"""A file -> a context with a function that shows a note while the file is read."""
-
-
-@contextlib.contextmanager
-def in_silence(file: TextFile) -> Iterator[Callable[[str], None]]:
-    """Shows nothing."""
-    yield lambda note: None
 
 
 def score_coreference(

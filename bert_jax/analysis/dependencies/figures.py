@@ -147,6 +147,7 @@ def _draw_intervals(axes: Axes, rows: Sequence[Best]) -> None:
         axes.plot(best.accuracy, y, "o" if best.direction == DIRECTIONS[0] else "s", color="#1f4e9c", markersize=4)
         axes.plot(best.baseline, y, "|", color="black", markersize=8)
         axes.annotate(f"{best.name}  {best.offset:+}", (1.02, y), fontsize=7, va="center", annotation_clip=False)
+    axes.annotate("head, offset", (1.02, -0.8), fontsize=7, va="center", annotation_clip=False)
     axes.set_xlim(0, 1)
     axes.set_xlabel("accuracy with its 95 % interval; |: best offset\n(square: head -> dependent)", fontsize=8)
     axes.tick_params(labelsize=7, left=False)

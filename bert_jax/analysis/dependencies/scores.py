@@ -14,7 +14,8 @@ from bert_jax.analysis.bootstrap import ResampledSums, interval
 from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights, permuted_heads, shuffled_words
 from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, PICKS, Dependents, HitCounts, Relations, count_hits
 from bert_jax.analysis.named import Axes, NamedArray
-from bert_jax.analysis.treebank import Sentence
+from bert_jax.analysis.progress import Show, in_silence
+from bert_jax.analysis.treebank import Sentence, Treebank
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
@@ -122,6 +123,21 @@ class Chosen:
     """For each group the index of the chosen head in a flat [2, N, H]."""
     offsets: Int64[np.ndarray, " groups"]
     found: HitCounts
+
+
+def score_dependencies(
+    engine: Engine, treebank: Treebank, choosing: Treebank | None, options: Dependencies, progress: Show = in_silence
+) -> DependencyScores:
+    """The heads that find the relations of a treebank, chosen on those of `choosing`; None: on every other sentence of the
+    treebank, from the first on. `progress` gives for each file a function that shows a note.
+
+    Raises UserError where a part has no word with a head, and where no relation is in both.
+    """
+    engine = controlled_engine(engine, options)
+    with progress(choosing or treebank) as say:
+        chosen = choose_heads(engine, choosing or treebank.half(0), options, say)
+    with progress(treebank) as say:
+        return report_heads(engine, treebank if choosing else treebank.half(1), chosen, options, say)
 
 
 def controlled_engine(engine: Engine, options: Dependencies) -> Engine:

@@ -114,6 +114,7 @@ def distances_figure(found: HeadStatistics) -> Figure:
         axes.set_title(f"layer {layer}", fontsize=9, loc="left")
         axes.tick_params(labelsize=7)
         axes.set_ylim(0, 1)
+        axes.tick_params(labelbottom=i + columns >= len(layers))  # where no panel is below it
     for axes in every[len(layers) :]:
         axes.set_axis_off()
     figure.legend(*every[0].get_legend_handles_labels(), fontsize=7, loc="outside right upper", frameon=False)

@@ -10,5 +10,5 @@ In: an Engine, and files of annotated words. Out: accuracies and tree scores by 
     structural.py     structural probes: distances and depths under a linear map
     parser.py         parsers on attention, on attention and words, and on the distance between words
     measurement.py    all probes of a model: options and results
-    tables.py         the tables and the picture of the results
+    figures.py        the tables and the picture of the results
 """

@@ -34,6 +34,11 @@ Progress = Callable[[str, str], Say]
 """Returns what shows the progress of a stage, given its name and the unit of its counts, such as "words"."""
 
 
+def silent_stage(stage: str, unit: str) -> Say:
+    """Shows no progress."""
+    return silent
+
+
 @dataclasses.dataclass(frozen=True)
 class Probing:
     """The options of the verb `probe`."""
@@ -121,7 +126,7 @@ def measure_probes(
     training: AnnotatedFile,
     evaluation: AnnotatedFile,
     options: Probing,
-    progress: Progress = lambda stage, unit: silent,
+    progress: Progress = silent_stage,
 ) -> Probes:
     """Trains probes on `training` and scores them on `evaluation`.
 

@@ -10,7 +10,8 @@ from bert_jax.analysis.coreference.figures import FILES, of_group, write_corefer
 from bert_jax.analysis.coreference.files import open_texts
 from bert_jax.analysis.coreference.mentions import TextFile
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs.verb import Verb, check_choose, load, print_written, progress_of
+from bert_jax.analysis.progress import progress_of
+from bert_jax.analysis.verbs.verb import Verb, check_choose, load, print_written
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import SEED, InRange
 from bert_jax.interface.words import counted

@@ -14,17 +14,15 @@ from bert_jax.analysis.dependencies.scores import (
     Best,
     Dependencies,
     DependencyScores,
-    choose_heads,
-    controlled_engine,
-    report_heads,
+    score_dependencies,
 )
 from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.progress import progress_of
 from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.verbs.verb import Verb, check_choose, load, print_written, progress_of
+from bert_jax.analysis.verbs.verb import Verb, check_choose, load, print_written
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
-from bert_jax.prediction.engine import Engine
 
 
 def dependencies_flags(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +44,14 @@ def dependencies_flags(parser: argparse.ArgumentParser) -> None:
 def dependencies(flags: argparse.Namespace) -> int:
     """Writes how well every head finds the head of a dependent, by relation. Returns the exit status."""
     treebank = Treebank(flags.input, needs_heads=True)
-    choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else treebank
+    choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else None
     check_choose(flags, "sentences")
     folder = Folder(flags.output, FILES, treebank.file)
     analyser = load(flags)
     found, controls = None, {}
     for control in dict.fromkeys(("", *flags.control)):
         options = Dependencies(flags.reach, flags.replicates, control, flags.seed)
-        scores = _measured(analyser.engine, choosing, treebank, options)
+        scores = score_dependencies(analyser.engine, treebank, choosing, options, progress_of)
         if found is None:
             found = scores
         else:
@@ -64,16 +62,7 @@ def dependencies(flags: argparse.Namespace) -> int:
     if found.across:
         print(f"{counted(found.across, 'dependent')} left out: their heads are in other windows of sentences that were cut")
     print_written(folder)
-    return int(treebank.failed + choosing.failed > 0)
-
-
-def _measured(engine: Engine, choosing: Treebank, treebank: Treebank, options: Dependencies) -> DependencyScores:
-    """The scores, with progress through both treebanks; each is split in halves where it is one."""
-    engine, split = controlled_engine(engine, options), choosing is treebank
-    with progress_of(choosing) as show:
-        chosen = choose_heads(engine, choosing.half(0) if split else choosing, options, show)
-    with progress_of(treebank) as show:
-        return report_heads(engine, treebank.half(1) if split else treebank, chosen, options, show)
+    return int(treebank.failed + (choosing.failed if choosing is not None else 0) > 0)
 
 
 def print_scores(found: DependencyScores, controls: dict[str, DependencyScores], least: int) -> None:

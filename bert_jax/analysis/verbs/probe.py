@@ -10,13 +10,12 @@ from annotated_types import Interval
 from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.probing.annotated import AnnotatedFile
-from bert_jax.analysis.probing.features import Say
+from bert_jax.analysis.probing.figures import FILES, over_seeds, selectivity, write_probes
 from bert_jax.analysis.probing.measurement import EPOCHS, PROBES, RANK, SEEDS, WORDS, Probes, Probing, measure_probes
-from bert_jax.analysis.probing.tables import FILES, over_seeds, selectivity, write_probes
+from bert_jax.analysis.progress import progress_of_stage
 from bert_jax.analysis.verbs.verb import Verb, load, print_written
 from bert_jax.errors import nearest
 from bert_jax.interface.flags import nonempty
-from bert_jax.interface.progress import Progress
 from bert_jax.interface.ranges import SEED, InRange
 from bert_jax.interface.words import counted
 
@@ -52,27 +51,13 @@ def probe(flags: argparse.Namespace) -> int:
     if flags.control:
         engines[flags.control] = engine_with_random_weights(analyser.engine, flags.seed)
     for control, engine in engines.items():
-        found = measure_probes(engine, files[0], files[1], options, shown)
+        found = measure_probes(engine, files[0], files[1], options, progress_of_stage)
         own = Folder(folder.path / control) if control else folder
         write_probes(own, found)
         print(f"{control or engine.name}: {_read(found)}")
         print_found(found)
         print_written(own)
     return int(any(file.failed for file in files))
-
-
-def shown(stage: str, unit: str) -> Say:
-    """Shows the progress of a stage."""
-    progress: list[Progress] = []
-
-    def say(done: int, total: int) -> None:
-        if not progress:
-            progress.append(Progress(stage, total, unit, delay=2.0))
-        progress[0].update(done)
-        if done >= total:
-            progress[0].close()
-
-    return say
 
 
 def _read(found: Probes) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -11,9 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.coreference.mentions import TextFile
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.treebank import Treebank
+from bert_jax.analysis.progress import DELAY
 from bert_jax.analysis.words import Window, read_windows
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
@@ -48,7 +46,7 @@ class Reading:
 
     def __init__(self, analyser: Analyser, records: Records):
         self._engine, self._records = analyser.engine, records
-        self._progress = Progress("read", None, "lines", delay=2.0)
+        self._progress = Progress("read", None, "lines", delay=DELAY)
         self._line = 0
         self.texts = self.failed = self._windows = 0
 
@@ -92,14 +90,6 @@ def check_choose(flags: argparse.Namespace, units: str) -> None:
     """Raises UserError where --choose, the file that heads are chosen on, is --input, whose `units` are then split in halves."""
     if flags.choose and pathlib.Path(flags.choose).resolve() == pathlib.Path(flags.input).resolve():
         raise UserError(f"--choose={flags.choose} is --input too; without --choose, half of its {units} are chosen on")
-
-
-@contextlib.contextmanager
-def progress_of(file: Treebank | TextFile) -> Iterator[Callable[[str], None]]:
-    """A function that shows the progress through the lines of a file, with a note."""
-    progress, total = Progress("read", None, "lines", delay=2.0), file.count()
-    yield lambda note: progress.update(file.line, note, total)
-    progress.close()
 
 
 def load(flags: argparse.Namespace) -> Analyser:

@@ -94,7 +94,7 @@ def lengths_figure(found: Vocabulary) -> Figure:
 def parameters_figure(found: Vocabulary) -> Figure:
     """The parameters of each part as a bar, divided into its arrays."""
     parts = {part: arrays for part, arrays in found.parameters.items() if arrays}
-    total = found.num_parameters
+    total, widest = found.num_parameters, max(sum(arrays.values()) for arrays in parts.values())
     figure = new_figure(9.0, 0.55 * len(parts) + 1.3, counted(total, "parameter"))
     axes = figure.subplots()
     shades = matplotlib.colormaps["Blues"](np.linspace(0.35, 0.85, 6))
@@ -102,13 +102,13 @@ def parameters_figure(found: Vocabulary) -> Figure:
         left = 0
         for i, (name, count) in enumerate(arrays.items()):
             axes.barh(row, count, left=left, color=shades[i % len(shades)], edgecolor="white")
-            if count > 0.06 * total:
+            if count > 0.07 * widest:  # there is room for its name
                 axes.text(left + count / 2, row, name.replace("_embeddings", ""), ha="center", va="center", fontsize=8)
             left += count
         axes.text(left, row, f" {left:,} ({100 * left / total:.1f} %)", va="center", fontsize=8)
     axes.set_yticks(range(len(parts)), list(parts))
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.25 * max(sum(arrays.values()) for arrays in parts.values()))
+    axes.set_xlim(0, 1.25 * widest)
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x / 1e6:g} M" if total > 1e6 else f"{x:,.0f}"))
     axes.spines[["top", "right"]].set_visible(False)
     return figure

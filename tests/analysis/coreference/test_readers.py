@@ -12,7 +12,7 @@ from bert_jax.analysis.coreference.grammar import kind_of, traits_of
 from bert_jax.analysis.coreference.phrases import find, last_noun, phrase_head, read_parse
 from bert_jax.analysis.coreference.pronouns import GapFile
 from bert_jax.errors import UserError
-from tests.analysis.coreference.written import PARIS, conll2012, conllu, write
+from tests.analysis.coreference.written import PARIS, PARTS, conll2012, conllu, write
 
 
 def read(tmp_path, text: str) -> tuple[list[Document], list[str]]:
@@ -140,6 +140,28 @@ def test_mentions_of_conll_2012_have_the_head_of_their_constituent_and_its_agree
     assert (king.number, king.genders) == ("singular", {"masculine"})
     assert france.genders == {"neuter"}
     assert houses.number == "plural"
+
+
+def test_the_parts_of_a_text_of_conll_2012_are_documents_with_their_own_entities_and_all_their_mentions(tmp_path):
+    (first, second), problems = read(tmp_path, PARTS)
+    assert [problem.partition(": ")[0] for problem in problems] == ["line 24"]
+    assert (first.name, first.sentences) == ("nw/made/00/made_0001/000", (0, 6))
+    assert mentions(first) == [
+        ("0", "Mary 's", "Mary", "proper"),
+        ("1", "Mary 's brother", "brother", "common"),
+        ("2", "bread", "bread", "common"),
+        ("1", "He", "He", "pronoun"),
+        ("0", "her", "her", "pronoun"),
+        ("3", "half of it", "half", "common"),
+        ("2", "it", "it", "pronoun"),
+    ]
+    asked, _ = first.questions(0, 0, len(first.words))
+    assert {first.words[one.head]: {first.words[i] for i in one.right} for one in asked} == {
+        "He": {"brother"}, "her": {"Mary"}, "it": {"bread"},
+    }  # fmt: skip
+    assert (second.name, second.words) == ("nw/made/00/made_0001/001", ("Ada", "herself", "left", "."))
+    assert mentions(second) == [("0", "Ada herself", "Ada", "proper"), ("0", "Ada", "Ada", "proper")]
+    assert second.questions(0, 0, 4) == ([], [])  # a mention is no antecedent of one with the same head word
 
 
 @pytest.mark.parametrize(

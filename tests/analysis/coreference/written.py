@@ -54,6 +54,38 @@ def conll2012(*sentences: Sequence[str], name: str = "(bc/x); part 000") -> str:
     return text + "#end document\n"
 
 
+PARTS = """#begin document (nw/made/00/made_0001); part 000
+nw/made/00/made_0001   0   0      Mary   NNP   (TOP(S(NP(NP*     -    -   -   Speaker#1   (PERSON)   (ARG0*   (1|(0
+nw/made/00/made_0001   0   1        's   POS              *)     -    -   -   Speaker#1          *        *      0)
+nw/made/00/made_0001   0   2   brother    NN              *)     -    -   -   Speaker#1          *        *)     1)
+nw/made/00/made_0001   0   3    bought   VBD            (VP*   buy   01   1   Speaker#1          *      (V*)      -
+nw/made/00/made_0001   0   4     bread    NN          (NP*))     -    -   -   Speaker#1          *   (ARG1*)    (2)
+nw/made/00/made_0001   0   5         .     .             *))     -    -   -   Speaker#1          *        *       -
+
+nw/made/00/made_0001   0   0     He   PRP   (TOP(S(NP*)      -    -   -   Speaker#1   *   (ARG0*)   *      (1)
+nw/made/00/made_0001   0   1   gave   VBD          (VP*   give   01   1   Speaker#1   *      (V*)   *        -
+nw/made/00/made_0001   0   2    her   PRP         (NP*)      -    -   -   Speaker#1   *   (ARG2*)   *      (0)
+nw/made/00/made_0001   0   3   half    NN      (NP(NP*)      -    -   -   Speaker#1   *    (ARG1*   *       (3
+nw/made/00/made_0001   0   4     of    IN          (PP*      -    -   -   Speaker#1   *         *   *        -
+nw/made/00/made_0001   0   5     it   PRP      (NP*))))      -    -   -   Speaker#1   *         *)  *   (2)|3)
+nw/made/00/made_0001   0   6      .     .           *))      -    -   -   Speaker#1   *         *   *        -
+
+#end document
+#begin document (nw/made/00/made_0001); part 001
+nw/made/00/made_0001   1   0       Ada   NNP   (TOP(S(NP(NP*)   -   -   -   -   (PERSON)   (0|(0)
+nw/made/00/made_0001   1   1   herself   PRP          (NP*))    -   -   -   -          *       0)
+nw/made/00/made_0001   1   2      left   VBD           (VP*)    -   -   -   -          *        -
+nw/made/00/made_0001   1   3         .     .             *))    -   -   -   -          *        -
+
+nw/made/00/made_0001   1   0   Oh   UH   (TOP(INTJ*))   -   -   -   -   (0)
+
+#end document
+"""
+"""Two parts of a text as the files of CoNLL-2012 have them: columns of predicates in varying number; mentions nested, in one of
+the same entity too, of one word, and several that begin and end at one word; entities numbered anew in each part. The last
+sentence lacks a column."""
+
+
 def looking_model(vocabulary: pathlib.Path, looks: Mapping[str, str]) -> Model:
     """A model of one layer of two heads: in head 1-2 the piece `a` looks at `b` of a pair in `looks`; head 1-1 looks nowhere."""
     width = 40
