@@ -347,7 +347,7 @@ def broken_links(page: str, text: str) -> Iterator[str]:
     for target in re.findall(r"\]\(([^)]+)\)", text):
         file, _, anchor = target.partition("#")
         path = (REPOSITORY / page).parent / file if file else REPOSITORY / page
-        titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if path.is_file() else []
+        titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if anchor and path.is_file() else []
         if not path.exists() or (anchor and anchor not in map(slug, titles)):
             yield target
 
