@@ -17,4 +17,4 @@ def test_kills_and_a_damaged_checkpoint_change_no_bit_of_a_run_in_two_processes(
     assert main(["--short", f"--json={figures}"]) == 0, capsys.readouterr().err
     (row,) = json.loads(figures.read_text())["rows"]
     assert row["outcome"].startswith("3 kills")
-    assert row["outcome"].endswith("a flipped bit; the same bits")
+    assert "a flipped bit; the same bits" in row["outcome"]
