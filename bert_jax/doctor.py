@@ -97,7 +97,7 @@ def main() -> int:
             if hosts:
                 connections = processes.meet(hosts, values, timeout=flags.start_timeout)
                 stack.enter_context(Heartbeats(hosts.index, hosts.names, connections, patience=flags.start_timeout))
-                processes.connect(hosts, timeout=flags.start_timeout)
+                processes.connect(hosts, timeout=flags.start_timeout, patience=flags.start_timeout)
         except UserError as error:
             checks = [Check("processes", "they cannot run together", (str(error),))]
         else:

@@ -1,7 +1,7 @@
 """Heartbeats between the processes of a run: finds out which process has ended or does not answer, and ends all the others.
 
-A collective with a dead peer waits, or fails with an error that names no process; JAX's own service needs 100 s, then aborts with
-a C++ stack trace, and its start waits minutes for a process that has died. So the connections of the roll call stay open:
+A collective with a dead peer waits, or fails with an error that names no process; JAX's own service aborts all processes
+with a C++ stack trace, and its start waits minutes for a process that has died. So the connections of the roll call stay open:
 process 0 has one to every other process, over which both sides send a line every few seconds. A connection that closes without a
 farewell is a process that was killed, a silent one a process that was stopped or has lost its network. Process 0 passes on what
 it finds out, so that every process ends within seconds and names the same culprit.

@@ -115,7 +115,7 @@ def begin(
                 connections = processes.meet(found, config, timeout=flags.start_timeout)
                 heartbeats = Heartbeats(index, found.names, connections, patience=flags.hang_seconds)
                 stack.enter_context(heartbeats)
-                processes.connect(found, timeout=flags.start_timeout)
+                processes.connect(found, timeout=flags.start_timeout, patience=flags.hang_seconds)
             start_logging(index)
             processes.on_first_process(open_first)
             processes.require_shared_directory(flags.workdir)

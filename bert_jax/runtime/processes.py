@@ -86,9 +86,17 @@ def meet(hosts: Hosts, config: JsonObject, *, timeout: float = 300.0) -> dict[in
     return kept
 
 
-def connect(hosts: Hosts, *, timeout: float = 300.0) -> None:
-    """Starts `jax.distributed`, once all processes have met."""
-    jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index, initialization_timeout=max(60, int(timeout)))
+def connect(hosts: Hosts, *, timeout: float = 300.0, patience: float = 600.0) -> None:
+    """Starts `jax.distributed`, once all processes have met; `patience` is that of their `Heartbeats`.
+
+    JAX's own service aborts all processes with a C++ stack trace where one is silent. A process sends it a sign of life twice in
+    its time limit, so that it may speak after half of it: twice the patience lets ours, which names the process, speak first.
+    """
+    limit = 2 * int(patience) + 100
+    start = max(60, int(timeout))
+    jax.distributed.initialize(
+        hosts.coordinator, hosts.count, hosts.index, initialization_timeout=start, heartbeat_timeout_seconds=limit
+    )
 
 
 def isolate_tpu_chips() -> None:

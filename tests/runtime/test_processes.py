@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.runtime import processes, slices
+from bert_jax.runtime.heartbeats import BEAT, SILENT
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -224,6 +226,14 @@ def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
     assert processes.find_hosts() is None  # the user asked for the CPU
+
+
+def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_all(monkeypatch: pytest.MonkeyPatch):
+    """Which may come after half of its own limit."""
+    asked: dict[str, int] = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **limits: asked.update(limits))
+    processes.connect(group(2, 1)[0], timeout=300.0, patience=600.0)
+    assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT
 
 
 def on_tpu(monkeypatch: pytest.MonkeyPatch, **variables: str) -> processes.Hosts | None:
