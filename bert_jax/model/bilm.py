@@ -20,19 +20,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.encoder import unstack
-from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, named, truncated_normal
+from bert_jax.model.encoder import WholeRows, unstack
+from bert_jax.model.layers import Dropout, Seed, dropout, hash_word, named, truncated_normal
 from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
 from bert_jax.model.products import affine
 
 
-class BiLstm(nn.Module):
+class BiLstm(WholeRows):
     """The LSTM layers of `config`, in one direction if it is left to right.
 
     The parameters have a leading axis N, as those of `Encoder`; a list of layers (`unstacked_layers`) is accepted too.
     """
-
-    config: ModelConfig
 
     def setup(self) -> None:
         """Declares the parameters of all layers, stacked along an axis N, or uses the given list of layers."""
@@ -51,16 +49,6 @@ class BiLstm(nn.Module):
                 x = x + y if n else y
             outputs.append(x)
         return x, jnp.stack(outputs)
-
-    def at(
-        self,
-        positions: Int[Array, "B Q"],
-        x: Float[Array, "B L D"],
-        sequence_ids: Int[Array, "B L"],
-        seed: Seed | None,
-    ) -> Float[Array, "B Q D"]:
-        """The output of the last layer at `positions` alone; all of it is computed."""
-        return gather_positions(self(x, sequence_ids, seed)[0], positions)
 
     def _dropped(self, x: Float[Array, "B L D"], seed: Seed | None, layer: int) -> Float[Array, "B L D"]:
         seed = None if seed is None else hash_word(seed + np.uint32(layer + 1))

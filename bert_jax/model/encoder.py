@@ -121,6 +121,22 @@ unstack.defvjp(
 )
 
 
+class WholeRows(nn.Module):
+    """Layers other than a Transformer's: the last one is computed at all positions, whichever are read."""
+
+    config: ModelConfig
+
+    def at(
+        self,
+        positions: Int[Array, "B Q"],
+        x: Float[Array, "B L D"],
+        sequence_ids: Int[Array, "B L"],
+        seed: Seed | None,
+    ) -> Float[Array, "B Q D"]:
+        """The output of the last layer at `positions` alone; all of it is computed."""
+        return gather_positions(self(x, sequence_ids, seed)[0], positions)
+
+
 class Encoder(nn.Module):
     """N blocks, each applied to the output of the one before.
 

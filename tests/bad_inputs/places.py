@@ -41,6 +41,16 @@ FINETUNE = (
     "--config.training.epochs=1 --config.model.scan_unroll=1"
 )
 """A fine-tuning run that would do."""
+GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
+"""Training data that would do."""
+TRAIN = "--config.task.own.train=train.csv"
+LINES = "--config.task.own.train=train.jsonl"
+OFFICIAL_DATA = "--config.task.data_dir=data"
+
+
+def train(text: str | bytes) -> dict[str, str | bytes]:
+    """A training file."""
+    return {"train.csv": text}
 
 
 def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -22,7 +22,6 @@ import os
 import pathlib
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +31,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
+from tests.benchmarks import turns
 from tests.benchmarks.figures import flag_parser, give
 
-TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
-BATCH_SIZES = (16, 32, 64)
 TIMES = 5
 HERE = pathlib.Path(__file__).resolve()
 
@@ -52,27 +50,19 @@ def main() -> None:
     if options.hits:
         print(json.dumps(ours(options)))
         return
-    mine = [sys.executable, str(HERE)]
-    environment = {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"}
+    mine = turns.ours(HERE)
+    sides = [mine, mine._replace(who=f"ours, {TIMES} times the corpus")]
+    sides += turns.peers(options.peer_python, HERE.with_name("peer_dependencies.py"))
     with tempfile.TemporaryDirectory() as directory:
         longer = pathlib.Path(directory, "longer.conllu")
         longer.write_text(read(options.treebank) * TIMES, encoding="utf-8")
-        sides = [
-            ("ours", mine, environment, options.treebank),
-            (f"ours, {TIMES} times the corpus", mine, environment, str(longer)),
-        ]
-        if options.peer_python:
-            for batch in BATCH_SIZES:
-                theirs = [options.peer_python, str(HERE.with_name("peer_dependencies.py")), f"--batch-size={batch}"]
-                sides.append((f"peer as installed, batch {batch}", theirs, {}, options.treebank))
-                sides.append((f"peer, allocator tuned, batch {batch}", theirs, TUNED, options.treebank))
-        runs: dict[str, list[dict[str, Any]]] = {}
-        for _ in range(options.rounds):
-            for number, (who, command, extra, treebank) in enumerate(sides):
-                flags = [f"--model={options.model}", f"--treebank={treebank}", f"--hits={directory}/{number}.npz"]
-                whole = [*command, *flags, f"--repeats={options.repeats}"]
-                done = subprocess.run(whole, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | extra)
-                runs.setdefault(who, []).append(json.loads(done.stdout.splitlines()[-1]))
+
+        def flags(number: int) -> list[str]:
+            treebank = longer if number == 1 else options.treebank
+            given = [f"--model={options.model}", f"--treebank={treebank}", f"--repeats={options.repeats}"]
+            return [*given, f"--hits={directory}/{number}.npz"]
+
+        runs = turns.in_turns(sides, options.rounds, flags)
         compared = [compare(f"{directory}/0.npz", f"{directory}/{i}.npz") for i in range(2, len(sides))]
     report(runs, compared, options.json)
 

@@ -19,7 +19,6 @@ import os
 import pathlib
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,10 +28,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
+from tests.benchmarks import turns
 from tests.benchmarks.figures import flag_parser, give
 
-TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
-BATCH_SIZES = (16, 32, 64)
 HERE = pathlib.Path(__file__).resolve()
 
 
@@ -48,22 +46,10 @@ def main() -> None:
     if options.vectors:
         print(json.dumps(ours(options)))
         return
-    mine = [sys.executable, str(HERE)]
-    environment = {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"}
-    sides: list[tuple[str, list[str], dict[str, str]]] = [("ours", mine, environment)]
-    if options.peer_python:
-        for batch in BATCH_SIZES:
-            theirs = [options.peer_python, str(HERE.with_name("peer_embed.py")), f"--batch-size={batch}"]
-            sides += [(f"peer as installed, batch {batch}", theirs, {}), (f"peer, allocator tuned, batch {batch}", theirs, TUNED)]
-    runs: dict[str, list[dict[str, Any]]] = {}
+    sides = [turns.ours(HERE), *turns.peers(options.peer_python, HERE.with_name("peer_embed.py"))]
+    given = [f"--model={options.model}", f"--sentences={options.sentences}", f"--repeats={options.repeats}"]
     with tempfile.TemporaryDirectory() as directory:
-        for _ in range(options.rounds):
-            for number, (who, command, extra) in enumerate(sides):
-                vectors = f"{directory}/{number}.npy"
-                flags = [f"--model={options.model}", f"--sentences={options.sentences}", f"--vectors={vectors}"]
-                whole = [*command, *flags, f"--repeats={options.repeats}"]
-                done = subprocess.run(whole, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | extra)
-                runs.setdefault(who, []).append(json.loads(done.stdout.splitlines()[-1]))
+        runs = turns.in_turns(sides, options.rounds, lambda number: [*given, f"--vectors={directory}/{number}.npy"])
         difference = max(
             float(np.abs(np.load(f"{directory}/0.npy") - np.load(f"{directory}/{i}.npy")).max()) for i in range(len(sides))
         )

@@ -17,10 +17,15 @@ Choices that make the comparison strict:
 from __future__ import annotations
 
 import pathlib
+import sys
 
 import numpy as np
 import torch
 import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tests.golden.exact_weights import fill
 
 OUTPUT = pathlib.Path(__file__).parent / "bert_golden.npz"
 VOCABULARY, WIDTH, LAYERS, HEADS, FEED_FORWARD, MAX_POSITION = 97, 20, 3, 4, 44, 40
@@ -45,12 +50,7 @@ def make_model(hidden_act: str, dtype: torch.dtype) -> transformers.BertForPreTr
         attn_implementation="eager",
     )
     model = transformers.BertForPreTraining(config).to(dtype).eval()
-    rng = np.random.default_rng(7)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            centre, spread = (1.0, 0.2) if name.endswith("LayerNorm.weight") else (0.0, 0.2)
-            values = np.clip(centre + spread * rng.standard_normal(parameter.shape), -1.99, 1.99)
-            parameter.copy_(torch.from_numpy(np.round(values * 1024) / 1024))
+    fill(model)
     return model
 
 

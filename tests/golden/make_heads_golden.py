@@ -18,11 +18,16 @@ from __future__ import annotations
 import pathlib
 import shutil
 import string
+import sys
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tests.golden.exact_weights import fill
 
 HERE = pathlib.Path(__file__).parent / "heads"
 ROWS, LENGTH = 3, 10
@@ -104,12 +109,7 @@ def make_model(class_name: str, fields: dict[str, Any], arguments: dict[str, Any
     """A model in float64 whose weights are random and exact in float16."""
     config = transformers.BertConfig(**SHAPE | fields, attn_implementation="eager")
     model = getattr(transformers, class_name)(config, **arguments).to(torch.float64).eval()
-    rng = np.random.default_rng(7)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            centre, spread = (1.0, 0.2) if name.endswith("LayerNorm.weight") else (0.0, 0.3)
-            values = np.clip(centre + spread * rng.standard_normal(parameter.shape), -1.99, 1.99)
-            parameter.copy_(torch.from_numpy(np.round(values * 1024) / 1024))
+    fill(model, 0.3)
     return model
 
 

@@ -3,10 +3,10 @@
 In: a file of documents with coreference. Out: for every head and every rule the number of antecedents that it finds.
 
     mentions.py       Mention, Question, Text, TextFile: what all formats are read into
-    brackets.py       the brackets that open and close mentions
     grammar.py        the head, the kind and the agreement of a mention, by its tags
     rules.py          the nearest mention, the same head word, a sieve of rules
     documents.py      Document: every mention may be an antecedent of a later one
+    brackets.py       the brackets that open and close mentions -> a document
     corefud.py        CoNLL-U with `Entity=` -> documents
     phrases.py        the parse column of CoNLL-2012 -> constituents and their heads
     conll2012.py      CoNLL-2012 -> documents

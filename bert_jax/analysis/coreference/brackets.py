@@ -1,10 +1,12 @@
-"""The brackets that open and close mentions between the words of a document."""
+"""The brackets that open and close mentions between the words of a document, and the document that they belong to."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
+from bert_jax.analysis.coreference.documents import Document
+from bert_jax.analysis.coreference.mentions import Mention
 from bert_jax.tasks.readers.tables import Say
 
 
@@ -48,3 +50,20 @@ class Brackets:
         for opened in self._open:
             self._report(f"{opened.place}the mention ({opened.key} is never closed; it is left out")
         self._open = []
+
+
+class DocumentReader:
+    """The words, sentences and mentions of one document that were read so far; a format adds a sentence in its method `read`."""
+
+    def __init__(self, name: str, report: Say):
+        self._name, self._report = name, report
+        self._words: list[str] = []
+        self._starts: list[int] = []
+        self._mentions: list[Mention] = []
+        self._brackets = Brackets(report)
+
+    def document(self) -> Document:
+        """The document, at its end."""
+        self._brackets.end()
+        mentions = sorted(self._mentions, key=lambda mention: (mention.head, mention.words[0], -mention.words[-1]))
+        return Document(self._name, tuple(self._words), tuple(self._starts), tuple(mentions))

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from bert_jax.analysis.coreference.brackets import Brackets, Opened
+from bert_jax.analysis.coreference.brackets import DocumentReader, Opened
 from bert_jax.analysis.coreference.documents import GROUPS, Document
 from bert_jax.analysis.coreference.grammar import kind_of, traits_of
 from bert_jax.analysis.coreference.mentions import Mention, TextFile
@@ -83,15 +83,8 @@ class Conll2012File(TextFile):
             reader.read(rows)
 
 
-class _Reader:
+class _Reader(DocumentReader):
     """Reads the sentences of one document."""
-
-    def __init__(self, name: str, report: Say):
-        self._name, self._report = name, report
-        self._words: list[str] = []
-        self._starts: list[int] = []
-        self._mentions: list[Mention] = []
-        self._brackets = Brackets(report)
 
     def read(self, rows: Sequence[Record]) -> None:
         """Adds a sentence; reports one that cannot be read."""
@@ -115,12 +108,6 @@ class _Reader:
                     self._mentions.append(dataclasses.replace(found, words=words, head=start + found.head))
             if _BRACKET.sub("", row[-1]).strip("|-_"):
                 self._report(f"{record.place}the last column {row[-1]!r} is not brackets of mentions or -; correct it")
-
-    def document(self) -> Document:
-        """The document, at its end."""
-        self._brackets.end()
-        mentions = sorted(self._mentions, key=lambda mention: (mention.head, mention.words[0], -mention.words[-1]))
-        return Document(self._name, tuple(self._words), tuple(self._starts), tuple(mentions))
 
 
 def _mention(entity: str, words: Sequence[int], columns: Sequence[Sequence[str]], tree: Phrase | None) -> Mention:

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from bert_jax.analysis.coreference.brackets import Brackets, Opened
+from bert_jax.analysis.coreference.brackets import DocumentReader, Opened
 from bert_jax.analysis.coreference.documents import GROUPS, Document
 from bert_jax.analysis.coreference.grammar import kind_of, traits_of, tree_head
 from bert_jax.analysis.coreference.mentions import Mention, TextFile
@@ -85,15 +85,11 @@ class _Parts:
     found: int = 1
 
 
-class _Reader:
+class _Reader(DocumentReader):
     """Reads the sentences of one document."""
 
     def __init__(self, name: str, report: Say):
-        self._name, self._report = name, report
-        self._words: list[str] = []
-        self._starts: list[int] = []
-        self._mentions: list[Mention] = []
-        self._brackets = Brackets(report)
+        super().__init__(name, report)
         self._parts: list[_Parts] = []
 
     def read(self, sentence: Sentence, fields: Sequence[str]) -> None:
@@ -119,11 +115,10 @@ class _Reader:
 
     def document(self) -> Document:
         """The document, at its end."""
-        self._brackets.end()
+        document = super().document()
         for parts in self._parts:
             self._incomplete(parts)
-        mentions = sorted(self._mentions, key=lambda mention: (mention.head, mention.words[0], -mention.words[-1]))
-        return Document(self._name, tuple(self._words), tuple(self._starts), tuple(mentions))
+        return document
 
     def _close(self, opened: Opened, words: Sequence[int], sentence: Sentence) -> None:
         part = _PART.fullmatch(opened.key)

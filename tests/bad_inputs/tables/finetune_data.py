@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import add_line, cut, remove, replace, without_last_column
-from tests.bad_inputs.places import FINETUNE
-
-GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
-TRAIN = "--config.task.own.train=train.csv"
-LINES = "--config.task.own.train=train.jsonl"
-OFFICIAL = "--config.task.data_dir=data"
+from tests.bad_inputs.places import FINETUNE, GOOD, LINES, OFFICIAL_DATA, TRAIN, train
 
 
-def train(text: str | bytes) -> dict[str, str | bytes]:
-    """A training file."""
-    return {"train.csv": text}
+def in_lines(name: str, says: str, text: str, flags: str = "") -> Case:
+    """A training file of JSON lines."""
+    return Case(name, f"{LINES} {flags}", says, files={"train.jsonl": text})
 
 
 CASES = [
@@ -148,65 +143,61 @@ CASES = [
         "train.docx ends in '.docx', which is no known format ... one of .csv, .tsv, .txt, .jsonl, .ndjson, or set",
         files={"train.docx": GOOD},
     ),
-    Case(
+    in_lines(
         "JSON that is none",
-        LINES,
         "train.jsonl, line 2: not JSON (Expecting value: line 1 column 10 (char 9)): '{\"text\": '; each line is one object",
-        files={"train.jsonl": '{"text": "it was fine", "label": "good"}\n{"text": \n'},
+        '{"text": "it was fine", "label": "good"}\n{"text": \n',
     ),
-    Case(
+    in_lines(
         "JSON that nests without end",
-        LINES,
         "train.jsonl, line 1: not JSON (brackets are nested too deep): ... each line is one object",
-        files={"train.jsonl": "[" * 100_000 + "\n"},
+        "[" * 100_000 + "\n",
     ),
-    Case(
+    in_lines(
         "JSON that is no object",
-        LINES,
         "train.jsonl, line 1: [1, 2] is not an object; each line is one object with the columns as its fields",
-        files={"train.jsonl": "[1, 2]\n"},
+        "[1, 2]\n",
     ),
-    Case(
+    in_lines(
         "half a surrogate pair",
-        LINES,
         "train.jsonl, line 1: 'text' holds half a surrogate pair, which is no character; correct the row, or remove it",
-        files={"train.jsonl": '{"text": "\\ud800", "label": "good"}\n'},
+        '{"text": "\\ud800", "label": "good"}\n',
     ),
-    Case(
+    in_lines(
         "fewer tags than words",
-        f"{LINES} --config.task.name=own/token",
         "train.jsonl, line 1: 2 words but 1 labels; each word needs one label",
-        files={"train.jsonl": '{"words": ["it", "was"], "labels": ["O"]}\n'},
+        '{"words": ["it", "was"], "labels": ["O"]}\n',
+        "--config.task.name=own/token",
     ),
-    Case(
+    in_lines(
         "a choice that is not there",
-        f"{LINES} --config.task.name=own/choice",
         "train.jsonl, line 1: label is '2', not one of 0, 1 (first_choice=0); correct the row, or remove it",
-        files={"train.jsonl": '{"prompt": "it", "choices": ["was", "is"], "label": 2}\n'},
+        '{"prompt": "it", "choices": ["was", "is"], "label": 2}\n',
+        "--config.task.name=own/choice",
     ),
-    Case(
+    in_lines(
         "a single choice",
-        f"{LINES} --config.task.name=own/choice",
         "train.jsonl, line 1: choices gives 1 choice; a question needs two or more",
-        files={"train.jsonl": '{"prompt": "it", "choices": ["was"], "label": 0}\n'},
+        '{"prompt": "it", "choices": ["was"], "label": 0}\n',
+        "--config.task.name=own/choice",
     ),
-    Case(
+    in_lines(
         "an answer without a text",
-        f"{LINES} --config.task.name=own/span",
         "train.jsonl, line 1: answers has null at 7, not a text and its start; correct the row, or remove it",
-        files={"train.jsonl": '{"question": "who", "context": "it was ada", "answers": [{"answer_start": 7}]}\n'},
+        '{"question": "who", "context": "it was ada", "answers": [{"answer_start": 7}]}\n',
+        "--config.task.name=own/span",
     ),
-    Case(
+    in_lines(
         "an answer outside its context",
-        f"{LINES} --config.task.name=own/span",
         "$dev, line 1: no column 'context'; did you mean 'text'?",
-        files={"train.jsonl": '{"question": "who", "context": "it was ada", "answers": [{"text": "bob", "answer_start": 7}]}\n'},
+        '{"question": "who", "context": "it was ada", "answers": [{"text": "bob", "answer_start": 7}]}\n',
+        "--config.task.name=own/span",
     ),
-    Case(
+    in_lines(
         "a question twice",
-        f"{LINES} --config.task.name=own/span --config.task.own.dev=train.jsonl --config.task.own.id=id",
         "train.jsonl: the id 'a' is that of 2 questions; each needs its own",
-        files={"train.jsonl": '{"id": "a", "question": "who", "context": "it was ada", "answers": ["ada"]}\n' * 2},
+        '{"id": "a", "question": "who", "context": "it was ada", "answers": ["ada"]}\n' * 2,
+        "--config.task.name=own/span --config.task.own.dev=train.jsonl --config.task.own.id=id",
     ),
     Case(
         "no dev set",
@@ -249,96 +240,96 @@ CASES = [
     ),
     Case(
         "a label that the task has not",
-        f"--config.task.name=glue/sst2 {OFFICIAL}",
+        f"--config.task.name=glue/sst2 {OFFICIAL_DATA}",
         "data/SST-2/train.tsv, line 98: label is '2', not one of 0, 1; correct the row, or remove it",
         copies={"data": "sst2"},
         spoil=add_line("data/SST-2/train.tsv", "it was odd\t2"),
     ),
     Case(
         "no such column of an official file",
-        f"--config.task.name=glue/sst2 {OFFICIAL}",
+        f"--config.task.name=glue/sst2 {OFFICIAL_DATA}",
         "data/SST-2/dev.tsv, line 1: no column 'sentence'; did you mean 'sentences'?",
         copies={"data": "sst2"},
         spoil=replace("data/SST-2/dev.tsv", "sentence\t", "sentences\t"),
     ),
     Case(
         "an offset outside the text",
-        f"--config.task.name=gap {OFFICIAL}",
+        f"--config.task.name=gap {OFFICIAL_DATA}",
         "data/gap-development.tsv, line 2: Pronoun is 'she', but '' is at ... offsets count the characters of Text from 0",
         copies={"data": "gap"},
         spoil=replace("data/gap-development.tsv", "\tshe\t", "\tshe\t9"),
     ),
     Case(
         "a pronoun of no gender",
-        f"--config.task.name=gap {OFFICIAL}",
+        f"--config.task.name=gap {OFFICIAL_DATA}",
         "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, GAP is scored by gender",
         copies={"data": "gap"},
         spoil=add_line("data/gap-development.tsv", "x\tit saw ada and bob\tit\t0\tada\t7\tTRUE\tbob\t15\tFALSE\t-"),
     ),
     Case(
         "a dev set without labels",
-        f"--config.task.name=swag {OFFICIAL}",
+        f"--config.task.name=swag {OFFICIAL_DATA}",
         "no example of swag, dev, has a label to score it by; give the file with labels",
         copies={"data": "swag"},
         spoil=without_last_column("data/val.csv"),
     ),
     Case(
         "a training set without labels",
-        f"--config.task.name=swag {OFFICIAL}",
+        f"--config.task.name=swag {OFFICIAL_DATA}",
         "no example of swag to train on has a label; give the file with labels",
         copies={"data": "swag"},
         spoil=without_last_column("data/train.csv"),
     ),
     Case(
         "a tag that is none",
-        f"--config.task.name=conll2003 {OFFICIAL}",
+        f"--config.task.name=conll2003 {OFFICIAL_DATA}",
         "data/train.txt, line 9 has the label 'PLACE', no tag of an entity ... correct the file, or give the right one",
         copies={"data": "conll"},
         spoil=replace("data/train.txt", "B-LOC", "PLACE"),
     ),
     Case(
         "a line cut short",
-        f"--config.task.name=conll2003 {OFFICIAL}",
+        f"--config.task.name=conll2003 {OFFICIAL_DATA}",
         "data/train.txt, line 5: 2 columns where other lines have 4; correct the line",
         copies={"data": "conll"},
         spoil=replace("data/train.txt", " B-NP O", ""),
     ),
     Case(
         "no dev file",
-        f"--config.task.name=conll2003 {OFFICIAL}",
+        f"--config.task.name=conll2003 {OFFICIAL_DATA}",
         "config.task.data_dir=data has no valid.txt or eng.testa, the dev split of conll2003; give another",
         copies={"data": "conll"},
         spoil=remove("data/valid.txt"),
     ),
     Case(
         "half a file",
-        f"--config.task.name=squad/v1.1 {OFFICIAL}",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
         "data/train-v1.1.json is not JSON (Expecting ',' delimiter: line 1 column 14661 (char 14660)); fetch it again",
         copies={"data": "squad1"},
         spoil=cut("data/train-v1.1.json", 9),
     ),
     Case(
         "another version",
-        f"--config.task.name=squad/v2.0 {OFFICIAL}",
+        f"--config.task.name=squad/v2.0 {OFFICIAL_DATA}",
         'data/train-v2.0.json, data[0].paragraphs[0].qas[0].is_impossible: "yes" is not true or false; give a file of SQuAD',
         copies={"data": "squad2"},
         spoil=replace("data/train-v2.0.json", '"is_impossible": true', '"is_impossible": "yes"'),
     ),
     Case(
         "a file that is a list",
-        f"--config.task.name=squad/v1.1 {OFFICIAL}",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
         "data/train-v1.1.json, the file: [] is not an object; give a file of SQuAD",
         files={"data/train-v1.1.json": "[]", "data/dev-v1.1.json": "[]"},
     ),
     Case(
         "a file that nests without end",
-        f"--config.task.name=squad/v1.1 {OFFICIAL}",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
         "data/train-v1.1.json is not JSON (brackets are nested too deep); fetch it again",
         files={"data/train-v1.1.json": "[" * 100_000, "data/dev-v1.1.json": "[]"},
     ),
     Case(
         "a file without questions",
-        f"--config.task.name=squad/v1.1 {OFFICIAL}",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
         "data/train-v1.1.json has no questions; give a file of SQuAD",
         files={"data/train-v1.1.json": '{"data": []}', "data/dev-v1.1.json": '{"data": []}'},
     ),

@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.places import FINETUNE
-
-GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
-TRAIN = "--config.task.own.train=train.csv"
-LINES = "--config.task.own.train=train.jsonl"
-OFFICIAL = "--config.task.data_dir=data"
-
-
-def train(text: str | bytes) -> dict[str, str | bytes]:
-    """A training file."""
-    return {"train.csv": text}
-
+from tests.bad_inputs.places import FINETUNE, LINES, TRAIN, train
 
 CASES = [
     # ------------------------------------------------------------------------------------------------------------- the keys

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 
-from tests.bad_inputs.case import Case, Table
+from tests.bad_inputs.case import Case, Spoil, Table
 from tests.bad_inputs.damage import cut, flip, keys, remove, turned_round
 
 CLASSIFY = "classify --model=$classifier"
 RESOLVE = "resolve --model=$resolver"
 OUTPUT = "embed --output"
+
+
+def scored(name: str, says: str, spoil: Spoil | Sequence[Spoil] = (), files: Mapping[str, str] | None = None) -> Case:
+    """A text is scored by a damaged copy of the model."""
+    return Case(name, "score --model=model x", says, copies={"model": "model"}, spoil=spoil, files=files or {})
+
 
 CASES = [
     # --------------------------------------------------------------------------------------------------------------- the model
@@ -87,39 +94,29 @@ CASES = [
         "resolve 'she saw ada and eve' she ada eve",
         "$model has no mention_head, so it cannot resolve pronouns (it has pooler, mlm_head, nsp_head); name a model that can",
     ),
-    Case(
+    scored(
         "a model without its configuration",
-        "score --model=model x",
         "model is not a model directory: config.json missing",
-        copies={"model": "model"},
         spoil=remove("model/config.json"),
     ),
-    Case(
+    scored(
         "a model without its weights",
-        "score --model=model x",
         "model is not a model directory: model.safetensors missing",
-        copies={"model": "model"},
         spoil=remove("model/model.safetensors"),
     ),
-    Case(
+    scored(
         "a model without its vocabulary",
-        "score --model=model x",
         "model holds neither vocab.txt nor spiece.model nor tokenizer.json",
-        copies={"model": "model"},
         spoil=[remove("model/vocab.txt"), remove("model/tokenizer.json")],
     ),
-    Case(
+    scored(
         "weights that are cut short",
-        "score --model=model x",
         "model/model.safetensors (24,864 bytes) is damaged or incomplete (Error while ... copy or export the model again",
-        copies={"model": "model"},
         spoil=cut("model/model.safetensors", 100),
     ),
-    Case(
+    scored(
         "weights without a beginning",
-        "score --model=model x",
         "model/model.safetensors (24,964 bytes) is damaged or incomplete (Error while ... copy or export the model again",
-        copies={"model": "model"},
         spoil=flip("model/model.safetensors", 0),
     ),
     Case(
@@ -128,74 +125,54 @@ CASES = [
         "model/model.safetensors (3,000 bytes) is damaged or incomplete (Error while ... copy or export the model again",
         copies={"model": "model", "model/model.safetensors": "noise"},
     ),
-    Case(
+    scored(
         "a configuration that is no JSON",
-        "score --model=model x",
         "model/config.json cannot be read as JSON (Unterminated string starting at: line 24 column ... copy the model again",
-        copies={"model": "model"},
         spoil=cut("model/config.json", 9),
     ),
-    Case(
+    scored(
         "a configuration that is a list",
-        "score --model=model x",
         "model/config.json holds no JSON object, but []; copy the model again",
-        copies={"model": "model"},
         files={"model/config.json": "[]"},
     ),
-    Case(
+    scored(
         "a configuration of another model",
-        "score --model=model x",
         "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
-        copies={"model": "model"},
         spoil=keys("model/config.json", hidden_size=32),
     ),
-    Case(
+    scored(
         "a configuration without a shape",
-        "score --model=model x",
         "model/config.json: hidden_size is missing, so the model's shape is unknown; copy the model's whole file",
-        copies={"model": "model"},
         spoil=keys("model/config.json", hidden_size=None),
     ),
-    Case(
+    scored(
         "a configuration with another activation",
-        "score --model=model x",
         "model/config.json: hidden_act='swish' cannot be represented ... known: gelu, gelu_fast, gelu_new, gelu_python,",
-        copies={"model": "model"},
         spoil=keys("model/config.json", hidden_act="swish"),
     ),
-    Case(
+    scored(
         "a configuration with words for a number",
-        "score --model=model x",
         "model/config.json: num_hidden_layers='one' must be a whole number",
-        copies={"model": "model"},
         spoil=keys("model/config.json", num_hidden_layers="one"),
     ),
-    Case(
+    scored(
         "a configuration of something else",
-        "score --model=model x",
         "model/config.json: architectures=['GPT2LMHeadModel'] is not a supported class; supported: BertModel,",
-        copies={"model": "model"},
         spoil=keys("model/config.json", architectures=["GPT2LMHeadModel"]),
     ),
-    Case(
+    scored(
         "relative positions",
-        "score --model=model x",
         "model/config.json: position_embedding_type='relative_key' ... only position_embedding_type='absolute' is supported",
-        copies={"model": "model"},
         spoil=keys("model/config.json", position_embedding_type="relative_key"),
     ),
-    Case(
+    scored(
         "a decoder that does not say whether it is one",
-        "score --model=model x",
         "model/config.json: is_decoder='maybe' must be true or false",
-        copies={"model": "model"},
         spoil=keys("model/config.json", is_decoder="maybe"),
     ),
-    Case(
+    scored(
         "one token type in place of two",
-        "score --model=model x",
         "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
-        copies={"model": "model"},
         spoil=keys("model/config.json", type_vocab_size=1),
     ),
     Case(
@@ -226,49 +203,37 @@ CASES = [
         copies={"model": "model", "model/vocab.txt": "vocabulary"},
         spoil=remove("model/tokenizer.json"),
     ),
-    Case(
+    scored(
         "a vocabulary in another order",
-        "score --model=model x",
         "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the one the model was not trained with",
-        copies={"model": "model"},
         spoil=turned_round("model/vocab.txt", 5),
     ),
-    Case(
+    scored(
         "a tokenizer that is no JSON",
-        "score --model=model x",
         "model/tokenizer.json cannot be read as JSON (Expecting property name enclosed in double ... copy the file again",
-        copies={"model": "model"},
         files={"model/tokenizer.json": "{"},
     ),
-    Case(
+    scored(
         "an index of weights that is none",
-        "score --model=model x",
         "model/model.safetensors.index.json is not an index of weight files (TypeError('list ... copy the model again",
-        copies={"model": "model"},
         spoil=remove("model/model.safetensors"),
         files={"model/model.safetensors.index.json": "[]"},
     ),
-    Case(
+    scored(
         "an index of weights that leaves the directory",
-        "score --model=model x",
         "model/model.safetensors.index.json names '../x.safetensors', which is not a weights file in its directory;",
-        copies={"model": "model"},
         files={"model/model.safetensors.index.json": json.dumps({"weight_map": {"a": "../x.safetensors"}})},
         spoil=remove("model/model.safetensors"),
     ),
-    Case(
+    scored(
         "an index of weights that are not there",
-        "score --model=model x",
         "model/model.safetensors.index.json names 1 file; missing: b.safetensors; copy the whole model",
-        copies={"model": "model"},
         files={"model/model.safetensors.index.json": json.dumps({"weight_map": {"a": "b.safetensors"}})},
         spoil=remove("model/model.safetensors"),
     ),
-    Case(
+    scored(
         "a configuration that nests without end",
-        "score --model=model x",
         "model/config.json cannot be read as JSON (brackets are nested too deep); copy the model again",
-        copies={"model": "model"},
         files={"model/config.json": "[" * 100_000},
     ),
     Case(
@@ -278,11 +243,9 @@ CASES = [
         copies={"model": "classifier"},
         spoil=keys("model/config.json", id2label={"0": "no", "1": "no"}, label2id=None),
     ),
-    Case(
+    scored(
         "a tokenizer that nests without end",
-        "score --model=model x",
         "model/tokenizer.json cannot be read as JSON (brackets are nested too deep); copy the file again",
-        copies={"model": "model"},
         files={"model/tokenizer.json": "[" * 100_000},
     ),
 ]

@@ -82,6 +82,11 @@ CASES = [
         files=study(tasks=[{**TASK, "metric": "accuracy"}]),
     ),
     Case(
+        "an arm that continues itself",
+        says="the arm 'b' continues itself; name another arm, or leave continues out",
+        files=with_arm(continues="b"),
+    ),
+    Case(
         "a workdir with something else",
         "--workdir=$tables",
         "--workdir=$tables holds files that are not of a run",
