@@ -112,7 +112,7 @@ def _forward(
         rows, (outputs, gates) = of.inputs.shape[1], of.kernel.shape
         return jnp.zeros((rows, outputs)), jnp.zeros((rows, gates // 4)), of.inputs  # the gates take the place of the inputs
 
-    states, outputs = jax.lax.scan(step, [start(of) for of in directions], jnp.arange(len(directions[0].inputs)))
+    states, outputs = jax.lax.scan(step, [start(of) for of in directions], jnp.arange(directions[0].inputs.shape[0]))
     traces = tuple(_Trace(h, m, c, gates) for (h, m, c), (_, _, gates) in zip(outputs, states, strict=True))
     return tuple(trace.h for trace in traces), (directions, traces)
 
@@ -145,7 +145,7 @@ def _backward(
         return [state for state, _ in found], [gradients for _, gradients in found]
 
     end: list[tuple[Array, ...]] = [(jnp.zeros_like(trace.h[0]), jnp.zeros_like(trace.c[0]), trace.c[-1]) for trace in traces]
-    _, found = jax.lax.scan(step, end, jnp.arange(len(dh[0])), reverse=True)
+    _, found = jax.lax.scan(step, end, jnp.arange(dh[0].shape[0]), reverse=True)
     return (tuple(_gradients(*args) for args in zip(directions, traces, found, strict=True)),)
 
 

@@ -7,9 +7,9 @@ PATH is a Python with torch; without it, ours runs alone.
 Both sides train the same model: two layers of LSTMs in each direction, directions apart, a residual connection, dropout 0.1,
 one softmax over 8,192 words tied to the word vectors at 20 positions of each row, clipping, AdamW; 32 rows of 128 tokens, in
 float32. "projected" has cells of width 512 and outputs of width 128, as in ELMo at a quarter of its width; "plain" has cells
-and outputs of width 256, for which PyTorch has a faster implementation (oneDNN). The peer runs as installed and with glibc's
-allocator tuned, as in benchmark_step.py; ours as installed. Sides take turns, every round in a fresh process. Run it on an idle
-machine. All figures go to --json=FILE.
+and outputs of width 256, for which PyTorch has a faster implementation (oneDNN). Ours runs as `tpu_scripts/run.sh` starts it,
+with huge pages; the peer as installed, with huge pages, and with glibc's allocator tuned, as in benchmark_step.py. Sides take
+turns, every round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from tests.benchmarks.benchmark_step import TUNED
 from tests.benchmarks.figures import flag_parser, give
+from tests.benchmarks.turns import AS_RUN_SH, TUNED
 
 SHAPES = {"projected": (128, 512), "plain": (256, 256)}  # widths of the output of a direction and of its cell
 SIZES = {"rows": 32, "length": 128, "predictions": 20, "layers": 2, "vocabulary": 8_192}
@@ -55,12 +55,13 @@ def main() -> None:
 def sides(shape: str, steps: int, peer_python: str | None) -> list[tuple[str, list[str], dict[str, str]]]:
     """(name, command, environment) of everything measured for one shape."""
     mine = [sys.executable, str(HERE), f"--ours={shape}", f"--steps={steps}"]
-    result = [("ours", mine, {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"})]
+    result = [("ours", mine, {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu", **AS_RUN_SH})]
     if peer_python:
         width, cell = SHAPES[shape]
         sizes = {**SIZES, "width": width, "cell": cell, "steps": steps, "threads": os.cpu_count()}
         theirs = [peer_python, str(HERE.with_name("peer_bilm.py")), *(f"--{name}={value}" for name, value in sizes.items())]
-        result += [("peer as installed", theirs, {}), ("peer, allocator tuned", theirs, TUNED)]
+        settings = {"peer as installed": {}, "peer, allocator tuned": TUNED, "peer, huge pages": AS_RUN_SH}
+        result += [(who, theirs, environment) for who, environment in settings.items()]
     return result
 
 

@@ -34,9 +34,8 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from tests.benchmarks.figures import flag_parser, give
+from tests.benchmarks.turns import AS_RUN_SH, TUNED
 
-AS_RUN_SH = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
 HERE = pathlib.Path(__file__).resolve()
 LEARNING_RATE = 2e-5
 

@@ -27,8 +27,8 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from tests.benchmarks.figures import flag_parser, give
+from tests.benchmarks.turns import TUNED
 
-TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY, PROMPT, TOGETHER = 30_522, 16, (1, 8)
 HERE = pathlib.Path(__file__).resolve()

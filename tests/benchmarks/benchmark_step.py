@@ -29,11 +29,11 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from tests.benchmarks.figures import flag_parser, give
+from tests.benchmarks.turns import TUNED
 
 SHAPES = {128: (32, 20), 512: (8, 77)}  # length: rows, predictions
 PREDICTS = ("ours", "ours, left to right", "ours, left to right, every next token")
 MODEL = {"layers": 4, "width": 256}
-TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
 HERE = pathlib.Path(__file__).resolve()
 
 

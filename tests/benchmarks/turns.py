@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
 """Keeps the peer's large buffers from being returned to the system and faulted in again at every batch."""
+AS_RUN_SH = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Large buffers in pages of 2 MB, as `tpu_scripts/run.sh` asks for."""
 BATCH_SIZES = (16, 32, 64)
 """Of the peer; the best one counts."""
 

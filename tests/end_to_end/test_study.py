@@ -62,7 +62,7 @@ def test_a_study_gives_a_table_a_picture_and_sentences(directory: pathlib.Path):
     assert half["minus_reference"]["own"]["n"] == 2
     assert (whole / "figure.png").stat().st_size > 1_000
     text, said = (whole / "table.md").read_text(), (directory / "said.txt").read_text()
-    for part in ("| bert | 1.54 k |", "| after half of the steps | 768 |", "84.4", "bert > half"):
+    for part in ("| bert | 1,536 |", "| after half of the steps | 768 |", "84.4", "bert > half"):
         assert part in text
     assert "8 parts done" in said
 

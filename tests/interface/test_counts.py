@@ -25,10 +25,10 @@ NEVER_ONE = {
     "{slices} slices",  # several, or nothing is divided over them
     "{table['restarts']} times",  # said of more than one
     "{sum(steps) * factor} steps",  # more than a run can have
-    "{short(amount)} tokens",  # millions, as are the next four
-    "{short(max(read))} tokens",
-    "{short(max(sizes))} parameters",
-    "{short(PAPERS_BASE[0])} parameters",
+    "{prefixed(amount)} tokens",  # millions, as are the next four
+    "{prefixed(max(read))} tokens",
+    "{prefixed(max(sizes))} parameters",
+    "{prefixed(PAPERS_BASE[0])} parameters",
     "{curve.corpus_tokens} tokens",
     "{len(_T_95) + 1} runs",  # ten
 }
