@@ -83,7 +83,9 @@ def _ip(arguments: str) -> None:
 
 
 def _remove(count: int) -> None:
-    for arguments in [*(f"netns del {NAMES}{index}" for index in range(count)), f"link del {NAMES}"]:
+    """A namespace lives on, and its cable with it, until the last process in it has ended: cables are removed by name."""
+    namespaces = [f"netns del {NAMES}{index}" for index in range(count)]
+    for arguments in [*namespaces, *(f"link del {NAMES}{index}" for index in range(count)), f"link del {NAMES}"]:
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip(arguments)
 
