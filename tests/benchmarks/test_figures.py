@@ -96,6 +96,16 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
     "plans": lambda file: _module("plans").report(
         [{"tokens": 10**9, "rows": 10**7, "first": 3.5, "middle": 7.0, "mib": 900.0}], file
     ),
+    "saving": lambda file: _module("saving").report(
+        {
+            "bytes": 2**30,
+            "copy": [0.5],
+            "digests": [0.2],
+            "bookkeeping": {"bare": 90.0, "run": 100.0},
+            "saves": {"disk": [{"stopped": 1.0, "complete": 3.0}]},
+        },
+        file,
+    ),
     "scaling": lambda file: _module("scaling").report(
         [_module("scaling").Point("base", 128, 4, 64, 19.3, 2.7, 397.0, 2.6, 0.506)], "v5p", file
     ),
