@@ -5,11 +5,17 @@ with a C++ stack trace, and its start waits minutes for a process that has died.
 process 0 has one to every other process, over which both sides send a line every few seconds. A connection that closes without a
 farewell is a process that was killed, a silent one a process that was stopped or has lost its network. Process 0 passes on what
 it finds out, so that every process ends within seconds and names the same culprit.
+
+JAX's service lives in process 0, and aborts every process that is still connected to it when process 0 exits. Its own barrier
+before the exit does not prevent that on busy machines: process 0 closes the service before the others have left the barrier. So
+process 0 exits after all others here, and they wait for it to reach its end; `processes.connect` turns JAX's barrier off.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import dataclasses
 import json
 import os
 import selectors
@@ -35,14 +41,30 @@ SILENT = 3.5
 """Beats without a line after which a process is named as silent where this one hangs."""
 GRACE = 10.0
 """Seconds in which a process that hears of the failure of another one may end by itself, as where all fail alike."""
+FAREWELL = 5.0
+"""Seconds for which process 0, about to end after a failure, waits until the others have ended."""
+PARTING = 60.0
+"""Seconds for which process 0 waits, at its regular end, until the others, which have said that they end, have exited."""
 REMEDY = "look for why it ended; the same command on all of them continues from the last checkpoint"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ending:
+    """How this process will end, unless it ends by itself before: with `words` on stderr and an exit status, not before the time
+    `earliest` and, where it waits for the others to exit, not after `latest` (of time.monotonic)."""
+
+    words: str
+    status: int
+    earliest: float
+    latest: float
 
 
 class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     """The heartbeats of process `index`, whose `connections` are those to the others by their numbers: in process 0 all, in each
     other one that to process 0. `names` are those of all processes.
 
-    A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status.
+    A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status, and `at_exit`
+    registers what is called before the interpreter exits.
 
     >>> with Heartbeats(0, names, connections, patience=600.0) as heartbeats:
     ...     train()
@@ -57,14 +79,19 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         patience: float,
         beat: float = BEAT,
         leave: Callable[[int], object] = os._exit,  # sys.exit would only end the listening thread
+        at_exit: Callable[[Callable[[], None]], object] = atexit.register,
     ):
         self._index, self._names, self._patience, self._beat, self._leave = index, names, patience, beat, leave
+        self._at_exit = at_exit
         self._connections, now = dict(connections), time.monotonic()
         self._heard = dict.fromkeys(connections, now)
         self._received = dict.fromkeys(connections, b"")
         self._leaving: set[int] = set()
-        """The processes that have said that they end. They may still wait for this one, so they are told when it ends too."""
+        """The processes that have said that they end, or were told to. They may wait for this one, and are told when it ends."""
         self._closed: set[int] = set()
+        self._ended = False
+        """Whether this process has said that it ends, and does nothing more than wait."""
+        self._ending: _Ending | None = None
         self._told = ""
         """The silent processes, as process 0 has last told."""
         self._sending = threading.Lock()
@@ -79,14 +106,21 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Says that this process ends. After an error, the others end too.
 
-        Other processes may still be at work, so this one listens on, in the background, until it exits.
+        The listening goes on in the background until the interpreter exits, which waits for the other processes (`_part`).
         """
         if isinstance(error, jax.errors.JaxRuntimeError | CorruptedCorpus):
             self.end_after(error)
-        if isinstance(error, Exception):
-            self._tell_failure(error)
-        else:
+        self._ended = True
+        if error is None or isinstance(error, SystemExit):
             self._send({"ends": True})
+        else:
+            self._tell_failure(error)
+        if self._index == 0 or error is None or isinstance(error, SystemExit):
+            self._at_exit(self._part)  # before the handler of JAX, which was registered earlier and so is called later
+
+    def _part(self) -> None:
+        """Waits for the others: process 0 until they have exited, the others until process 0 has reached its end."""
+        self._thread.join()
 
     def silent(self) -> str:
         """The processes that have been silent for some beats, in words; "" if there are none."""
@@ -99,20 +133,28 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         return "; ".join(ours) or self._told
 
     def tell(self, *reasons: str) -> None:
-        """Tells the others to end, and why."""
+        """Tells the others to end, and why; for a process that ends at once. Process 0 waits for them, some seconds."""
+        self._leaving.update(self._connections)
         self._send({"lost": "; ".join(reason for reason in reasons if reason)})
+        latest = time.monotonic() + FAREWELL
+        while self._index == 0 and self._thread.is_alive() and not self._alone() and time.monotonic() < latest:
+            time.sleep(self._beat / 10)
 
     def end_after(self, error: Exception) -> NoReturn:
         """Ends this process without cleanup after a failed collective, whose usual cause is the death of a peer.
 
-        A regular exit would wait minutes for the dead process in JAX's shutdown barrier.
+        A regular exit would wait for devices that are still in the collective.
         """
         if isinstance(error, OutOfMemory | CorruptedCorpus):
             sys.stderr.write(f"error: {error}\n")
             sys.stderr.flush()
             self._tell_failure(error)
+            if self._index == 0:
+                self._thread.join(GRACE + FAREWELL)
             os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status is not that of a hang
         self._thread.join(SILENT * self._beat)  # which names the culprit, and ends this process
+        if self._ending:
+            self._thread.join(GRACE + 2 * FAREWELL)
         first = str(error).splitlines()[0]
         text = f"{self._named(self._index)} lost the other processes: {first}"
         sys.stderr.write(f"{text}\nlook for the process that ended first and why; {REMEDY.partition('; ')[2]}\n")
@@ -123,9 +165,10 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     def _named(self, index: int) -> str:
         return f"{self._names[index]} of {len(self._names)}"
 
-    def _tell_failure(self, error: Exception) -> None:
+    def _tell_failure(self, error: BaseException) -> None:
         message = (str(error).strip() or type(error).__name__).splitlines()[0]
         status = USER_ERROR_STATUS if isinstance(error, UserError | CorruptedCorpus | OutOfMemory) else HUNG
+        self._leaving.update(self._connections)
         self._send({"failed": f"{self._named(self._index)} has failed: {message}", "status": status})
 
     def _send(self, message: JsonObject, but: int | None = None) -> None:
@@ -137,18 +180,43 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
                         connection.sendall(data)
 
     def _live(self) -> None:
-        due = time.monotonic()
+        """Sends and listens until there is nothing more to wait for, or ends this process."""
+        due, quiet = time.monotonic(), time.monotonic()
         with selectors.DefaultSelector() as selector:
             for other, connection in self._connections.items():
                 selector.register(connection, selectors.EVENT_READ, other)
-            while self._leaving != self._connections.keys():
-                if time.monotonic() >= due:
+            while self._ending or not self._over(quiet):
+                now = time.monotonic()
+                if now >= due:
                     self._send({"silent": self.silent()} if self._index == 0 else {})
-                    due = time.monotonic() + self._beat
-                for key, _ in selector.select(max(0.0, due - time.monotonic())):
+                    due = now + self._beat
+                times = [due, self._ending.earliest] if self._ending else [due]
+                for key, _ in selector.select(min(at - now for at in times if at > now)):
                     if not self._listen(key.data):
                         selector.unregister(key.fileobj)
                 self._look_for_silence()
+                if not self._ended or self._leaving != self._connections.keys():
+                    quiet = time.monotonic()
+                if self._ending and self._is_time(self._ending):
+                    sys.stderr.write(f"{self._ending.words}\n")
+                    sys.stderr.flush()
+                    self._leave(self._ending.status)
+                    return
+
+    def _alone(self) -> bool:
+        """Whether the connections to all others are closed."""
+        return self._closed == self._connections.keys()
+
+    def _over(self, quiet: float) -> bool:
+        """Whether all that this process waits for has come: in process 0 the exit of all others, or `PARTING` seconds since they
+        have said that they end (at the time `quiet`), in the others the end of process 0 and of this one."""
+        patience = 0.0 if self._index else PARTING
+        all_end = self._ended and self._leaving == self._connections.keys()
+        return self._alone() or (all_end and time.monotonic() - quiet >= patience)
+
+    def _is_time(self, ending: _Ending) -> bool:
+        now = time.monotonic()
+        return now >= ending.latest or (now >= ending.earliest and (self._index > 0 or self._alone()))
 
     def _listen(self, other: int) -> bool:
         """Reads what a process has sent. Returns whether its connection is still open."""
@@ -192,18 +260,16 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
                 self._leaving.add(other)
 
     def _lost(self, text: str, other: int) -> None:
-        if self._index == 0:
-            self._send({"lost": text}, but=other)
-        sys.stderr.write(f"{text}\n{REMEDY}\n")
-        sys.stderr.flush()
-        self._leave(HUNG)
+        """Ends this process because the process `other` is lost, or has said so of another one."""
+        if self._ending is None:
+            if self._index == 0:
+                self._send({"lost": text}, but=other)
+            now = time.monotonic()
+            self._ending = _Ending(f"{text}\n{REMEDY}", HUNG, now, now + FAREWELL)
 
     def _end_soon(self, text: str, status: int) -> None:
-        def end() -> None:
-            sys.stderr.write(f"error: {text}\n" if status == USER_ERROR_STATUS else f"{text}\n{REMEDY}\n")
-            sys.stderr.flush()
-            self._leave(status)
-
-        timer = threading.Timer(GRACE, end)
-        timer.daemon = True
-        timer.start()
+        """Ends this process because another one has failed, unless it ends by itself within `GRACE` seconds."""
+        if self._ending is None:
+            words = f"error: {text}" if status == USER_ERROR_STATUS else f"{text}\n{REMEDY}"
+            now = time.monotonic()
+            self._ending = _Ending(words, status, now + GRACE, now + GRACE + FAREWELL)

@@ -234,6 +234,7 @@ def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_a
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **limits: asked.update(limits))
     processes.connect(group(2, 1)[0], timeout=300.0, patience=600.0)
     assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT
+    assert asked["shutdown_timeout_seconds"] == 0  # its barrier would wait for processes that wait for the first one
 
 
 def on_tpu(monkeypatch: pytest.MonkeyPatch, **variables: str) -> processes.Hosts | None:
