@@ -63,8 +63,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     """The heartbeats of process `index`, whose `connections` are those to the others by their numbers: in process 0 all, in each
     other one that to process 0. `names` are those of all processes.
 
-    A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status, and `at_exit`
-    registers what is called before the interpreter exits.
+    A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status.
 
     >>> with Heartbeats(0, names, connections, patience=600.0) as heartbeats:
     ...     train()
@@ -79,10 +78,8 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         patience: float,
         beat: float = BEAT,
         leave: Callable[[int], object] = os._exit,  # sys.exit would only end the listening thread
-        at_exit: Callable[[Callable[[], None]], object] = atexit.register,
     ):
         self._index, self._names, self._patience, self._beat, self._leave = index, names, patience, beat, leave
-        self._at_exit = at_exit
         self._connections, now = dict(connections), time.monotonic()
         self._heard = dict.fromkeys(connections, now)
         self._received = dict.fromkeys(connections, b"")
@@ -116,7 +113,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         else:
             self._tell_failure(error)
         if self._index == 0 or error is None or isinstance(error, SystemExit):
-            self._at_exit(self._part)  # before the handler of JAX, which was registered earlier and so is called later
+            atexit.register(self._part)  # before the handler of JAX, which was registered earlier and so is called later
 
     def _part(self) -> None:
         """Waits for the others: process 0 until they have exited, the others until process 0 has reached its end."""

@@ -7,7 +7,8 @@ r"""Where BERT came from: static vectors, ELMo's biLM, GPT's left-to-right Trans
 
 `data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm trains for the same time on this
 machine and is used as its authors used it: static vectors and the layers of the biLM are frozen features of a BiLSTM (ELMo, with
-trained weights of the layers), the two Transformers are fine-tuned. So the arms differ in more than their pretraining.
+trained weights of the layers), the two Transformers are fine-tuned. So the arms differ in more than their pretraining. Learning
+rates and rows of a step are, on the laptop, the best of those tried for each arm (experiments/README.md, "Studies").
 
 Hardware: 2 CPU cores, and for the pod v5e:4x4, 16 chips. Duration of the laptop setting: 30 minutes of pretraining for each of
 four arms and three seeds, six hours, and minutes of fine-tuning for each task. The pod gives each arm five hours, in which
@@ -22,6 +23,7 @@ right, without a BiLSTM, is worst. The paper compares its BERT with ELMo and GPT
 
 from ml_collections import ConfigDict
 
+from bert_jax.studies.phases import every_token
 from bert_jax.studies.tasks import SMALL, paper_tasks, small_tasks
 
 
@@ -29,7 +31,6 @@ def get_config(setting: str = "laptop") -> ConfigDict:
     laptop = {"laptop": True, "pod": False}[setting]
     lengths = (32, 128) if laptop else (128, 512)
     width = 128 if laptop else 768
-    every_token = {str(i): {"max_predictions": length - 1} for i, length in enumerate(lengths)}
     features = {
         "optimizer": {"name": "adamw", "weight_decay": 0.0},
         "training": {"freeze_encoder": True, "learning_rate": 1e-3, "epochs": 8, "schedule": "linear"},
@@ -41,7 +42,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "pretrain": {
                 "model": {"encoder": "static", "num_layers": 0, "dtype": "float32"},
                 "examples": {"pairs": "none"},
-                "phases": every_token,
+                "phases": every_token(lengths),
             },
             "finetune": {**features, "head": {"lstm": width}},
         },
@@ -51,7 +52,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "pretrain": {
                 "model": {"encoder": "bilm", "num_layers": 2},
                 "examples": {"pairs": "none"},
-                "phases": every_token,
+                "phases": every_token(lengths, 2e-3 if laptop else None),
             },
             "finetune": {**features, "head": {"layers": "scalar_mix", "lstm": width}},
         },
@@ -61,7 +62,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "pretrain": {
                 "model": {"direction": "left_to_right"},
                 "examples": {"pairs": "none"},
-                "phases": every_token,
+                "phases": every_token(lengths, 1e-3 if laptop else None),
             },
             "heads": {"sequence": {"head": {"pooling": "last_token"}}},
         },

@@ -23,6 +23,7 @@ helps it; without next sentence prediction little changes. With the paper's mode
 from ml_collections import ConfigDict
 
 from bert_jax.corpus.files import JsonObject
+from bert_jax.studies.phases import every_token
 from bert_jax.studies.tasks import SMALL, paper_tasks, small_tasks
 
 PAPER = {
@@ -37,7 +38,6 @@ COLUMNS = ("MNLI-m", "QNLI", "MRPC", "SST-2", "SQuAD F1")
 def get_config(setting: str = "laptop") -> ConfigDict:
     laptop = {"laptop": True, "pod": False}[setting]
     lengths = (32, 128) if laptop else (128, 512)
-    every_token = {str(i): {"max_predictions": length - 1} for i, length in enumerate(lengths)}
     arms: dict[str, JsonObject] = {
         "bert": {"label": "BERT"},
         "no_nsp": {"label": "no NSP", "pretrain": {"examples": {"pairs": "none"}}},
@@ -46,7 +46,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "pretrain": {
                 "model": {"direction": "left_to_right"},
                 "examples": {"pairs": "none"},
-                "phases": every_token,
+                "phases": every_token(lengths, 1e-3 if laptop else None),
             },
             "heads": {"sequence": {"head": {"pooling": "last_token"}}},
         },

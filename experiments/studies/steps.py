@@ -21,6 +21,7 @@ they predict 15 % of the tokens. The paper's numbers are in a picture: 1,000,000
 from ml_collections import ConfigDict
 
 from bert_jax.corpus.files import JsonObject
+from bert_jax.studies.phases import every_token
 from bert_jax.studies.tasks import SMALL, paper_tasks, small_tasks
 
 FRACTIONS = (0.1, 0.2, 0.4, 0.6, 0.8)
@@ -31,7 +32,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
     lengths = (32, 128) if laptop else (128, 512)
     left_to_right = {
         "model": {"direction": "left_to_right"},
-        "phases": {str(i): {"max_predictions": length - 1} for i, length in enumerate(lengths)},
+        "phases": every_token(lengths, 1e-3 if laptop else None),
     }
     runs: dict[str, JsonObject] = {
         "masked": {"label": "masked words"},

@@ -51,8 +51,8 @@ class Group:
 
         def run() -> None:
             self.members[index].__exit__(type(error) if error else None, error, None)
-            for call in self.exits[index]:
-                call()
+            for part in self.exits[index]:
+                part()
             self.die(index)
 
         thread = threading.Thread(target=run, daemon=True)
@@ -70,13 +70,13 @@ def group(patience: float = 60.0, beating: tuple[int, ...] = (0, 1, 2)) -> Itera
     members = three.members
     for i in range(3):
         leave = functools.partial(three.leave, i)
-        members.append(
-            Heartbeats(i, NAMES, connections[i], patience=patience, beat=0.05, leave=leave, at_exit=three.exits[i].append)
-        )
+        members.append(Heartbeats(i, NAMES, connections[i], patience=patience, beat=0.05, leave=leave))
     for index in beating:
         members[index].__enter__()
     try:
-        yield three
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(heartbeats.atexit, "register", lambda part: three.exits[members.index(part.__self__)].append(part))
+            yield three
     finally:
         for pair in pairs.values():
             for connection in pair:

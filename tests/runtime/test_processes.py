@@ -229,11 +229,10 @@ def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_all(monkeypatch: pytest.MonkeyPatch):
-    """Which may come after half of its own limit."""
     asked: dict[str, int] = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **limits: asked.update(limits))
     processes.connect(group(2, 1)[0], timeout=300.0, patience=600.0)
-    assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT
+    assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # it may speak after half of its limit
     assert asked["shutdown_timeout_seconds"] == 0  # its barrier would wait for processes that wait for the first one
 
 
