@@ -19,6 +19,7 @@ from jaxtyping import PyTree
 
 from bert_jax.checkpoints.digests import by_name, differing, digests
 from bert_jax.errors import UserError
+from bert_jax.sharding.device_errors import is_device_error
 from bert_jax.sharding.out_of_memory import shortage_of
 from bert_jax.storage.checks import require_room
 from bert_jax.storage.objects import explained, listed, move_tree, remove_tree
@@ -97,7 +98,7 @@ class Checkpoints:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Waits for the save in progress, after an exception too; not after a device error in one of several processes, since
         that save may wait for a dead process."""
-        if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+        if is_device_error(error) and jax.process_count() > 1:
             return
         self._wait_for_save(together=error is None)
         self._manager.close()

@@ -27,12 +27,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NoReturn
 
-import jax
-
 from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS, UserError
 from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.sharding.device_errors import is_device_error
 from bert_jax.sharding.out_of_memory import OutOfMemory
 
 BEAT = 2.0
@@ -105,7 +104,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
         The listening goes on in the background until the interpreter exits, which waits for the other processes (`_part`).
         """
-        if isinstance(error, jax.errors.JaxRuntimeError | CorruptedCorpus):
+        if isinstance(error, Exception) and (is_device_error(error) or isinstance(error, CorruptedCorpus)):
             self.end_after(error)
         self._ended = True
         if error is None or isinstance(error, SystemExit):

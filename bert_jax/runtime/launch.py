@@ -32,6 +32,7 @@ from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
+from bert_jax.sharding.device_errors import is_device_error
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 from bert_jax.storage.fetching import measured_by, seconds_spent
 from bert_jax.storage.mirror import Mirror
@@ -137,8 +138,8 @@ def begin(
                 compare_kernels_once(config.get("model"), gather_json)
                 is_first = jax.process_index() == 0
                 yield Run(workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror)
-        except (jax.errors.JaxRuntimeError, CorruptedCorpus) as error:
-            if heartbeats:
+        except Exception as error:
+            if heartbeats and (is_device_error(error) or isinstance(error, CorruptedCorpus)):
                 heartbeats.end_after(error)
             raise
 

@@ -4,5 +4,6 @@ In: axis names of parameters and activations, a list of devices. Out: a Mesh and
 
     mesh.py            the mesh of axes `data`, `fsdp`, `tensor`
     rules.py           the table of rules; shardings of parameters, optimizer state and batches
+    device_errors.py   recognizes errors of the devices
     out_of_memory.py   turns out-of-memory errors of devices and the host into an error with figures and remedies
 """

@@ -10,10 +10,11 @@ SMALL: JsonObject = {
     "optimizer": {"name": "adamw"},
     "training": {"learning_rate": 2e-4, "batch_size": 32, "epochs": 4, "schedule": "linear"},
     "selection": {"select": "last"},
-    "task": {"length": 128},
+    "task": {"length": 64},
 }
 """The fine-tuning of models of a few layers: the learning rate is ten times that of BERT-Base, and the last weights count, since
-a choice on dev would flatter every arm."""
+a choice on dev would flatter every arm. With a vocabulary of 8,192 pieces 64 tokens hold 96 to 99.8 % of the rows of the small
+tasks, and 96 hold 99 % of STS-B's; tagging divides longer sentences."""
 
 
 def small_tasks(*names: str) -> list[JsonObject]:
@@ -23,8 +24,8 @@ def small_tasks(*names: str) -> list[JsonObject]:
     (experiments/README.md), so they cannot order arms.
     """
     known: dict[str, JsonObject] = {
-        "stsb": {"experiment": f"{GLUE}:stsb", "data_dir": "glue"},
-        "sick": {"experiment": f"{SICK}:entailment", "data_dir": "sick", "finetune": {"task": {"length": 64}}},
+        "stsb": {"experiment": f"{GLUE}:stsb", "data_dir": "glue", "finetune": {"task": {"length": 96}}},
+        "sick": {"experiment": f"{SICK}:entailment", "data_dir": "sick"},
         "wnut17": {"experiment": "experiments/finetune/ner.py:wnut17", "data_dir": "wnut17"},
         "pos": {
             "experiment": "experiments/finetune/pos.py",

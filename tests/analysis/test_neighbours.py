@@ -185,6 +185,8 @@ def test_every_number_has_its_n_and_every_picture_its_table(found, analyser, tmp
         assert all(int(row.split("\t")[-1]) > 0 and row.count("\t") == header.count("\t") for row in rows), name
     assert len(tables["neighbours"]) == 1 + 2 * 3 * 4
     assert len(tables["senses"]) == 1 + 3 * (2 + 9 + 9 + 1 + 2)
+    numbers = [row.split("\t")[2] for row in tables["senses"][1:] if row.split("\t")[:2] == ["cab", "1"]]
+    assert [n for n in numbers if n] == [str(n) for n in range(1, 10)]  # the sentence's own has none
     assert [own.word for own in drawn] == ["river", "cab", "the", "xyz"]
     shown = pictures["senses.png"].axes
     points = [line.get_xydata() for line in shown[0].lines]

@@ -54,6 +54,19 @@ def test_records_are_each_read_once_however_the_file_is_cut(tmp_path, shards, en
     assert texts(read(f"jsonl:{tmp_path}/a.jsonl", shards)) == documents
 
 
+def test_the_lines_of_records_and_books_are_paragraphs_and_those_of_a_text_of_sentences_are_sentences(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "It rained. It\nsnowed."}))
+    (tmp_path / "a.txt").write_text("It rained.\nIt snowed.\n")
+    for source, options, are_sentences in (
+        ("jsonl:a.jsonl", {}, False),
+        ("text:a.txt", {"layout": "book"}, False),
+        ("text:a.txt", {"layout": "sentences"}, True),
+    ):
+        kind, name = source.split(":")
+        ((document,),) = read(f"{kind}:{tmp_path}/{name}", **options)
+        assert document.is_sentence is are_sentences, source
+
+
 @pytest.mark.parametrize("shards", [1, 3, 40])
 def test_lines_are_documents_when_so_stated(tmp_path, shards):
     lines = [line for document in some_documents() for line in document.split("\n")]

@@ -18,6 +18,7 @@ import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop import locate
 from bert_jax.interop.locate import find_model_directory
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"
@@ -161,6 +162,29 @@ def test_a_directory_goes_before_a_hub_model_of_the_same_name(tmp_path, monkeypa
     shutil.copytree(GOLDEN / "span", tmp_path / "google" / "bert")
     monkeypatch.chdir(tmp_path)
     assert find_model_directory("google/bert") == pathlib.Path("google/bert")
+
+
+@pytest.mark.parametrize(
+    ("objects", "fetched"),
+    [
+        ({"gs://bucket/run/model": ["config.json", "model.safetensors", "other.bin"]}, ("gs://bucket/run/model", True)),
+        ({"gs://bucket/run": ["config.json", "model.safetensors", "other.bin"]}, ("gs://bucket/run", True)),
+        ({"gs://bucket/run": ["bert_config.json", "bert_model.ckpt.index"]}, ("gs://bucket/run", False)),
+    ],
+    ids=["workdir", "model", "original"],
+)
+def test_of_a_workdir_in_a_bucket_the_model_is_copied_and_of_a_model_the_files_that_are_read(objects, fetched, monkeypatch):
+    asked = []
+
+    def fetch(place: str, name: str, *, deep: bool, wanted=None) -> pathlib.Path:
+        reads = wanted is not None and wanted("config.json") and wanted("model.safetensors") and not wanted("other.bin")
+        asked.append((place, reads))
+        return pathlib.Path("copy")
+
+    monkeypatch.setattr(locate, "listed", lambda place, deep: dict.fromkeys(objects.get(place, []), 1))
+    monkeypatch.setattr(locate, "fetched", fetch)
+    assert locate.local_model("gs://bucket/run") == pathlib.Path("copy")
+    assert asked == [fetched]
 
 
 @pytest.mark.parametrize("name", ["absent", "./a/b", "../a", "a/b/c", "/a/b", "-x/y", "~/a b", "a/", "..", "a//b"])

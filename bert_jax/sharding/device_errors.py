@@ -1,0 +1,22 @@
+"""Recognizes errors of the devices, such as that of a collective that has lost a process."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+
+_STATUS = re.compile(r"(ABORTED|CANCELLED|DATA_LOSS|DEADLINE_EXCEEDED|FAILED_PRECONDITION|INTERNAL|UNAVAILABLE|UNKNOWN): ")
+
+
+def is_device_error(error: BaseException | None) -> bool:
+    """Whether `error` came from a program on the devices.
+
+    Mostly that is a JaxRuntimeError; from the fast path of jit it is a ValueError that begins with the name of XLA's status.
+
+    >>> is_device_error(ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer"))
+    True
+    >>> is_device_error(ValueError("the shapes differ"))
+    False
+    """
+    return isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and bool(_STATUS.match(str(error))))
