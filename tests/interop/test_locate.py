@@ -181,7 +181,7 @@ def test_of_a_workdir_in_a_bucket_the_model_is_copied_and_of_a_model_the_files_t
         asked.append((place, reads))
         return pathlib.Path("copy")
 
-    monkeypatch.setattr(locate, "listed", lambda place, deep: dict.fromkeys(objects.get(place, []), 1))
+    monkeypatch.setattr(locate, "listed", lambda place, deep=True: dict.fromkeys(objects.get(place, []), 1))
     monkeypatch.setattr(locate, "fetched", fetch)
     assert locate.local_model("gs://bucket/run") == pathlib.Path("copy")
     assert asked == [fetched]
