@@ -16,6 +16,8 @@ learned soonest (with rows of 128 alone the same time ends on the plateau of wor
 last fifth of the steps trains longer rows and next sentence prediction. Each word of a vocabulary of 8,192 occurs often. The
 standard deviation of the initial kernels is 1/sqrt(width) instead of 0.02. The learning rate is ten times the paper's. There is
 no dropout, since no row occurs twice.
+
+`laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX: the studies' base there.
 """
 
 from ml_collections import ConfigDict
@@ -26,16 +28,18 @@ from bert_jax.model.config import published
 def get_config(part: str = "whole") -> ConfigDict:
     long = {"length": 128, "batch_size": 32, "max_predictions": 20, "learning_rate": 1e-3, "warmup_steps": 100}
     short = {"length": 32, "batch_size": 128, "max_predictions": 5, "learning_rate": 1.5e-3, "warmup_steps": 200}
-    phases = {"whole": [{"steps": 7_000, **short}, {"steps": 2_000, **long}], "more": [{"steps": 3_500, **long}]}
+    whole = [{"steps": 7_000, **short}, {"steps": 2_000, **long}]
+    phases = {"whole": whole, "more": [{"steps": 3_500, **long}], "tiny": whole}
+    size, initializer_range = ("tiny", 0.09) if part == "tiny" else ("mini", 0.0625)
     return ConfigDict(
         {
             "corpus": {"directory": "runs/wikipedia_corpus"},
             "model": {
-                **published("mini"),
+                **published(size),
                 "vocab_size": 8_192,
                 "hidden_dropout": 0.0,
                 "attention_dropout": 0.0,
-                "initializer_range": 0.0625,
+                "initializer_range": initializer_range,
             },
             "optimizer": {"name": "bert_adam", "b2": 0.98},
             "phases": phases[part],
