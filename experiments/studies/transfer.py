@@ -24,6 +24,7 @@ labelled (the study uses the first 2,000 of SST-2). The paper's own tables are o
 
 from ml_collections import ConfigDict
 
+from bert_jax.studies.phases import every_token
 from bert_jax.studies.tasks import SMALL, paper_tasks
 
 
@@ -39,28 +40,26 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "gradual_unfreezing": True,
         },
     }
+    target_phase = {
+        "steps": 500 if laptop else 10_000,
+        "length": 128,
+        "batch_size": 32 if laptop else 256,
+        "learning_rate": 5e-4 if laptop else 5e-5,
+        "warmup_steps": 50 if laptop else 1_000,
+    }
     second_stage = {
         "corpus": {"directory": "runs/target_corpus"},
         "optimizer": {"schedule": "slanted_triangular", "layer_decay": 1 / 2.6},
-        "phases": [
-            {
-                "steps": 500 if laptop else 10_000,
-                "length": 128,
-                "batch_size": 32 if laptop else 256,
-                "max_predictions": 20,
-                "learning_rate": 5e-4 if laptop else 5e-5,
-                "warmup_steps": 50 if laptop else 1_000,
-            }
-        ],
     }
     lstm = {
         "model": {"encoder": "bilm", "direction": "left_to_right", "num_layers": 3},
         "examples": {"pairs": "none"},
-        "phases": {str(i): {"max_predictions": length - 1} for i, length in enumerate(lengths)},
+        "phases": every_token(lengths, 2e-3 if laptop else None),
     }
     arms = []
-    for kind, label, pretrain in (("bert", "BERT", {"examples": {"pairs": "none"}}), ("lstm", "LSTM", lstm)):
-        second = {**pretrain, **second_stage}
+    models = (("bert", "BERT", {"examples": {"pairs": "none"}}, 20), ("lstm", "LSTM", lstm, 127))
+    for kind, label, pretrain, predictions in models:
+        second = {**pretrain, **second_stage, "phases": [{**target_phase, "max_predictions": predictions}]}
         plain = {} if kind == "bert" else {"sequence": {"head": {"pooling": "concat"}}}
         arms += [
             {"name": kind, "label": f"{label}: general", "pretrain": pretrain, "heads": plain},
