@@ -42,6 +42,9 @@ HEADS = [
     SequenceHead(labels=("no", "yes"), pooling="concat", lstm=3),
     SequenceHead(labels=("no", "yes"), pooling="last_token"),
     ChoiceHead(layers="embeddings"),
+    TokenHead(labels=("O", "B"), lstm=3, layers="scalar_mix", mix_at="both"),
+    TokenHead(labels=("O", "B"), lstm=3, layers="last_four_concat", mix_at="output"),
+    SpanHead(lstm=3, layers="last_four_mix", mix_at="both"),
 ]
 HEADS += [kind.typical() for kind in registry.HEADS.values() if not kind.architecture and kind is not MentionHead]
 TAGGER = HEADS[3]
@@ -82,7 +85,7 @@ def test_what_is_written_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_pat
     assert fields["architectures"] == ["BertModel"]
     assert fields["bert_jax"]["head"] == {
         "kind": head.kind, "pooling": head.pooling, "layers": head.layers, "lstm": head.lstm
-    } | ({"crf": head.crf} if head.has_crf else {})  # fmt: skip
+    } | ({"crf": head.crf} if head.has_crf else {}) | ({"mix_at": head.mix_at} if head.mix_at != "input" else {})  # fmt: skip
     own = {name for name in tensors if name.split(".")[0] not in ("embeddings", "encoder", "pooler")}
     assert own == {f"{head.part}.{path}" for path in flatten_dict(model.params[head.part], sep=".")}
     assert not any(name.startswith("bert") for name in tensors)
