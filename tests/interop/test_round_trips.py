@@ -29,6 +29,8 @@ from bert_jax.interop.huggingface import Model, NewParts, export_model, import_m
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import our_shapes
 from tests.interop.answers import our_outputs
+from tests.interop.test_transformers_loads_exports import zero_padding_rows
+from tests.interop.tiny import as_model, make_model
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
@@ -81,7 +83,7 @@ def bits(tensors: dict[str, np.ndarray]) -> dict[str, tuple]:
 
 
 def test_there_is_a_case_for_every_class():
-    elsewhere = {"BertLMHeadModel"}  # tests/golden/causal_golden.npz
+    elsewhere = {"BertLMHeadModel"}  # below, of random weights; its logits: tests/prediction/test_decoding.py
     assert {fields_of(GOLDEN / case)["architectures"][0] for case in CASES} == set(ARCHITECTURES) - elsewhere
 
 
@@ -95,6 +97,20 @@ def test_every_tensor_comes_back_bit_for_bit_under_its_name(case, tmp_path):
         assert not np.array_equal(before[UNREAD], before[READ])
         before[UNREAD] = before[READ]
     assert bits(after) == bits(before)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_every_parameter_of_a_left_to_right_model_comes_back_bit_for_bit(vocabulary, tmp_path, positions):
+    params, config = make_model(vocabulary, direction="left_to_right", positions=positions)
+    whole = as_model({name: params[name] for name in ("embeddings", "encoder", "mlm_head")}, config, vocabulary)
+    export_model(tmp_path / "model", whole)
+    assert fields_of(tmp_path / "model")["architectures"] == ["BertLMHeadModel"]
+    back = import_model(tmp_path / "model", vocab_multiple=config.vocab_multiple)
+    assert (back.config, back.parts) == (config, ("mlm_head",))
+    before, after = (flatten_dict(tree, sep="/") for tree in (zero_padding_rows(whole.params, config), back.params))
+    assert bits(after) == bits(before)
+    export_model(tmp_path / "again", back)
+    assert bits(stored(tmp_path / "again")) == bits(stored(tmp_path / "model"))
 
 
 @pytest.mark.parametrize("case", CASES)
