@@ -1,0 +1,126 @@
+"""The models before BERT from end to end: a biLM whose layers are the features of a tagger, one that reads characters, and
+static vectors that are written for other programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import random
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.corpus.store import open_corpus
+from bert_jax.interop.huggingface import import_model
+from bert_jax.interop.word2vec import read_vectors
+from bert_jax.model.characters import symbols_of
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Done
+from tests.end_to_end.runs import REPOSITORY, records, results
+from tests.end_to_end.test_finetuning_recovery import SMALL
+from tests.end_to_end.toy_tasks import NAMES, PLACES, entities, sentence, write_vocabulary
+from tests.flags import replacing
+
+TINY = (
+    "--config.model.hidden_size=16",
+    "--config.model.intermediate_size=12",
+    "--config.model.initializer_range=0.5",
+    "--config.phases.0.steps=3",
+    "--config.phases.0.length=32",
+    "--config.phases.0.batch_size=8",
+    "--config.phases.0.max_predictions=31",
+    "--config.phases.0.warmup_steps=1",
+    "--config.evaluation.rows=8",
+    "--config.evaluation.batch_size=8",
+    "--config.log_every=1",
+)
+"""Of the shipped experiments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Predecessors:
+    """Where the corpus and the runs are, and how every command ended."""
+
+    base: pathlib.Path
+    ends: dict[str, Done]
+
+
+@pytest.fixture(scope="module")
+def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Predecessors:
+    base = tmp_path_factory.mktemp("predecessors")
+    vocabulary, rng = write_vocabulary(base / "vocabulary"), random.Random(0)
+    documents = [[sentence(rng, rng.choice(NAMES), rng.choice(PLACES)) for _ in range(4)] for _ in range(40)]
+    (base / "text.txt").write_text("\n\n".join("\n".join(sentences) for sentences in documents) + "\n")
+    size = len((base / "vocabulary.txt").read_text().split())
+    entities(base / "entities")
+
+    def pretrain(name: str, experiment: str, *flags: str) -> list[str]:
+        places = [f"--workdir={base / name}", f"--config.corpus.directory={base / 'corpus'}"]
+        shape = replacing(TINY, f"--config.model.vocab_size={size}", *flags)
+        return ["pretrain", f"--config={REPOSITORY}/experiments/pretrain/{experiment}.py", *places, *shape]
+
+    source = [f"--source=text:{base / 'text.txt'}", f"--vocab={vocabulary}", f"--output={base / 'corpus'}"]
+    tagger = [f"--workdir={base / 'tagger'}", f"--config.init_from={base / 'bilm'}"]
+    head = [f"--config.task.data_dir={base / 'entities'}", "--config.head.lstm=8", "--config.head.mix_at=both"]
+    head += ["--config.training.epochs=12", "--config.training.learning_rate=6e-2"]
+    features = f"--config={REPOSITORY}/experiments/finetune/ner_features.py:scalar_mix"
+    characters = ("--config.model.character_cnn=true", "--config.model.tied_decoder=false", "--config.phases.0.steps=2")
+    commands = {
+        "corpus": ["corpus", *source, "--heldout-fraction=0.2", "--shards=2", "--workers=1"],
+        "bilm": pretrain("bilm", "bilm"),
+        "tagger": ["finetune", features, *tagger, *replacing(SMALL, *head)],
+        "tag": ["predict", "tag", f"--model={base / 'tagger'}", "ada fay saw oslo"],
+        "static": pretrain("static", "static"),
+        "vectors": ["convert", f"--from={base / 'static'}", f"--to={base / 'vectors'}", "--format=word2vec"],
+        "characters": pretrain("characters", "bilm", *characters),
+    }
+    return Predecessors(base, dict(zip(commands, forked.run(base, *commands.values()), strict=True)))
+
+
+def test_all_run_to_their_end(predecessors: Predecessors):
+    for name, end in predecessors.ends.items():
+        assert end.status == 0, (name, end.output)
+        assert "Traceback" not in end.output
+
+
+def test_both_directions_of_a_bilm_are_trained_and_its_layers_are_features_at_both_ends_of_a_tagger(predecessors: Predecessors):
+    last = [record for record in records(predecessors.base / "bilm") if "train/loss" in record][-1]
+    assert last["step"] == 3
+    assert last["train/bilm_loss"] > 0
+    before, after = (import_model(predecessors.base / name) for name in ("bilm", "tagger"))
+    assert after.head is not None
+    assert (after.config.encoder, after.head.mix_at, after.head.lstm) == ("bilm", "both", 8)
+    for part in ("embeddings", "encoder"):
+        jax.tree.map(np.testing.assert_array_equal, after.params[part], before.params[part])
+    mixes = [after.params["token_head"][name]["weights"] for name in ("mix", "output_mix")]
+    assert all(np.abs(weights).min() > 0 for weights in mixes), "each mix begins with zeros and is trained"
+    assert not np.array_equal(*mixes)
+
+
+def test_a_tagger_learns_from_the_features_of_a_bilm_and_is_asked(predecessors: Predecessors):
+    assert results(predecessors.base / "tagger")["scores"]["dev"]["f1"] > 0.5
+    assert "oslo/B-LOC" in predecessors.ends["tag"].output
+
+
+def test_static_vectors_know_how_often_the_corpus_holds_each_word(predecessors: Predecessors):
+    corpus, model = open_corpus(predecessors.base / "corpus"), import_model(predecessors.base / "static")
+    wanted = np.bincount(corpus.tokens[:], minlength=corpus.vocabulary.size)
+    assert wanted.max() > 20
+    np.testing.assert_array_equal(model.params["skip_gram_head"]["counts"], wanted)
+
+
+def test_the_words_of_the_file_of_vectors_are_those_of_the_corpus(predecessors: Predecessors):
+    words, vectors = read_vectors(predecessors.base / "vectors" / "vectors.txt")
+    assert words == list(open_corpus(predecessors.base / "corpus").tokenizer.pieces)
+    assert set((predecessors.base / "text.txt").read_text().split()) <= set(words)
+    trained = import_model(predecessors.base / "static").params["embeddings"]["word_embeddings"]["embedding"]
+    np.testing.assert_array_equal(vectors, trained)
+
+
+def test_a_model_of_characters_knows_those_of_each_piece(predecessors: Predecessors):
+    model = import_model(predecessors.base / "characters")
+    assert (model.config.encoder, model.config.character_cnn) == ("bilm", True)
+    found, pieces = model.params["embeddings"]["characters"]["symbols"], model.tokenizer.pieces
+    np.testing.assert_array_equal(found, symbols_of(pieces, len(pieces)))
+    assert bytes(found[pieces.index("house")][1:6].astype(np.uint8)) == b"house"
