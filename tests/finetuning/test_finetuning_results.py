@@ -62,6 +62,19 @@ def test_the_splits_that_are_scored_are_the_dev_splits_each_with_its_baseline():
     assert found.shape.length >= longest  # of every split, not of train alone
 
 
+def test_a_left_to_right_model_reads_a_pair_without_segments():
+    """Its features are those of another model but for their token types."""
+    task: Any = Toy()
+    start: Any = types.SimpleNamespace(tokenizer=START.tokenizer, config=ModelConfig(direction="left_to_right"))
+    with_segments, found = read_features(task, START), read_features(task, start)
+    assert found.features.keys() == with_segments.features.keys()
+    assert any(max(x) == 1 for features in with_segments.features.values() for feature in features for x in feature.types)
+    for split, features in found.features.items():
+        for feature, usual in zip(features, with_segments.features[split], strict=True):
+            assert [x.tolist() for x in feature.ids] == [x.tolist() for x in usual.ids]
+            assert [x.tolist() for x in feature.types] == [[0] * len(x) for x in usual.ids]
+
+
 @pytest.mark.parametrize(
     ("split", "says"),
     [("train", "no example of toy to train on has a label"), ("dev_other", "no example of toy, dev_other, has")],

@@ -29,10 +29,13 @@ TOKENS = TokenHead(labels=("I-PER", "O", "I-LOC", "B-PER", "B-LOC"))
 SPAN = SpanHead()
 CHOICE = ChoiceHead()
 ONE_TYPE = {"type_vocab_size": 1}
+LEFT_TO_RIGHT = {"direction": "left_to_right"}  # reads the parts of a pair as one text, whatever types it has
+TYPES = ["three token types", "one token type", "left to right"]
 # Heads that transformers has no class for.
 POOLED = dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix")
 LSTM = dataclasses.replace(TOKENS, lstm=5, layers="scalar_mix")
 ENDS = dataclasses.replace(SEQUENCE, lstm=5)
+LAST = dataclasses.replace(SEQUENCE, pooling="last_token")
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +49,9 @@ def parts(text: str | tuple[str, str]) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else text
 
 
-@pytest.mark.parametrize("fields", [{}, ONE_TYPE], ids=["three token types", "one token type"])
-def test_texts_and_pairs_have_the_label_of_the_unpacked_model(labelled, mixed, fields):
-    model, predictor = labelled(SEQUENCE, **fields)
+@pytest.mark.parametrize(("head", "fields"), [(SEQUENCE, {}), (SEQUENCE, ONE_TYPE), (LAST, LEFT_TO_RIGHT)], ids=TYPES)
+def test_texts_and_pairs_have_the_label_of_the_unpacked_model(labelled, mixed, head, fields):
+    model, predictor = labelled(head, **fields)
     answers = predictor.classify(mixed)
     for text, answer in list(zip(mixed, answers, strict=True))[::10]:
         ids, segment_b = with_specials(model, *parts(text))
@@ -261,13 +264,14 @@ def unpacked_answer(model, question: str, context: str, stride: int, **options):
     t = model.tokenizer
     ids, offsets = t.encode_with_offsets(context)
     own = windows(t.encode(question), ids, length=model.config.max_position, stride=stride, special_ids=(t.cls_id, t.sep_id))
-    logits = [label_outputs(model, w.input_ids.tolist(), w.offset if model.config.type_vocab_size > 1 else None) for w in own]
+    typed = model.config.type_vocab_size > 1 and model.config.direction == "both"
+    logits = [label_outputs(model, w.input_ids.tolist(), w.offset if typed else None) for w in own]
     starts, ends = [x[:, 0] for x in logits], [x[:, 1] for x in logits]
     whole = t.is_continuation(np.array(ids))
     return len(own), best_spans(starts, ends, own, Context(context, offsets, whole), SpanSearch(**options))
 
 
-@pytest.mark.parametrize("fields", [{}, ONE_TYPE], ids=["three token types", "one token type"])
+@pytest.mark.parametrize("fields", [{}, ONE_TYPE, LEFT_TO_RIGHT], ids=TYPES)
 def test_an_answer_is_the_best_span_of_all_windows_of_the_unpacked_model(labelled, fields):
     model, predictor = labelled(SPAN, **fields)
     asked = questions(60)
@@ -315,7 +319,7 @@ def test_an_answer_is_no_longer_than_asked(labelled):
         assert len(model.tokenizer.word_spans(answer["answer"])) <= 2  # its tokens grow to whole words
 
 
-@pytest.mark.parametrize("fields", [{}, ONE_TYPE], ids=["three token types", "one token type"])
+@pytest.mark.parametrize("fields", [{}, ONE_TYPE], ids=TYPES[:2])
 def test_the_choice_is_the_likeliest_of_the_unpacked_scores(labelled, fields):
     model, predictor = labelled(CHOICE, **fields)
     draw = random.Random(3)
