@@ -51,7 +51,8 @@ class PretrainingDistillation:
     """The weight of the mean squared difference of hidden states, through a learned projection where the widths differ."""
     attention_weight: LossWeight = 0.0
     """The weight of KL(teacher || student) of the attention of each token, a mean over heads. It needs as many heads in both
-    models, and the plain attention of the student, which holds its attention maps in memory."""
+    models, and the plain attention of the student, which holds its attention maps in memory. A layer of the student whose
+    counterpart is the embeddings of a teacher with at most half as many layers has no map to learn from."""
     layers: Annotated[str, OneOf(LAYER_MAPS)] = "uniform"
     """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student with one of the
     teacher's, evenly spaced, and the embeddings with the embeddings; "last": the last layers alone."""
@@ -123,7 +124,7 @@ def distillation_objective(
                 compared = batch | {"teacher_hidden_states": theirs["hidden_states"][teachers].swapaxes(0, 1)}
                 found["hidden_difference"] = hidden_state_difference(states, compared)
             if settings.attention_weight:
-                pairs = [(student - 1, of_teacher - 1) for student, of_teacher in mapped if student]
+                pairs = [(student - 1, of_teacher - 1) for student, of_teacher in mapped if of_teacher]  # embeddings have none
                 students, teachers = (jnp.array(layers) for layers in zip(*pairs, strict=True))
                 found["attention_divergence"] = attention_divergence(
                     outputs["attention"][students], theirs["attention"][teachers], batch["sequence_ids"]

@@ -59,29 +59,37 @@ def student():
     return {**initial_parameters_of(STUDENT), PROJECTION: {"kernel": jnp.asarray(kernel)}}
 
 
-@pytest.mark.parametrize("layers", ["uniform", "last"])
-def test_the_losses_are_those_of_plain_numpy(batch, student, layers):
+@pytest.mark.parametrize(
+    ("wide", "layers", "pairs"),
+    [
+        (WIDE, "uniform", [(0, 0), (1, 2), (2, 4)]),
+        (WIDE, "last", [(2, 4)]),
+        (dataclasses.replace(WIDE, num_layers=1), "uniform", [(0, 0), (1, 0), (2, 1)]),
+    ],
+    ids=["uniform", "last", "a layer beside the embeddings"],
+)
+def test_the_losses_are_those_of_plain_numpy(batch, student, wide, layers, pairs):
     """KL at temperature 2, times 4, over masked words; differences of projected states and KL of attention over real tokens."""
-    teacher = teacher_of(WIDE)
+    teacher = teacher_of(wide)
     settings = dataclasses.replace(ALL, layers=layers)
     objective = distillation_objective(STUDENT, pretraining_objective(STUDENT), settings, teacher)
     found = evaluated(objective, student, batch)
     targets, real = np.asarray(batch["masked_targets"]) >= 0, np.asarray(batch["sequence_ids"]) > 0
-    whole = {**initial_parameters_of(WIDE, 1)}
+    whole = {**initial_parameters_of(wide, 1)}
 
-    p, q = (special.log_softmax(logits(*model, batch) / 2, -1) for model in ((WIDE, whole), (STUDENT, student)))
+    p, q = (special.log_softmax(logits(*model, batch) / 2, -1) for model in ((wide, whole), (STUDENT, student)))
     soft = 4 * (np.exp(p) * (p - q)).sum(-1)
     assert float(found["soft_loss"]) == pytest.approx(soft[targets].sum(), rel=1e-4)
 
-    ours, theirs = hidden_states(STUDENT, student, batch), hidden_states(WIDE, whole, batch)
-    pairs = [(0, 0), (1, 2), (2, 4)] if layers == "uniform" else [(2, 4)]
+    ours, theirs = hidden_states(STUDENT, student, batch), hidden_states(wide, whole, batch)
     kernel = np.asarray(student[PROJECTION]["kernel"], np.float64)
     squares = np.mean([np.square(ours[i] @ kernel - theirs[j]).mean(-1) for i, j in pairs], 0)
     assert float(found["hidden_difference"]) == pytest.approx(squares[real].sum(), rel=1e-4)
 
     maps = jax.jit(attention_weights, static_argnums=1)
-    a, b = (maps(*model, batch) for model in ((student, STUDENT), (whole, WIDE)))
-    kl = [special.rel_entr(np.asarray(b[j - 1], np.float64), np.asarray(a[i - 1], np.float64)) for i, j in pairs if i]
+    a, b = (maps(*model, batch) for model in ((student, STUDENT), (whole, wide)))
+    of_layers = [(i - 1, j - 1) for i, j in pairs if j]  # the teacher's embeddings have no map
+    kl = [special.rel_entr(np.asarray(b[j], np.float64), np.asarray(a[i], np.float64)) for i, j in of_layers]
     divergence = np.mean([one.sum(-1).mean(1) for one in kl], 0)
     assert float(found["attention_divergence"]) == pytest.approx(divergence[real].sum(), rel=1e-3)
 
