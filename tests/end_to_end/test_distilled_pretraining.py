@@ -16,7 +16,13 @@ from tests.end_to_end.forked import Done, Signal
 from tests.end_to_end.runs import VOCABULARY, assert_same_weights, learned, records
 from tests.interop.tiny import make_model
 
-SHORT = ("--config.phases.0.steps=5", "--config.phases.1.steps=2", "--config.distillation.hidden_weight=0.5")
+SHORT = (
+    "--config.phases.0.steps=5",
+    "--config.phases.1.steps=2",
+    "--config.model.scan_unroll=0",
+    "--config.distillation.hidden_weight=0.5",
+    "--config.distillation.attention_weight=0.25",
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,7 @@ def test_the_losses_against_the_teacher_are_in_the_metrics_and_the_projection_is
     last = [record for record in records(experiment.parent / "taught") if "train/loss" in record][-1]
     assert last["train/soft_loss"] > 0
     assert last["train/hidden_difference"] > 0
+    assert last["train/attention_divergence"] > 0
     names = load_file(experiment.parent / "taught" / "model" / "model.safetensors")
     assert not [name for name in names if "distill" in name or "projection" in name]
 
