@@ -108,7 +108,7 @@ def test_a_run_outside_of_the_band_is_warned_with_the_usual_causes_those_with_ev
         for _ in range(2):
             log.training(2, phase_of(log, 0), window(skipped=2))
         log.evaluation(5, SCORES | {"mlm_loss": 3.5, "mlm_accuracy": 0.25})
-    says = "MLM loss 3.500 lies above the band 1.900 to 2.100 of 3 seeds of mine; usual causes: 4 skipped steps (see the warnings"
+    says = "MLM loss 3.500 lies above the band 1.900 to 2.100 of 3 seeds of mine; usual causes: 4 skipped steps (see the"
     assert lines.messages[-1].startswith(says)
     causes = ["a plateau at word frequencies", "a change of the code or of the packages", "chance: each score"]
     places = [lines.messages[-1].find(cause) for cause in causes]

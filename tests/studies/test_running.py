@@ -18,7 +18,7 @@ from bert_jax.studies.running import Runner, Stopped
 
 
 def run_ending_with(monkeypatch: pytest.MonkeyPatch, log: pathlib.Path, status: int, asked: bool = False) -> list[Any]:
-    """The commands that a runner starts for a part; each prints 20 lines and ends with `status`. `asked`: the study is to stop."""
+    """The commands that a runner starts for a part; each prints 20 lines and ends with `status`, `asked` to stop or not."""
     started: list[Any] = []
 
     def run(command: Any, file: pathlib.Path, watch: Callable[[], bool]) -> int:

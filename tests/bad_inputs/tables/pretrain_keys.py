@@ -349,8 +349,8 @@ CASES = [
     Case(
         "a teacher of masked words for a model that reads from left to right",
         "--config.teacher=$model --config.model.direction=left_to_right --config.examples.pairs=none",
-        "config.teacher=$model teaches masked words, which a model with direction=left_to_right and encoder=transformer does not "
-        "predict; set direction=both and encoder=transformer, or leave the teacher out",
+        "config.teacher=$model teaches masked words, which a model with direction=left_to_right and encoder=transformer does "
+        "not predict; set direction=both and encoder=transformer, or leave the teacher out",
     ),
     Case(
         "a teacher of masked words for a biLM",
