@@ -83,10 +83,12 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
                 f"config.keep_head keeps the head of {experiment.init_from}, which has another input than config.head; "
                 f"give {' '.join(flags)}"
             )
-    if head.reads_pooler and "pooler" not in model.params and model.config.encoder != "transformer":
+    if head.reads_pooler and model.config.encoder != "transformer":
+        has_others = "pooling" in head.settings
+        remedy = "set config.head.pooling=concat, or config.head.lstm" if has_others else "name a Transformer"
         raise UserError(
-            f"config.init_from={experiment.init_from} is a {model.config.encoder}, whose [CLS] has no meaning of its own; "
-            "set config.head.pooling=concat, or config.head.lstm"
+            f"config.init_from={experiment.init_from} is a {model.config.encoder}, whose [CLS] has no meaning of its own"
+            f"{'' if has_others else f' for a {head.kind} head'}; {remedy}"
         )
     if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:
         raise UserError(

@@ -19,11 +19,12 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
+from bert_jax.metrics.scores import TOKENS, token_measure
 from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.runtime.workdir import flatten, run_config
 
 FOLDER = "curves"
-MEASURES = {"mlm_loss": "MLM loss", "next_token_loss": "next token loss", "nsp_loss": "NSP loss"}
+MEASURES = {f"{measure}_loss": f"{name} loss" for measure, name in (TOKENS | {"nsp": "NSP"}).items()}
 """The held-out scores that are compared, and their names in log lines."""
 WITHOUT_EFFECT = (
     "seed",
@@ -221,7 +222,7 @@ def usual_causes(
         causes.append("another text: its language, casing, cleaning and repeated lines (report.txt of the corpus)")
         if better:
             causes.append("held-out text that is also in the training text")
-    elif not better and scores.get("mlm_accuracy", 1.0) <= 1.05 * scores.get("unigram_accuracy", 0.0):
+    elif not better and scores.get(f"{token_measure(scores)}_accuracy", 1.0) <= 1.05 * scores.get("unigram_accuracy", 0.0):
         causes.append("a plateau at word frequencies, which is left later in some runs: see the next evaluation")
     causes.append("a change of the code or of the packages since the curve was made (run tpu_scripts/test.sh)")
     causes.append("chance: each score of an evaluation lies outside in 1 of 20 runs")

@@ -225,11 +225,15 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
 
 def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
     """Raises UserError where the head reads a [CLS] that has seen no text."""
-    if head.reads_pooler and model.direction == "left_to_right":
-        remedy = "set head.pooling=last_token" if "pooling" in head.settings else f"leave the task out: it has a {head.kind} head"
+    if not head.reads_pooler:
+        return
+    other = "" if "pooling" in head.settings else f"leave the task out: it has a {head.kind} head"
+    if model.direction == "left_to_right":
+        remedy = other or "set head.pooling=last_token"
         raise UserError(f"its [CLS] sees no text, since it reads from left to right; {remedy}")
-    if head.reads_pooler and model.encoder != "transformer":
-        raise UserError(f"the [CLS] of a {model.encoder} has no meaning of its own; set head.pooling=concat or head.lstm")
+    if model.encoder != "transformer":
+        remedy = other or "set head.pooling=concat or head.lstm"
+        raise UserError(f"the [CLS] of a {model.encoder} has no meaning of its own; {remedy}")
 
 
 @functools.cache

@@ -8,7 +8,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.vocabulary import splits
+from bert_jax.analysis.vocabulary.figures import FILES, write_splits
 from bert_jax.analysis.vocabulary.splits import find_splits
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
@@ -50,6 +52,18 @@ def test_split_words_are_counted_as_by_a_loop_over_the_texts(tokenizer, shards):
     assert {one.word: one.count for one in found.split} == expected == {"gradient": 12, "tensor": 12}
     assert "".join(found.split[0].pieces).replace("##", "") == "gradient"
     assert found.pieces == sum(len(tokenizer.encode(text)) for text in TEXTS)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_the_file_of_new_words_holds_the_most_frequent_split_words_in_order(tokenizer, tmp_path, count):
+    """Of equal counts by the alphabet; words of one piece and rare ones are no new words."""
+    texts = ["tensor gradient the"] * 7 + ["matrix of"] * 9 + ["seldom is paris"] * 4 + ["vector"] * 5
+    folder = Folder(str(tmp_path), FILES)
+    write_splits(folder, find_splits(corpus_of_texts(tokenizer, texts), tokenizer), count)
+    words = ["matrix", "gradient", "tensor", "vector"]
+    assert (tmp_path / "words.txt").read_text() == "".join(f"{word}\n" for word in words[:count])
+    rows = [line.split("\t") for line in (tmp_path / "splits.tsv").read_text().splitlines()]
+    assert [(row[0], row[2]) for row in rows[1:]] == list(zip(words, ["9", "7", "7", "5"], strict=True)), "all of them"
 
 
 def test_an_added_word_is_split_no_more(tokenizer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from bert_jax.corpus.tokenizer import load_tokenizer
 from tests.bad_inputs.case import Spoil
 
 
@@ -82,6 +84,22 @@ def turned_round(name: str, first: int) -> Spoil:
     def spoil(root: pathlib.Path) -> None:
         lines = (root / name).read_text().splitlines()
         (root / name).write_text("\n".join([*lines[:first], *reversed(lines[first:])]) + "\n")
+
+    return spoil
+
+
+def other_vocabulary(corpus: str) -> Spoil:
+    """A corpus is one of another vocabulary: the same pieces, the last ones in the other order."""
+
+    def spoil(root: pathlib.Path) -> None:
+        tokenizer = root / corpus / "tokenizer"
+        pieces = (tokenizer / "vocab.txt").read_text().splitlines()
+        shutil.rmtree(tokenizer)
+        (root / "pieces.txt").write_text("".join(f"{piece}\n" for piece in [*pieces[:-9], *reversed(pieces[-9:])]))
+        made = load_tokenizer(root / "pieces.txt", lowercase=True)
+        (root / "pieces.txt").unlink()
+        made.save(tokenizer)
+        keys(f"{corpus}/manifest.json", vocabulary=dataclasses.asdict(made.vocabulary))(root)
 
     return spoil
 

@@ -227,6 +227,20 @@ def test_a_missing_pooler_is_begun_anew_only_where_that_is_declared(model, tmp_p
     assert 0 < np.abs(kernel).max() <= 2 * model.config.initializer_range
 
 
+def test_a_head_that_reads_the_cls_of_a_model_that_is_no_transformer_is_refused_with_the_remedy(vocabulary, tmp_path):
+    for encoder in ("bilm", "static"):
+        params, config = make_model(vocabulary, encoder=encoder, num_layers=2 if encoder == "bilm" else 0)
+        params.pop("pooler")
+        directory = exported(tmp_path / encoder, as_model(params, config, vocabulary))
+        says = rf"config\.init_from=.*/{encoder}/m is a {encoder}, whose \[CLS\] has no meaning of its own; set "
+        for declared in [{}, *[{"init_new": "pooler"}] * (encoder == "bilm")]:
+            with pytest.raises(UserError, match=says + r"config\.head\.pooling=concat, or config\.head\.lstm$"):
+                labelled_start(tuning(directory, **declared), RTE)
+        with pytest.raises(UserError, match=r"has no meaning of its own for a choice head; name a Transformer$"):
+            labelled_start(tuning(directory), ChoiceHead())
+        assert labelled_start(tuning(directory, head={"pooling": "concat"}), RTE).parts == ()
+
+
 def test_random_initialisation_takes_the_shape_and_no_weights(model, pretrained):
     params = begun(tuning(pretrained, init_random=True), RTE)
     words = params["embeddings"]["word_embeddings"]["embedding"]

@@ -8,8 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.interop.names import params_from_tensors
 from bert_jax.model.bert import Bert, attention_weights
+from bert_jax.model.config import ModelConfig
 from tests.model.test_against_transformers import golden, model_config, our_inputs, packed, under  # noqa: F401
 
 WITHIN = 1e-6
@@ -52,6 +54,12 @@ def test_a_packed_row_gives_each_text_the_weights_of_a_row_of_its_own_and_none_t
         n = own.sum()
         assert np.abs(found[:, :, own][:, :, :, own] - theirs[:, text, :, :n, :n]).max() < WITHIN
         assert found[:, :, own][:, :, :, ~own].max() == 0.0
+
+
+def test_a_model_without_attention_is_refused_with_the_remedy():
+    for config in (ModelConfig(encoder="bilm"), ModelConfig(encoder="static", num_layers=0)):
+        with pytest.raises(UserError, match=rf"^a model with encoder={config.encoder} has no attention; name a Transformer$"):
+            attention_weights({}, config, {})
 
 
 def test_a_program_that_does_not_ask_for_them_computes_none(golden):  # noqa: F811

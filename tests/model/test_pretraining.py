@@ -8,12 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.corpus.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
+from bert_jax.examples.assemble import assemble_rows
+from bert_jax.examples.config import ExampleConfig
+from bert_jax.examples.masking import MaskingTables
+from bert_jax.examples.plan import plan_epoch
 from bert_jax.model.config import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.layers import Dropout, activation, dropout, gelu, random_words
 from bert_jax.model.pretraining import abstract_parameters, count_parameters
 from bert_jax.training.objectives import forward
+from tests.examples.corpora import corpus_from_arrays
 from tests.random_rows import TINY, gradients_of, largest_difference, logits_of, outputs_of, random_batch, random_parameters
 
 
@@ -234,3 +240,33 @@ def test_gelu_in_bfloat16_keeps_its_negative_tail(name):
         found = np.stack([value, pull(jnp.ones_like(x))[0]], axis=1).astype(np.float64)
         # half a unit in the last place of bfloat16; and of float32, times 50, since 1 + erf and 1 + tanh still cancel at -6
         np.testing.assert_allclose(found, expected, rtol=2.0**-8, atol=5e-6)
+
+
+def test_no_masked_prediction_depends_on_the_token_that_it_predicts():
+    """With [MASK] at all chosen places, other tokens in these places of the text give the same input and so the same logits."""
+    masked = {"max_predictions": 4, "masked_fraction": 0.25, "mask_probability": 1.0, "random_probability": 0.0}
+    settings = ExampleConfig(length=16, pairs="none", **masked)
+    tokens = np.random.default_rng(0).integers(10, 64, 600).astype(np.uint16)
+    special = VocabularyInfo(
+        size=64, sha256="", lowercase=True, kind="wordpiece", pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4
+    )
+    offsets = np.arange(0, 601, 6), np.arange(0, 101, 10)
+    plan = plan_epoch(corpus_from_arrays(tokens, *offsets, special), settings, seed=1, epoch=0)
+
+    def rows_and_logits(tokens: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        tables = MaskingTables(mask_id=4, legal_ids=np.arange(10, 64, dtype=np.int32))
+        batch = assemble_rows(corpus_from_arrays(tokens, *offsets, special), plan, np.arange(8), tables)
+        return batch, np.asarray(logits_of(TINY, random_parameters(), batch, None)["mlm_logits"])
+
+    batch, logits = rows_and_logits(tokens)
+    row, slot = np.nonzero(batch["masked_targets"] >= 0)
+    chosen = plan.pairs.a_start[plan.rows[row, 0]] + batch["masked_positions"][row, slot] - 1  # behind [CLS]
+    np.testing.assert_array_equal(tokens[chosen], batch["masked_targets"][row, slot])
+    other = tokens.copy()
+    other[chosen] = 10 + (tokens[chosen] - 9) % 54
+    found, logits_of_other = rows_and_logits(other)
+    assert (found["masked_targets"] != batch["masked_targets"])[row, slot].all()
+    np.testing.assert_array_equal(found["input_ids"], batch["input_ids"])
+    np.testing.assert_array_equal(logits_of_other, logits)
+    unchosen = np.where(np.isin(np.arange(600), chosen), tokens, 10 + (tokens - 9) % 54).astype(np.uint16)
+    assert (np.abs(rows_and_logits(unchosen)[1] - logits).max((1, 2)) > 1e-3).all(), "what is read must move the prediction"

@@ -14,7 +14,7 @@ from bert_jax.interop.names import params_from_tensors
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.decoding import empty_cache, read_tokens
 from bert_jax.model.encoder import unstacked_layers
-from bert_jax.prediction.decoding import Continued, Decoding, Knobs, Prompts, allowed_logits, continued
+from bert_jax.prediction.decoding import Continued, Decoding, Knobs, Prompts, allowed_logits, continued, next_tokens
 from tests.random_rows import outputs_of
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "causal_golden.npz"
@@ -161,6 +161,30 @@ def test_draws_are_as_frequent_as_the_model_says(config, params):
     wanted = np.asarray(jax.nn.softmax(logits_of(config, params, np.array([[2]], np.int32))))[0, 0]
     seen = np.bincount(found.ids[:, 0], minlength=97) / rows
     assert np.abs(seen - wanted).max() < 5 * np.sqrt(wanted.max() / rows)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(0.5, 0, None), (2.0, 0, None), (1.0, 6, None), (1.0, 0, 0.7), (1.5, 8, 0.8)]
+)
+def test_draws_are_as_frequent_as_temperature_top_k_and_nucleus_say(temperature, top_k, top_p):
+    """20,000 draws; each number of draws within 5 of its standard deviations, and within 5 where less than one is expected."""
+    draws, logits = 20_000, np.random.default_rng(3).standard_normal(30).astype(np.float32) * 2
+    shares = np.exp(np.float64(logits) / temperature)
+    best = np.argsort(-shares)
+    kept = best[: top_k or 30]
+    if top_p is not None:
+        of_kept = shares[kept] / shares[kept].sum()
+        kept = kept[: int(np.searchsorted(np.cumsum(of_kept), top_p)) + 1]
+    wanted = np.where(np.isin(np.arange(30), kept), shares, 0.0)
+    wanted /= wanted.sum()
+    decoding = Decoding(end_id=SEP, pad_id=0, sample=True, top_k=top_k, nucleus=top_p is not None)
+    knobs = Knobs(1, temperature, 1.0 if top_p is None else top_p)
+    keys = jax.vmap(jax.random.key)(jnp.arange(draws))
+    found = jax.jit(next_tokens, static_argnums=3)(jnp.broadcast_to(logits, (draws, 30)), keys, knobs, decoding)
+    seen, expected = np.bincount(found, minlength=30), draws * wanted
+    assert (seen[wanted == 0] == 0).all()
+    off = np.abs(seen - expected) / np.sqrt(np.maximum(expected * (1 - wanted), 1.0))
+    assert off.max() < 5, list(zip(seen, expected, off, strict=True))
 
 
 def test_no_more_tokens_than_the_limit_are_added(golden, config, params):

@@ -118,6 +118,14 @@ def test_what_a_left_to_right_model_cannot_do_is_refused_with_the_remedy(predict
         ask(predictor)
 
 
+def test_an_lstm_does_not_generate(vocabulary: pathlib.Path, tmp_path: pathlib.Path):
+    params, config = make_model(vocabulary, encoder="bilm", direction="left_to_right")
+    export_model(tmp_path / "lstm", without_parts(as_model(params, config, vocabulary), ["pooler"]))
+    says = f"^{tmp_path / 'lstm'} is an LSTM, which cannot generate text here; name a left-to-right BERT$"
+    with pytest.raises(UserError, match=says):
+        Predictor(engine_on(tmp_path / "lstm")).generate(["a"])
+
+
 def test_a_model_that_reads_both_sides_does_not_generate(directory: pathlib.Path):
     assert ModelConfig().direction == "both"
     with pytest.raises(UserError, match="reads both sides of a token, so it cannot generate text; name a model trained with"):

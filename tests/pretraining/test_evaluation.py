@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -118,3 +119,31 @@ def test_the_loss_of_a_word_is_that_of_its_pieces(monkeypatch: pytest.MonkeyPatc
     found = evaluation._tokens_per_word(TARGETS, None, "words")
     assert found == np.count_nonzero(TARGETS >= 0) / beginning
     assert evaluation._tokens_per_word(TARGETS, None, "tokens") is None
+
+
+def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytest.MonkeyPatch):
+    """Three words of one, two and three pieces; pieces 6 to 8 continue words. The loss of a target is half the target."""
+    words = [[2], [3, 6], [4, 7, 8]]
+    targets = np.array([[2, 3, 6], [4, 7, 8], [-1, -1, -1], [-1, -1, -1]], np.int32)
+    batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
+    continuation = np.arange(VOCABULARY) >= 6
+    monkeypatch.setattr(evaluation, "heldout_batches", lambda *settings: iter([batch]))
+    monkeypatch.setattr(evaluation, "jitted_eval_step", step_of)
+    monkeypatch.setattr(evaluation, "trained_parameters", lambda experiment: 0)
+    monkeypatch.setattr(evaluation, "parameter_shardings", lambda boxed, mesh: NamedSharding(mesh, PartitionSpec()))
+    monkeypatch.setattr(evaluation, "tables_of", lambda corpus: types.SimpleNamespace(continuation=continuation))
+    train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64))
+    corpora: Any = types.SimpleNamespace(train=train, heldout="held out")
+    watched = Watched()
+    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
+    run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
+    for masking in ("words", "whole_words", "tokens"):
+        values = {"examples": {"masking": masking}, "phases": [{"steps": 1, "length": 8, "max_predictions": 3}]}
+        program: Any = types.SimpleNamespace(
+            experiment=PretrainingExperiment.from_dict(values), mesh=make_mesh(MeshConfig(), jax.devices()[:1])
+        )
+        found = evaluation.HeldoutEvaluation(program, 0, corpora, run)(jnp.float32(0.5))
+        of_words = [sum(0.5 * piece for piece in word) for word in words]
+        assert found["perplexity"] == pytest.approx(math.exp(sum(of_words) / 6))
+        wanted = None if masking == "tokens" else pytest.approx(math.exp(sum(of_words) / len(words)))
+        assert found.get("word_perplexity") == wanted

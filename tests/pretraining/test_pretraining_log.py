@@ -20,6 +20,7 @@ from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining import log as pretraining_log
 from bert_jax.pretraining.log import PretrainingLog
+from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 
 SIZES = {"vocab_size": 2_000, "hidden_size": 20, "num_layers": 2, "num_heads": 5, "intermediate_size": 40, "max_position": 64}
@@ -64,14 +65,65 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def log_of(workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, **values: Any) -> PretrainingLog:
+def log_of(workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, config: str = "", **values: Any) -> PretrainingLog:
+    workdir.mkdir(exist_ok=True)
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **values})
     program: Any = types.SimpleNamespace(
         experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=None
     )
     run: Any = types.SimpleNamespace(workdir=workdir, is_first=is_first, ledger=Ledger())
     corpora: Any = types.SimpleNamespace(train=SPLIT, heldout=types.SimpleNamespace(num_documents=7))
-    return PretrainingLog(program, run, corpora, step)
+    return PretrainingLog(program, run, corpora, step, config)
+
+
+@pytest.fixture
+def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An experiment file beside a folder with its reference curve: MLM losses of 1.9 to 2.1 after step 5, in three seeds."""
+    monkeypatch.setattr(pretraining_log, "fingerprint", lambda train, heldout: "the corpus")
+    experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES})
+    bands = {"mlm_loss": {5: Band(2.0, 1.9, 2.1)}}
+    curve = ReferenceCurve("mine", (0, 1, 2), experiment.to_dict(), SPLIT.num_tokens, "the corpus", bands)
+    (tmp_path / "curves").mkdir()
+    (tmp_path / "curves" / "mine.json").write_text(as_json(curve))
+    return str(tmp_path / "pretrain" / "mine.py")
+
+
+def test_a_run_in_the_band_of_its_reference_curve_says_so(
+    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str
+):
+    with log_of(tmp_path / "run", config=banded, seed=7) as log:
+        assert lines.messages[-1] == "compared with the reference curve of mine (3 seeds, the same corpus)"
+        log.evaluation(5, SCORES)
+        assert lines.messages[-1] == "in the band of 3 seeds of mine (MLM loss 1.900 to 2.100)"
+        told = len(lines.messages)
+        log.evaluation(7, SCORES)
+    assert len(lines.messages) == told + 1, "the curve has no step 7"
+    assert not [record for record in lines.records if record.levelno >= logging.WARNING]
+
+
+def test_a_run_outside_of_the_band_is_warned_with_the_usual_causes_those_with_evidence_first(
+    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str
+):
+    with log_of(tmp_path / "run", config=banded) as log:
+        for _ in range(2):
+            log.training(2, phase_of(log, 0), window(skipped=2))
+        log.evaluation(5, SCORES | {"mlm_loss": 3.5, "mlm_accuracy": 0.25})
+    says = "MLM loss 3.500 lies above the band 1.900 to 2.100 of 3 seeds of mine; usual causes: 4 skipped steps (see the"
+    assert lines.messages[-1].startswith(says)
+    causes = ["a plateau at word frequencies", "a change of the code or of the packages", "chance: each score"]
+    places = [lines.messages[-1].find(cause) for cause in causes]
+    assert -1 < places[0] < places[1] < places[2]
+    assert lines.records[-1].levelno == logging.WARNING
+
+
+def test_a_run_that_cannot_be_compared_says_why_and_is_not_judged(
+    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str
+):
+    with log_of(tmp_path / "run", config=banded, model={**SIZES, "num_layers": 1}) as log:
+        says = "not compared with the reference curve of mine, whose runs differ in config.model.num_layers: 2 there, 1 here"
+        assert lines.messages[-1] == says
+        log.evaluation(5, SCORES | {"mlm_loss": 9.0})
+    assert lines.messages[-1].startswith("held out after step 5: ")
 
 
 def phase_of(log: PretrainingLog, index: int) -> Any:

@@ -14,7 +14,9 @@ from scipy import stats
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import CorpusConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.metrics.scores import TOKENS
 from bert_jax.pretraining.reference_curves import (
+    MEASURES,
     Band,
     ReferenceCurve,
     as_json,
@@ -25,6 +27,7 @@ from bert_jax.pretraining.reference_curves import (
     read_curve,
     usual_causes,
 )
+from bert_jax.training.objectives import PRETRAINING
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment.from_dict(
@@ -35,11 +38,15 @@ PRINT = "corpus_fingerprint"
 
 
 def write_run(directory: pathlib.Path, seed: int, losses: dict[int, float], corpus: str = "a", **changes: Any) -> pathlib.Path:
+    """A run with the held-out losses of its objective after some steps; `changes` may hold another `experiment`."""
     directory.mkdir()
-    config = dataclasses.replace(EXPERIMENT, seed=seed, **changes).to_dict()
+    experiment = dataclasses.replace(changes.pop("experiment", EXPERIMENT), seed=seed, **changes)
+    measure = {"bert": "mlm"}.get(experiment.objective_name, experiment.objective_name)
+    config = experiment.to_dict()
     config |= {"written_by": "bert_jax 1 pretrain", PRINT: corpus}
     (directory / "config.json").write_text(json.dumps(config))
-    records = [{"step": step, "heldout/mlm_loss": loss, "heldout/nsp_loss": 0.7} for step, loss in losses.items()]
+    pairs = {"heldout/nsp_loss": 0.7} if experiment.next_sentence else {}
+    records = [{"step": step, f"heldout/{measure}_loss": loss, **pairs} for step, loss in losses.items()]
     records.append({"step": 20, "train/loss": 1.0})
     (directory / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     return directory
@@ -78,6 +85,34 @@ def test_a_curve_holds_the_steps_that_all_runs_have_and_survives_its_file(runs, 
     (tmp_path / "mine.json").write_text(as_json(curve))
     again = read_curve(tmp_path / "mine.json")
     assert as_json(again) == as_json(curve)
+
+
+MODELS = {
+    "next_token_loss": {"direction": "left_to_right"},
+    "bilm_loss": {"encoder": "bilm"},
+    "skip_gram_loss": {"encoder": "static", "num_layers": 0},
+}
+
+
+@pytest.mark.parametrize("measure", MODELS)
+def test_the_runs_of_every_objective_have_a_curve_of_the_loss_that_they_write(measure, tmp_path):
+    experiment = PretrainingExperiment.from_dict(
+        {"model": MODELS[measure], "examples": {"pairs": "none"}, "phases": [{"steps": 20}]}
+    )
+    assert f"{experiment.objective_name}_loss" == measure
+    runs = [write_run(tmp_path / f"{seed}", seed, {20: 5.0 + seed}, experiment=experiment) for seed in range(2)]
+    curve = curve_of(runs, "mine", 1_000, PRINT)
+    assert {name: list(bands) for name, bands in curve.measures.items()} == {measure: [20]}
+    inside, line = comparison(curve, 20, {measure: 5.5, "loss": 5.5})
+    assert inside
+    assert line.startswith(f"in the band of 2 seeds of mine ({MEASURES[measure]} ")
+    assert not comparison(curve, 20, {measure: 99.0})[0]
+
+
+def test_no_objective_is_without_a_measure():
+    """The scores of its token predictions are named by `token_measure`, from the sums that training returns."""
+    assert {"mlm" if name == "bert" else name for name in PRETRAINING} == set(TOKENS)
+    assert MEASURES.keys() == {f"{measure}_loss" for measure in (*TOKENS, "nsp")}
 
 
 def test_runs_that_do_not_belong_together_make_no_curve(runs, tmp_path):
@@ -145,6 +180,15 @@ def test_the_causes_begin_with_those_for_which_there_is_evidence(how, says):
     line = usual_causes(CURVE, 20, how.pop("scores"), experiment, **how)
     assert says in line
     assert line.count("skipped") == bool(how["skipped"])
+
+
+def test_a_plateau_at_word_frequencies_is_found_in_the_scores_of_any_objective():
+    for measure in ("mlm", "next_token", "bilm"):
+        curve = dataclasses.replace(CURVE, measures={f"{measure}_loss": CURVE.measures["mlm_loss"]})
+        for accuracy, wanted in ((0.06, True), (0.5, False)):
+            scores = {f"{measure}_loss": 6.0, f"{measure}_accuracy": accuracy, "unigram_accuracy": 0.06}
+            line = usual_causes(curve, 20, scores, EXPERIMENT, fingerprint="a", skipped=0)
+            assert ("a plateau at word frequencies" in line) == wanted
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import types
 from typing import Any
 
@@ -12,10 +13,14 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyTaskConfig
 from bert_jax.errors import UserError
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.head import TaskHead
 from bert_jax.metrics.writer import write_json
+from bert_jax.model.config import ModelConfig
 from bert_jax.studies import arms as arms_module
 from bert_jax.studies.arms import (
     _check_metric,
+    _check_pooling,
     chain,
     check,
     check_finetuning,
@@ -140,6 +145,22 @@ def test_an_arm_that_cannot_do_a_task_is_refused(finetune: dict[str, Any], says:
     values = merged({"task": {"name": "glue/stsb", "length": 32}}, finetune)
     with pytest.raises(UserError, match=says):
         check_finetuning(values, pretrained, SequenceHead(labels=("a", "b")))
+
+
+@pytest.mark.parametrize(
+    ("model", "head", "says"),
+    [
+        ({"encoder": "bilm"}, SequenceHead(labels=("a", "b")), "the [CLS] of a bilm has no meaning of its own; set head."),
+        ({"encoder": "static", "num_layers": 0}, SequenceHead(labels=("a", "b")), "the [CLS] of a static has no meaning of"),
+        ({"direction": "left_to_right"}, ChoiceHead(), "from left to right; leave the task out: it has a choice head"),
+        ({"encoder": "bilm"}, ChoiceHead(), "the [CLS] of a bilm has no meaning of its own; leave the task out: it has a"),
+    ],
+)
+def test_a_head_that_would_read_an_empty_cls_is_refused_with_what_its_task_can_do(
+    model: dict[str, Any], head: TaskHead, says: str
+):
+    with pytest.raises(UserError, match=re.escape(says)):
+        _check_pooling(ModelConfig(**model), head)
 
 
 def test_a_model_without_pairs_gets_a_new_pooler_for_a_head_that_reads_one():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.model.pretraining import pretraining_model
 from bert_jax.training.objectives import skip_gram_objective
 from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer
 from bert_jax.training.skip_gram import EVALUATION_SEED, SkipGramConfig, draw_negatives, keep_weights, skip_gram_sums
@@ -51,6 +52,41 @@ def test_a_word_is_no_context_of_itself():
     sums = jax.jit(lambda p, b: skip_gram_sums(p, b, None, SETTINGS))(parameters(), batch)
     assert sums["skip_gram_targets"] == 0
     assert sums["skip_gram_loss"] == 0
+
+
+def changed_one_by_one(length: int) -> dict[str, np.ndarray]:
+    """A text, and in the rows behind it the same text with another token at place 0, 1, ..."""
+    batch = {name: np.repeat(x, length + 1, axis=0) for name, x in rows(((length,),), length).items()}
+    for t in range(length):
+        batch["input_ids"][t + 1, t] = 5 + (batch["input_ids"][0, t] - 4) % 15
+    return batch
+
+
+def test_the_score_of_a_pair_depends_on_its_word_and_on_its_context_and_on_no_other_token():
+    """The predicted word is no input: another context leaves the scores of all other contexts as they are."""
+    params, length = parameters(), 9
+    found = jax.jit(pretraining_model(STATIC).apply)({"params": params}, changed_one_by_one(length))
+    scores = np.einsum("BMD,BLD->BML", found["last"], found["contexts"], dtype=np.float64)
+    changed = scores[1:] != scores[:1]  # [token that changed, word, context]
+    token, word, context = np.ogrid[:length, :length, :length]
+    assert (changed == ((token == word) | (token == context))).all()
+
+
+def test_the_loss_of_a_context_does_not_depend_on_the_other_contexts():
+    """Of the word at place 4, whose window of 2 reaches from place 2 to 6."""
+    params, length, settings = parameters(), 9, SkipGramConfig(window=2, negatives=4, shared_negatives=6, subsampling=0.0)
+    batch = changed_one_by_one(length)
+    batch["masked_targets"][:, np.arange(length - 1) != 4] = -1
+    both = {name: np.repeat(x[:1], 2, axis=0) for name, x in batch.items()}
+    both["input_ids"][1, [3, 5]] = batch["input_ids"][4, 3], batch["input_ids"][6, 5]
+    params = jax.tree.map(jnp.asarray, params)  # each row alone, so that all have the same negatives
+    row_by_row = jax.jit(jax.vmap(lambda b: skip_gram_sums(params, jax.tree.map(lambda x: x[None], b), None, settings)))
+    losses = np.asarray(row_by_row(batch)["skip_gram_loss"], np.float64)
+    moved = losses[1:] - losses[0]
+    assert (moved[[0, 1, 7, 8]] == 0).all()
+    assert (np.abs(moved[2:7]) > 1e-3).all()
+    of_both = np.asarray(row_by_row(both)["skip_gram_loss"], np.float64)
+    np.testing.assert_allclose(of_both[1] - of_both[0], moved[3] + moved[5], atol=1e-5)
 
 
 def test_negatives_follow_the_counts_to_the_power_of_three_quarters():

@@ -347,6 +347,17 @@ CASES = [
         "config.teacher=$model has another vocabulary than the corpus ... build the corpus with --vocab=$model",
     ),
     Case(
+        "a teacher of masked words for a model that reads from left to right",
+        "--config.teacher=$model --config.model.direction=left_to_right --config.examples.pairs=none",
+        "config.teacher=$model teaches masked words, which a model with direction=left_to_right and encoder=transformer does "
+        "not predict; set direction=both and encoder=transformer, or leave the teacher out",
+    ),
+    Case(
+        "a teacher of masked words for a biLM",
+        "--config.teacher=$model --config.model.encoder=bilm --config.examples.pairs=none",
+        "config.teacher=$model teaches masked words, which a model with direction=both and encoder=bilm does not predict; set",
+    ),
+    Case(
         "a distillation without a teacher",
         "--config.distillation.temperature=3",
         "config.distillation has settings but there is no teacher; name one in config.teacher",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.bad_inputs.case import Case, Table
+from tests.bad_inputs.damage import other_vocabulary
 
 TEXTS = {"own": {"train": "$train", "dev": "$dev"}, "length": 16}
 TASK = {"name": "own", "experiment": "$repository/experiments/finetune/own_text.py", "finetune": {"task": TEXTS}}
@@ -72,6 +73,11 @@ CASES = [
         files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"direction": "left_to_right"}}),
     ),
     Case(
+        "a head on the [CLS] of a biLM",
+        says="the arm 'b' cannot do the task 'own': the [CLS] of a bilm has no meaning of its own; set head.pooling=concat or",
+        files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"encoder": "bilm"}}),
+    ),
+    Case(
         "a task without its files",
         says="the task 'own': ... nowhere.csv",
         files=study(tasks=[{**TASK, "finetune": {"task": {**TEXTS, "own": {"train": "nowhere.csv", "dev": "$dev"}}}}]),
@@ -85,6 +91,19 @@ CASES = [
         "an arm that continues itself",
         says="the arm 'b' continues itself; name another arm, or leave continues out",
         files=with_arm(continues="b"),
+    ),
+    Case(
+        "an arm with two first models",
+        says="the arm 'b': init_from=$model and continues=a both name its first model; give one",
+        files=with_arm(continues="a", pretrain={"init_from": "$model"}),
+    ),
+    Case(
+        "an arm that continues one of another vocabulary",
+        says="the arm 'b': its corpus has another vocabulary than that of 'a', which it continues; build it with the same ... "
+        "--vocab=CORPUS/tokenizer",
+        files=with_arm(continues="a", pretrain={"corpus": {"directory": "other"}}),
+        copies={"other": "corpus"},
+        spoil=other_vocabulary("other"),
     ),
     Case(
         "a workdir with something else",

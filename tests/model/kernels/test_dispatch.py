@@ -65,6 +65,19 @@ def test_asking_for_a_kernel_that_cannot_run_is_an_error_that_says_why():
         ModelConfig(attention="flash")
 
 
+def test_a_left_to_right_model_takes_the_plain_path_wherever_there_is_a_kernel_and_says_why():
+    causal = ModelConfig(dtype="bfloat16", direction="left_to_right")
+    for platform, kind in (("tpu", "TPU v5 lite"), ("gpu", "NVIDIA H100 80GB HBM3")):
+        with meant_for(platform, kind):
+            reason = "since the kernels of fused attention have no left-to-right mask"
+            assert choose_attention(causal, 128) == Choice(None, reason)
+            asked = dataclasses.replace(causal, attention="fused")
+            expected = "model.attention='fused' cannot be had: .* no left-to-right mask; set model.attention to 'plain' or"
+            with pytest.raises(UserError, match=expected):
+                choose_attention(asked, 128)
+            assert choose_attention(dataclasses.replace(asked, direction="both"), 128).platform == platform
+
+
 def test_on_a_gpu_the_fused_kernel_is_there_for_the_asking_until_it_was_timed():
     with meant_for("gpu", "NVIDIA H100 80GB HBM3"):
         assert choose_attention(ModelConfig(attention="fused"), 512) == Choice("gpu", "")

@@ -1,0 +1,91 @@
+"""BERT's predecessors train on a mesh as on one device: a left-to-right Transformer, the biLM, static vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.batches.device import to_device
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.programs.pretraining import pretraining_program
+from bert_jax.sharding import rules
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from tests.model.test_bilm import rows
+from tests.random_rows import TINY, largest_difference
+
+SHAPE = dataclasses.asdict(dataclasses.replace(TINY, num_layers=1, hidden_dropout=0.1, scan_unroll=1, initializer_range=0.3))
+MODELS: dict[str, dict[str, Any]] = {
+    "left_to_right": {"direction": "left_to_right", "attention_dropout": 0.1},
+    "bilm": {"encoder": "bilm", "intermediate_size": 16},
+    "static": {"encoder": "static", "num_layers": 0},
+}
+MESHES = {"data 8": MeshConfig(data=8), "data 2 x fsdp 2": MeshConfig(data=2, fsdp=2)}
+ROWS, LENGTH = 16, 8
+TEXTS = ((5, 3), (8,), (3, 2), (4, 4)) * 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_arrays_are_spread_too():
+    """In a model 16 wide nothing would be worth spreading."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "MIN_ZERO_SIZE", 64)
+        yield
+
+
+def experiment_on(name: str, mesh: MeshConfig) -> PretrainingExperiment:
+    phase = {"steps": 10, "length": LENGTH, "batch_size": ROWS, "max_predictions": LENGTH - 1, "learning_rate": 1e-3}
+    values = {"model": SHAPE | MODELS[name], "examples": {"pairs": "none"}, "phases": [phase], "mesh": dataclasses.asdict(mesh)}
+    return PretrainingExperiment.from_dict(values)
+
+
+def trained(name: str, mesh_config: MeshConfig, devices: int, first: Any = None) -> tuple[Any, Any, dict[str, float]]:
+    """(the state before the first step, the state after it, its sums)."""
+    mesh = make_mesh(mesh_config, jax.devices()[:devices])
+    program = pretraining_program(experiment_on(name, mesh_config), mesh)
+    with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
+        first = with_counts(jax.device_get(program.begin())) if first is None else first
+        state = jax.device_put(first, program.shardings)
+        batch = to_device(rows(TEXTS, LENGTH), mesh, rules.BATCH)
+        state, sums = program.training_step(0)(*program.arguments(state, batch))
+    return first, state, {key: float(value) for key, value in sums.items()}
+
+
+def with_counts(state: Any) -> Any:
+    """A state whose counts of words differ, as those of a corpus do, and whose contexts are not zero."""
+    if "skip_gram_head" not in state.params:
+        return state
+    contexts = state.params["embeddings"]["word_embeddings"]["embedding"][::-1]
+    counts = np.where(np.arange(len(contexts)) < 5, 0, np.arange(len(contexts)) % 7 + 1).astype(np.float32)
+    head = {"counts": counts, "context_embeddings": {"embedding": contexts}}
+    return dataclasses.replace(state, params={**state.params, "skip_gram_head": head})
+
+
+@functools.cache
+def on_one_device(name: str) -> tuple[Any, Any, dict[str, float]]:
+    return trained(name, MeshConfig(), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        ("left_to_right", "data 8"),
+        ("bilm", "data 8"),
+        ("bilm", "data 2 x fsdp 2"),
+        ("static", "data 8"),
+        ("static", "data 2 x fsdp 2"),
+    ],
+)
+def test_a_predecessor_trains_on_a_mesh_as_on_one_device_dropout_and_negatives_included(name: str, mesh: str):
+    first, alone, sums_of_one = on_one_device(name)
+    _, spread, sums = trained(name, MESHES[mesh], 8 if mesh == "data 8" else 4, first)
+    assert sums == pytest.approx(sums_of_one, rel=2e-6)
+    assert sums["skipped"] == 0
+    assert largest_difference(alone.opt_state[0].mu, spread.opt_state[0].mu) < 2e-4
+    assert largest_difference(alone.params, spread.params) < 2e-4
+    assert largest_difference(first.params, alone.params) > 1e-4, "the step must move the parameters"

@@ -1,0 +1,68 @@
+"""What a study does when one of its parts ends: with success, with a failure, or because something asked it to stop."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import re
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interface.exit_statuses import MENDED_BY_RESTART
+from bert_jax.studies import children
+from bert_jax.studies.running import Runner, Stopped
+
+
+def run_ending_with(monkeypatch: pytest.MonkeyPatch, log: pathlib.Path, status: int, asked: bool = False) -> list[Any]:
+    """The commands that a runner starts for a part; each prints 20 lines and ends with `status`, `asked` to stop or not."""
+    started: list[Any] = []
+
+    def run(command: Any, file: pathlib.Path, watch: Callable[[], bool]) -> int:
+        started.append(command)
+        file.write_text("".join(f"line {i}\n" for i in range(20)))
+        assert watch() == asked
+        return status
+
+    monkeypatch.setattr(children, "run_verb_alone", run)
+    preemption = types.SimpleNamespace(requested=lambda step: asked, exit_status=99)
+    around: Any = types.SimpleNamespace(preemption=preemption, watchdog=types.SimpleNamespace(alive=lambda doing: None))
+    Runner(around, 60.0).command(["pretrain", "--config=a"], log, "the arm 'a', seed 0, pretraining")
+    return started
+
+
+def test_a_part_that_fails_is_told_with_its_status_its_log_and_the_end_of_that(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    log = tmp_path / "a.log"
+    with pytest.raises(UserError) as caught:
+        run_ending_with(monkeypatch, log, 2)
+    lines = [f"  line {i}" for i in range(20 - children.LAST_LINES, 20)]
+    begin = f"the arm 'a', seed 0, pretraining failed with status 2; {log} ends with:"
+    assert str(caught.value).splitlines() == [begin, *lines, "correct that, and run the study again"]
+
+
+@pytest.mark.parametrize("status", MENDED_BY_RESTART)
+def test_a_part_that_a_restart_mends_stops_the_study_with_its_status_and_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, status: int
+):
+    caplog.set_level(logging.INFO, logger="bert_jax")
+    with pytest.raises(Stopped) as caught:
+        run_ending_with(monkeypatch, tmp_path / "a.log", status)
+    assert caught.value.status == status
+    assert re.fullmatch(r"the arm 'a', seed 0, pretraining ended \(.+\); the same command goes on", caplog.messages[-1])
+
+
+def test_a_part_that_ends_because_the_study_is_asked_to_stop_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    with pytest.raises(Stopped) as caught:
+        run_ending_with(monkeypatch, tmp_path / "a.log", 1, asked=True)
+    assert caught.value.status == 99
+
+
+def test_a_part_that_trains_is_watched_as_the_study_is(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    assert run_ending_with(monkeypatch, tmp_path / "a.log", 0) == [["pretrain", "--config=a", "--hang-seconds=60"]]
