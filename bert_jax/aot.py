@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -31,7 +30,7 @@ from bert_jax.costs.report import comparisons, refusal, text, totals, totals_tex
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import require_stdout, run_verb
-from bert_jax.interface.flags import FlagParser
+from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
 from bert_jax.runtime.log_setup import quiet_libraries
 
@@ -66,14 +65,14 @@ def flag_parser() -> FlagParser:
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
     parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
     parser.add_argument("--slices", type=SLICES, metavar="N", help="number of slices, as the prefix of --topology")
-    parser.add_argument("--step", metavar="|".join(STEPS), help="which step (default: train, or finetune for a fine-tuning file)")
+    parser.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help="default: train, or finetune for such a file")
     parser.add_argument("--phase", type=PHASE, metavar="N", help="only this phase, from 0 (default: all, and their sum)")
-    parser.add_argument("--model", help="the model to fine-tune: a size or a directory (default: init_from, else base)")
-    parser.add_argument("--against", action="append", default=[], metavar="FILE[:ARG]", help="an experiment to compare with")
+    parser.add_argument("--model", type=nonempty, help="fine-tuned: a size or a directory (default: init_from, else base)")
+    parser.add_argument("--against", type=nonempty, action="append", default=[], metavar="FILE[:ARG]", help="compares with it")
     parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of --against")
     parser.add_argument("--rows", type=ROWS, metavar="N", help="estimates N held-out rows, or fine-tuning on N examples")
     parser.add_argument("--price", type=PRICE, metavar="P", help="price of a chip-hour, in any currency")
-    parser.add_argument("--save", type=pathlib.Path, metavar="DIR", help="saves the compiled steps for `pretrain --compiled=DIR`")
+    parser.add_argument("--save", type=nonempty_path, metavar="DIR", help="saves the steps for `pretrain --compiled=DIR`")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument("--no-remedies", action="store_true", help="do not search for settings that would make the step fit")
     return parser

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -35,7 +34,7 @@ from bert_jax.diagnosis.fit import fit_checks
 from bert_jax.diagnosis.judgement import judge
 from bert_jax.errors import UserError
 from bert_jax.interface.command import require_stdout, run_verb
-from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 from bert_jax.metrics.writer import write_json
@@ -69,7 +68,7 @@ def flag_parser() -> FlagParser:
     chips = InRange(int, Interval(ge=1, le=MAX_COUNT))
     parser.add_argument("--chips", type=chips, metavar="N", help="the chips that all hosts should have together")
     parser.add_argument("--no-estimate", action="store_true", help="on TPUs, do not estimate the time of a step with aot")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes all figures to FILE")
+    parser.add_argument("--json", type=nonempty_path, metavar="FILE", help="writes all figures to FILE")
     add_process_flags(parser)
     return parser
 

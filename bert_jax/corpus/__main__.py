@@ -80,7 +80,7 @@ def _add_text_flags(parser: FlagParser) -> None:
         help="embedded | text:GLOB | jsonl:GLOB | tfds:NAME[:SPLIT][@FEATURE]; .gz files too; may be repeated",
     )
     text.add_argument(
-        "--text-field", default="text", metavar="NAME", help="the field of a JSON record that holds its text (default: text)"
+        "--text-field", type=nonempty, default="text", metavar="NAME", help="the field of a record with its text (default: text)"
     )
     text.add_argument(
         "--layout",
@@ -94,6 +94,7 @@ def _add_text_flags(parser: FlagParser) -> None:
     )
     text.add_argument(
         "--tfds-directory",
+        type=nonempty,
         metavar="DIR",
         help="directory of prepared data sets (default: that of tfds; for embedded, the cache directory)",
     )

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from bert_jax.corpus import files
 from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.wordpiece import CONTINUATION
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, missing_path
 from bert_jax.interface.words import counted
 
 VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
@@ -82,7 +82,8 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     if not path.is_dir():
         if not path.is_file():
             raise UserError(
-                f"vocabulary {path} does not exist; give a {VOCAB_FILE}, a {MODEL_FILES[0]}, or a directory with one of them"
+                f"vocabulary {missing_path(path)} does not exist; give a {VOCAB_FILE}, a {MODEL_FILES[0]}, or a directory with "
+                "one of them"
             )
         if path.suffix == ".model":
             return TokenizerDescription(path=path)

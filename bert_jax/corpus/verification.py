@@ -32,7 +32,7 @@ from bert_jax.corpus.store import read_manifest
 from bert_jax.corpus.workers import available_cores
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import byte_unit, counted
 from bert_jax.storage.paths import cache_directory
 
 _BLOCK = 4 << 20  # bytes hashed at a time; hashlib releases the GIL meanwhile
@@ -174,8 +174,9 @@ def verify(directory: pathlib.Path | str) -> tuple[int, int]:
     Raises UserError at the first damaged file.
     """
     with Verification(directory, again=True) as verification:
-        progress = Progress("verifying the corpus:", total=round(verification.bytes / 1e6), unit="MB")
-        verification.wait(lambda: progress.update(round(verification.done / 1e6)))
+        scale, unit = byte_unit(verification.bytes)
+        progress = Progress("verifying the corpus:", total=round(verification.bytes / scale), unit=unit)
+        verification.wait(lambda: progress.update(round(verification.done / scale)))
         progress.close()
         return len(verification._expected), verification.bytes
 

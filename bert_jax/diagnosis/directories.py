@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from bert_jax.diagnosis.checks import Check
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, missing_path
 from bert_jax.runtime.gathering import gather_json
 from bert_jax.runtime.processes import require_shared_directory
 from bert_jax.storage.checks import require_capable
@@ -40,8 +40,8 @@ def corpus_check(directory: str) -> Check:
             require_bucket(directory)
         elif not pathlib.Path(directory).is_dir():
             raise UserError(
-                f"config.corpus.directory={directory} is not there; make it with `tpu_scripts/run.sh corpus`, or name a place "
-                "that all hosts see, such as gs://BUCKET/PATH"
+                f"config.corpus.directory={missing_path(directory)} is not there; make it with "
+                "`tpu_scripts/run.sh corpus`, or name a place that all hosts see, such as gs://BUCKET/PATH"
             )
 
     faults = _everywhere(look)

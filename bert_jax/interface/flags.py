@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -16,6 +17,12 @@ def nonempty(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError(f"={text} is empty; give a name, or leave the flag out")
     return text
+
+
+def nonempty_path(text: str) -> pathlib.Path:
+    """`text` as a path: the `type=` of a flag that names a local file or directory. An empty path would be the current directory.
+    Raises ArgumentTypeError if it is empty."""
+    return pathlib.Path(nonempty(text))
 
 
 class FlagParser(argparse.ArgumentParser):

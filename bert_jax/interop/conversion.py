@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from bert_jax.corpus.files import JsonObject
+from bert_jax.corpus.hub import find_vocabulary
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
@@ -70,14 +71,14 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     path = os.fspath(local_model(path))
     new = NewParts(flags.new, _new_head(flags), flags.seed)
     lowercase = None if flags.replace_vocab else flags.lowercase
+    vocabulary = None if flags.vocab is None else find_vocabulary(flags.vocab)
     if holds_word2vec(pathlib.Path(path)):
-        vocabulary = None if flags.vocab is None else pathlib.Path(flags.vocab)
         model = import_word2vec(pathlib.Path(path), vocabulary=vocabulary, lowercase=lowercase)
         return with_new_parts(model, new) if flags.new else model
     if not _is_tf1(pathlib.Path(path)):
         if flags.activation:
             raise UserError(f"--activation={flags.activation} is for checkpoints of the original; leave it out for {path}")
-        model = import_model(path, new=new, drop=flags.drop, vocabulary=flags.vocab, lowercase=lowercase)
+        model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase)
         carried = sorted(set(model.other_fields) - {"hidden_act", *FIXED})
         notes = (f"fields of config.json that bert_jax does not use: {', '.join(carried)}",) if carried else ()
         return dataclasses.replace(model, notes=model.notes + notes)
@@ -161,7 +162,7 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         grown = " (new types: copies of type 0)" if flags.token_types > old.type_vocab_size else ""
         notes.append(f"token types: {old.type_vocab_size} -> {flags.token_types}{grown}")
     if flags.replace_vocab:
-        model, note = _with_words(model, load_tokenizer(flags.replace_vocab, lowercase=flags.lowercase))
+        model, note = _with_words(model, load_tokenizer(find_vocabulary(flags.replace_vocab), lowercase=flags.lowercase))
         notes.append(note)
     if flags.add_tokens:
         tokens = read_tokens(pathlib.Path(flags.add_tokens))

@@ -21,7 +21,7 @@ from bert_jax.corpus.sentencepiece_model import WORD_START
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.corpus.tokenizer_files import SPECIAL_NAMES
 from bert_jax.corpus.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import Row, rows
@@ -178,6 +178,8 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
 def read_tokens(path: pathlib.Path) -> list[str]:
     """The tokens of a file with one token per line, in order, without repetitions. Raises UserError for a file that cannot be
     read or is empty."""
+    if not path.exists():
+        raise UserError(f"there is no {missing_path(path)}; give a file with one token per line")
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

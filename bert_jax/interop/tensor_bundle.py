@@ -21,7 +21,7 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, missing_path
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import aside
 from bert_jax.interop.sorted_table import LONGEST, Damaged, checksum, encode_table, encode_varint, read_table, read_varint
@@ -123,7 +123,7 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
         if path.is_file():
             raise UserError(f"{path} is not part of a TensorFlow checkpoint of format V2: there is no {path}.index; name another")
         raise UserError(
-            f"there is no {path}, nor {path}.index; name the directory of a checkpoint, or the common prefix of its files"
+            f"there is no {missing_path(path)}, nor {path}.index; name the directory of a checkpoint, or its files' common prefix"
         )
     found = sorted(file.name.removesuffix(".index") for file in path.glob("*.index"))
     state = path / STATE

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import IO
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, missing_path
 from bert_jax.interface.command import require_stdout
 
 PARTIAL_SUFFIX = ".bert_jax.part"
@@ -42,7 +42,7 @@ def checked_target(output: str, source: os.stat_result | None = None) -> pathlib
         raise UserError(f"{name} is write-protected; choose another --output, or allow writing: chmod u+w {output}")
     path = path.resolve()
     if not path.parent.is_dir():
-        raise UserError(f"{name}: there is no directory {pathlib.Path(output).parent}; make it first")
+        raise UserError(f"{name}: there is no directory {missing_path(pathlib.Path(output).parent)}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"{name} cannot be written: no permission to make files in {path.parent}; choose another --output")
     for part in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):

@@ -13,7 +13,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.overrides import UNSET, split_overrides, suggested_flag
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import FlagParser
+from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.metrics.profile import steps_to_profile
 from bert_jax.storage.objects import place
@@ -101,7 +101,7 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
     add_process_flags(parser)
     parser.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
     if verb == "pretrain":
-        parser.add_argument("--compiled", type=pathlib.Path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
+        parser.add_argument("--compiled", type=nonempty_path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
         parser.add_argument("--verify", action="store_true", help="read the whole corpus first, though this machine has before")
         step = InRange(int, Interval(ge=1, le=MAX_COUNT))
         parser.add_argument("--replay", type=step, metavar="STEP", help="show this step of DIR again: texts, losses, gradients")
@@ -111,7 +111,7 @@ def flag_parser(verb: str, description: str | None, schema: type | None = None) 
 def add_process_flags(parser: FlagParser) -> None:
     """Adds the flags of a start with several processes."""
     several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
-    several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    several.add_argument("--coordinator", type=nonempty, metavar="HOST:PORT", help="where process 0 listens")
     several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="how many there are")
     several.add_argument("--process", type=InRange(int, Interval(ge=0, lt=2**16)), metavar="I", help="which one this is, from 0")
     several.add_argument("--start-timeout", type=TIME, metavar="SECONDS", default=300.0, help="how long to wait for all (300)")

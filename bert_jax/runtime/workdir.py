@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from bert_jax import __version__
 from bert_jax.corpus.files import Json, JsonObject, read_json
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, missing_path
 from bert_jax.metrics.ledger_file import LEDGER
 from bert_jax.metrics.writer import EVENTS, METRICS, write_json
 from bert_jax.storage.checks import PROBE, require_capable
@@ -85,7 +85,7 @@ def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObje
     Raises UserError where there is no such run.
     """
     if not (directory / CONFIG).exists():
-        raise UserError(f"{flag}={directory} holds no run; name the workdir of a run of {verb}")
+        raise UserError(f"{flag}={missing_path(directory)} holds no run; name the workdir of a run of {verb}")
     stored = stored_config(directory)
     if not str(stored[WRITTEN_BY]).endswith(f" {verb}"):
         raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")

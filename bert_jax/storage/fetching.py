@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import byte_unit
 from bert_jax.storage.objects import Item, StorageError, download, listed, object_at
 from bert_jax.storage.paths import cache_directory, checked, is_remote, name_and_value, split
 from bert_jax.storage.record import Copy, Record, copy_of, is_unchanged
@@ -162,13 +163,14 @@ def _download(
 ) -> dict[str, Copy]:
     """Downloads objects, several at once, with a line of progress; adds each to `known` as soon as it is there."""
     total, done, counting = sum(item.size for item in objects.values()), 0, threading.Lock()
-    progress = Progress(f"fetching {remote}:", total=round(total / 1e6), unit="MB", delay=_PROGRESS_DELAY)
+    scale, unit = byte_unit(total)
+    progress = Progress(f"fetching {remote}:", total=round(total / scale), unit=unit, delay=_PROGRESS_DELAY)
 
     def arrived(size: int) -> None:
         nonlocal done
         with counting:
             done += size
-            progress.update(round(done / 1e6))
+            progress.update(round(done / scale))
 
     def one(name: str) -> None:
         file = directory / name

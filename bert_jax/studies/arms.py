@@ -20,7 +20,7 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.staging import staged
 from bert_jax.corpus.store import open_splits
 from bert_jax.corpus.tokenizer import VocabularyInfo
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
 from bert_jax.interface import python_files
@@ -181,7 +181,8 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
     values = pretraining_values(study, arm)
     directory = values["corpus"]["directory"]
     if not is_url(directory) and not pathlib.Path(directory).is_dir():
-        raise UserError(f"there is no corpus {directory}; make it with `python -m bert_jax.corpus`, or name it in config.corpus")
+        place = missing_path(directory)
+        raise UserError(f"there is no corpus {place}; make it with `python -m bert_jax.corpus`, or name it in config.corpus")
     train, split = open_splits(staged(directory))
     settled, _ = infer_settings(values, (), vocabulary_size=train.vocabulary.size)
     experiment = PretrainingExperiment.from_dict(settled)

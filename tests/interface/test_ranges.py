@@ -122,6 +122,24 @@ def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(
             assert range_text(action.type.interval) in str(error.value)
 
 
+REFUSED_LATER = {
+    *("--config", "--workdir", "--config.KEY", "--against.KEY", "--topology", "--source", "--vocab", "--keep"),
+    *("--format", "--dtype", "--activation", "--problem", "--new-positions", "--function"),
+}
+"""Flags whose empty value the verb itself refuses, in words of its own (tests/bad_inputs)."""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_flag_with_a_value_refuses_the_empty_one(verb: str):
+    for action in VERBS[verb]._actions:
+        if not action.option_strings or action.nargs == 0 or action.option_strings[0] in REFUSED_LATER:
+            continue
+        flag = action.option_strings[0]
+        others = [one for one in required(verb) if not one.startswith(f"{flag}=")]
+        with pytest.raises(UserError, match=flag):
+            VERBS[verb].parse_args([f"{flag}=", *others])
+
+
 # ---------------------------------------------------------------------------------------------------------------- configurations
 
 MAY_BE_EMPTY = {

@@ -46,12 +46,11 @@ def test_the_lock_of_a_dead_process_elsewhere_is_taken_over_once_it_is_stale(buc
     assert f"the lock of {bucket} was of a process that is dead: process 7 on other" in caplog.text
 
 
-def test_the_age_of_a_lock_by_the_clock_of_the_storage_counts(bucket: str):
+def test_the_age_of_a_lock_by_the_clock_of_the_storage_counts(bucket: str, caplog: pytest.LogCaptureFixture):
     objects.write(f"{bucket}/.lock", elsewhere("dead"))
     time.sleep(3.1)  # the storage tells whole seconds
-    began = time.monotonic()
     with locked_in_bucket(objects.place(bucket), ".lock"):
-        assert time.monotonic() - began < 0.9
+        assert "watching for" not in caplog.text
 
 
 def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(bucket: str, monkeypatch: pytest.MonkeyPatch):

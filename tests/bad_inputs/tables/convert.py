@@ -177,7 +177,7 @@ CASES = [
     Case(
         "tokens that are not there",
         "--add-tokens=nowhere.txt",
-        "nowhere.txt cannot be read as UTF-8 text ([Errno 2] No such file or directory: ... give a file with one token per line",
+        "there is no nowhere.txt (looked for in ... give a file with one token per line",
     ),
     Case(
         "tokens of bytes that are no text",
@@ -187,7 +187,7 @@ CASES = [
     Case(
         "a vocabulary that is not there",
         "--replace-vocab=nowhere.txt",
-        "vocabulary nowhere.txt does not exist; give a vocab.txt, a spiece.model, or a directory with one of them",
+        "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, or a directory with",
     ),
     Case("a vocabulary of noise", "--replace-vocab=$noise", "vocabulary $noise is not UTF-8 at byte 0; convert it with iconv"),
     Case(

@@ -227,7 +227,7 @@ CASES = [
     Case(
         "a vocabulary that is not there",
         "--vocab=nowhere.txt",
-        "vocabulary nowhere.txt does not exist; give a vocab.txt, a spiece.model, or a directory with one of them",
+        "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, or a directory with",
     ),
     Case(
         "a vocabulary of another directory",

@@ -44,7 +44,7 @@ CASES = [
     Case("an experiment that is not there", says="there is no file nowhere.py", files=study(pretraining="nowhere.py")),
     Case(
         "a corpus that is not there",
-        says="the arm 'a': there is no corpus nowhere; make it with ... or name it in config.corpus",
+        says="the arm 'a': there is no corpus nowhere (looked for in ... make it with ... or name it in config.corpus",
         files=study(corpus="nowhere"),
     ),
     Case(
