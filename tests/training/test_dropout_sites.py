@@ -4,6 +4,7 @@ own."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,12 +13,12 @@ import pytest
 
 from bert_jax.examples.labelled import RowShape, assemble_features
 from bert_jax.heads import bert_with_head
-from bert_jax.model import attention, embeddings, residual_norm
+from bert_jax.model import attention, bilm, embeddings, pretraining, residual_norm
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.model.layers import Dropout
 from bert_jax.training.label_losses import LabelLoss
-from bert_jax.training.objectives import Objective, label_objective, pretraining_objective
+from bert_jax.training.objectives import Objective, bilm_objective, label_objective, next_token_objective, pretraining_objective
 from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
 from tests.random_rows import TINY, random_batch, random_parameters
@@ -46,7 +47,10 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
 
         monkeypatch.setattr(module, "dropout", dropout)
 
-    sites = {"embeddings": embeddings, "attention": attention, "residual": residual_norm, "head": bert_with_head}
+    sites = {
+        "embeddings": embeddings, "attention": attention, "residual": residual_norm, "head": bert_with_head,
+        "lstm": bilm, "softmax": pretraining,
+    }  # fmt: skip
     for site, module in sites.items():
         watch(module, site)
     return seen
@@ -118,4 +122,15 @@ def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str,
     batch = {name: jnp.asarray(array) for name, array in rows.items()}
     walk(label_objective(CONFIG, head, LabelLoss()), random_label_parameters(head), batch, steps=2, microbatches=1)
     assert places(sites) == [*ENCODER, ("head", HEAD)] * 2
+    assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
+
+
+@pytest.mark.parametrize(("direction", "objective"), [("both", bilm_objective), ("left_to_right", next_token_objective)])
+def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(
+    direction: str, objective: Callable[[ModelConfig], Objective], sites: list[Site]
+):
+    config = dataclasses.replace(CONFIG, encoder="bilm", direction=direction)
+    params, batch = random_parameters(config), random_batch(rows=4)
+    walk(objective(config), params, batch, steps=2, microbatches=2)
+    assert places(sites) == [*[("lstm", HIDDEN)] * config.num_layers, ("softmax", HIDDEN)] * 4
     assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
