@@ -8,10 +8,11 @@ r"""Fine-tuning against features of chosen layers, from one pretrained model (pa
 `data` holds the folders wnut17 and ud_english_ewt (pod: conll2003). One model is pretrained for each seed. One arm fine-tunes it;
 the others freeze it, and a two-layer BiLSTM reads the named layers.
 
-Hardware: 2 CPU cores, and for the pod v5e:4x4, 16 chips. Duration of the laptop setting: 20 minutes of pretraining for each seed,
-then minutes for each of seven arms and two tasks. The pod's pretraining costs what BERT-Base does:
+Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 20 minutes of
+pretraining for each seed, then minutes for each of seven arms and two tasks. The pod's pretraining costs what BERT-Base does,
+14 hours, 56 chip-hours by the estimate of
 
-    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:4x4
+    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
 Expected, before it was run: the last four layers joined come nearest to fine-tuning, and the embeddings are worst. With the
 paper's model: its Table 7, printed beside ours.

@@ -8,10 +8,11 @@ r"""Mixes of [MASK], the same word and a random one (paper Table 8), and masks o
 `data` holds the folders glue, wnut17 and ud_english_ewt (pod: glue and conll2003). The last task is the paper's feature-based
 one: the encoder is frozen, so it has never seen a text without masks unless pretraining showed it some.
 
-Hardware: 2 CPU cores, and for the pod v5e:4x4, 16 chips. Duration of the laptop setting: about 40 minutes for each of eight arms
-and three seeds on idle cores. The pod pretrains eight models of BERT-Base, each at the cost of
+Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: about 40 minutes for
+each of eight arms and three seeds on idle cores. The pod pretrains eight models of BERT-Base, each at the cost of 14 hours, 56
+chip-hours by the estimate of
 
-    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:4x4
+    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
 Expected, before it was run: fine-tuning hardly differs; with features, [MASK] alone is worse than the paper's mix, and random
 words alone are worst. With the paper's models: its Table 8, printed beside ours.

@@ -9,11 +9,11 @@ r"""What the two objectives bought: no next sentence prediction, left to right, 
 left-to-right model predicts every token and so computes more of the output layer; its [CLS] sees nothing, so sentence tasks read
 its last token.
 
-Hardware: 2 CPU cores, and for the pod v5e:4x4, 16 chips. Duration of the laptop setting: about 20 minutes of pretraining and as
-many of fine-tuning for each arm and seed on idle cores (`--config.pretrain.model.dtype=bfloat16` on CPUs with AMX); 3 models and
-4 arms with 3 seeds. The pod pretrains three models of BERT-Base; of one of them the cost is
+Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: about 20 minutes of
+pretraining and as many of fine-tuning for each arm and seed on idle cores (`--config.pretrain.model.dtype=bfloat16` on CPUs
+with AMX); 3 models and 4 arms with 3 seeds. The pod pretrains three models of BERT-Base; of one of them the cost is
 
-    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:4x4 --config.model.direction=left_to_right \
+    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2 --config.model.direction=left_to_right \
         --config.examples.pairs=none --config.phases.0.max_predictions=127 --config.phases.1.max_predictions=511
 
 Expected, before it was run: BERT above left to right on sentence tasks; on tagging left to right is worst, and a BiLSTM on top

@@ -8,10 +8,10 @@ r"""Learned positions, sinusoids, and none as a control.
 `data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Without positions a model that reads in both
 directions sees a bag of words. Every arm reads the same tokens.
 
-Hardware: 2 CPU cores, and for the pod v5e:4x4, 16 chips. Duration of the laptop setting: about 40 minutes for each of three arms
-and three seeds on idle cores. The pod pretrains three models of BERT-Base; the cost of one is
+Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: about 40 minutes for
+each of three arms and three seeds on idle cores. The pod pretrains three models of BERT-Base; the cost of one is
 
-    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:4x4 --config.model.positions=sinusoidal
+    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2 --config.model.positions=sinusoidal
 
 Expected, before it was run: learned and sinusoidal positions alike, both above none, on tagging and on the held-out loss most of
 all. The paper does not compare them.

@@ -8,10 +8,10 @@ r"""What depth, width and heads buy: smaller and larger models that read the sam
 `data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue). Every arm reads the same tokens, so larger ones
 compute more; with --config.budget.equal=seconds --config.budget.seconds=1800 they have the same time instead.
 
-Hardware: 2 CPU cores, and for the pod v5e:4x4, 16 chips. Duration of the laptop setting: hours; the largest of its five sizes
-takes about three times as long as laptop.py's. The pod pretrains the paper's six sizes; the cost of one is
+Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: hours; the largest of
+its five sizes takes about three times as long as laptop.py's. The pod pretrains the paper's six sizes; the cost of one is
 
-    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:4x4 --config.model.num_layers=6
+    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2 --config.model.num_layers=6
 
 Expected, before it was run: a lower held-out loss with every step in size, and scores in the same order where they differ beyond
 chance. With the paper's models: its Table 6, printed beside ours.
