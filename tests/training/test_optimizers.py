@@ -19,8 +19,10 @@ from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.token import TokenHead
 from bert_jax.interop.names import rows
+from bert_jax.model.characters import CharacterCnn, symbols_of
+from bert_jax.model.layers import VOCABULARY_ARRAYS
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.training.optimizers import OptimizerConfig, decayed, make_optimizer
+from bert_jax.training.optimizers import NAMES, OptimizerConfig, decayed, make_optimizer
 from tests.random_features import HEADS, LABELS
 from tests.random_rows import TINY, largest_difference, random_parameters
 
@@ -103,20 +105,30 @@ DECAYED = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "weight_dec
 """Whether it decays, by the path of every parameter of every head."""
 
 
+def predecessors():
+    """The models that are no Transformers, with every parameter that any of them has."""
+    bilm = dataclasses.replace(TINY, encoder="bilm", tied_decoder=False)
+    lstm = dataclasses.replace(bilm, direction="left_to_right")
+    static = dataclasses.replace(TINY, encoder="static", num_layers=0)
+    return bilm, lstm, dataclasses.replace(bilm, character_cnn=True), static
+
+
 def every_parameter():
-    """(our path, the name of its tensor in the Hugging Face format, which has the original's words) of every head."""
+    """(whether it decays, by our path; the name of its tensor in the Hugging Face format, which has the original's words, by our
+    path) of every parameter of every head and encoder."""
     untied = dataclasses.replace(TINY, tied_decoder=False, num_layers=4)
     heads = {
         **HEADS,
         "scalar_mix": TokenHead(labels=LABELS, layers="scalar_mix", lstm=8),
         "concat": SequenceHead(labels=LABELS, pooling="concat"),
+        "crf": TokenHead(labels=("O", "B-X", "I-X"), crf="iob2"),
     }
-    for head in (None, *heads.values()):
+    for config, head in [(untied, None), *((untied, head) for head in heads.values()), *((c, None) for c in predecessors())]:
         if head is None:
-            tree = abstract_parameters(untied)
+            tree = abstract_parameters(config, next_sentence=config.encoder == "transformer")
         else:
-            tree = jax.eval_shape(functools.partial(initial_label_parameters, untied, head), jax.random.key(0))
-        foreign = {row.ours: row.theirs for row in rows(untied, head)}
+            tree = jax.eval_shape(functools.partial(initial_label_parameters, config, head), jax.random.key(0))
+        foreign = {row.ours: row.theirs for row in rows(config, head)}
         flags = jax.tree_util.tree_leaves_with_path(decayed(nn.unbox(tree)))
         yield {"/".join(key.key for key in path): flag for path, flag in flags}, foreign
 
@@ -130,7 +142,29 @@ def test_every_parameter_of_every_head_decays_as_the_golden_list_says():
 
 def test_what_decays_is_what_the_originals_exclusion_list_leaves():
     for flags, foreign in every_parameter():
-        assert flags == {path: not any(re.search(name, foreign[path]) for name in EXCLUDED) for path in flags}
+        trained = {path: flag for path, flag in flags.items() if path.split("/")[-1] not in VOCABULARY_ARRAYS}
+        assert trained == {path: not any(re.search(name, foreign[path]) for name in EXCLUDED) for path in trained}
+
+
+def test_every_array_of_facts_about_the_vocabulary_is_in_the_walk_and_decays_nowhere():
+    found = [(path, flag) for flags, _ in every_parameter() for path, flag in flags.items()]
+    facts = [(path, flag) for path, flag in found if path.split("/")[-1] in VOCABULARY_ARRAYS]
+    assert facts == [("embeddings/characters/symbols", False), ("skip_gram_head/counts", False)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_optimizer_changes_the_symbols_of_words(name):
+    config = dataclasses.replace(TINY, encoder="bilm", tied_decoder=False, character_cnn=True)
+    shapes = nn.unbox(abstract_parameters(config, next_sentence=False))["embeddings"]["characters"]
+    params = jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), shapes) | {
+        "symbols": jnp.asarray(symbols_of(["the", "river"], len(shapes["symbols"])))
+    }
+    ids = jnp.arange(2, dtype=jnp.int32)[None]
+    grads = jax.grad(lambda params: CharacterCnn(config).apply({"params": params}, ids).sum())(params)
+    optimizer = make_optimizer(OptimizerConfig(name=name), params)
+    direction, _ = optimizer.update(grads, optimizer.init(params), params)
+    assert not np.any(direction["symbols"])
+    assert np.any(direction["embedding"])
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", "adm"), ("b1", 1.0), ("weight_decay", -0.1)])
