@@ -87,7 +87,8 @@ def expected_rows(table: JsonObject) -> Rows:
         shown = sum(pair["verdict"] == "as expected" for pair in one["pairs"])
         opposite = sum(pair["verdict"] == "opposite" for pair in one["pairs"])
         against = f", {opposite} opposite" if opposite else ""
-        verdict = "as expected" if one["holds"] else "missed"
+        measured = all(pair["mean"] is not None for pair in one["pairs"])
+        verdict = ("as expected" if one["holds"] else "missed") if measured else "not measured yet"
         rows.append(
             [one["order"], one["task"], " > ".join(one["came_out"]) or "-", verdict, f"{shown} of {len(one['pairs'])}{against}"]
         )
