@@ -336,7 +336,7 @@ def test_three_models_are_averaged(model, vocabulary, tmp_path):
         (["--format=stablehlo", "--platforms=gpu"], "no platform 'gpu'"),
         (["--activation=gelu"], "is for checkpoints of the original"),
         (["--lowercase"], "--lowercase does not fit the vocabulary"),
-        (["--add-tokens=/nowhere"], "/nowhere cannot be read"),
+        (["--add-tokens=/nowhere"], "there is no /nowhere; give a file with one token"),
         (["--replace-vocab=/nowhere"], "vocabulary /nowhere does not exist"),
         (["--maxposition=50"], "unknown argument --maxposition=50: did you mean '--max-position'"),
         (["50"], "unexpected '50'"),

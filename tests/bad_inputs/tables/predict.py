@@ -117,7 +117,7 @@ CASES = [
     Case(
         "an output in a directory that is not there",
         f"{OUTPUT}=nowhere/x.npy x",
-        "--output=nowhere/x.npy: there is no directory nowhere; make it first",
+        "--output=nowhere/x.npy: there is no directory nowhere (looked for in $here); make it first",
     ),
     Case(
         "an output that is a directory", f"{OUTPUT}=. x", "--output=. cannot be written: Is a directory; choose another --output"

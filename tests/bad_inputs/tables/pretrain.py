@@ -138,7 +138,7 @@ CASES = [
     Case(
         "compiled programs that are not there",
         "--compiled=nowhere",
-        "--compiled=nowhere is no directory ... make it with `python -m bert_jax.aot --save=DIR` and the same",
+        "--compiled=nowhere (looked for in $here) is no directory; make it with `python -m bert_jax.aot --save=DIR` and the same",
     ),
     Case(
         "a directory without compiled programs",
@@ -216,7 +216,7 @@ CASES = [
     Case(
         "a step to replay of no run",
         "--replay=3",
-        "--workdir=run holds no run; name the workdir of a run of pretrain",
+        "--workdir=run (looked for in $here) holds no run; name the workdir of a run of pretrain",
         without=("--config",),
     ),
     Case(
