@@ -65,14 +65,17 @@ def flag_parser() -> FlagParser:
     parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
     parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
     parser.add_argument("--slices", type=SLICES, metavar="N", help="number of slices, as the prefix of --topology")
-    parser.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help="default: train, or finetune for such a file")
+    of_step = "which step (default: train, or finetune for a fine-tuning file)"
+    parser.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help=of_step)
     parser.add_argument("--phase", type=PHASE, metavar="N", help="only this phase, from 0 (default: all, and their sum)")
-    parser.add_argument("--model", type=nonempty, help="fine-tuned: a size or a directory (default: init_from, else base)")
-    parser.add_argument("--against", type=nonempty, action="append", default=[], metavar="FILE[:ARG]", help="compares with it")
+    of_model = "the model to fine-tune: a size or a directory (default: init_from, else base)"
+    parser.add_argument("--model", type=nonempty, help=of_model)
+    of_against = "an experiment to compare with"
+    parser.add_argument("--against", type=nonempty, action="append", default=[], metavar="FILE[:ARG]", help=of_against)
     parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of --against")
     parser.add_argument("--rows", type=ROWS, metavar="N", help="estimates N held-out rows, or fine-tuning on N examples")
     parser.add_argument("--price", type=PRICE, metavar="P", help="price of a chip-hour, in any currency")
-    parser.add_argument("--save", type=nonempty_path, metavar="DIR", help="saves the steps for `pretrain --compiled=DIR`")
+    parser.add_argument("--save", type=nonempty_path, metavar="DIR", help="saves compiled steps for `pretrain --compiled=DIR`")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument("--no-remedies", action="store_true", help="do not search for settings that would make the step fit")
     return parser

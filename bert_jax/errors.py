@@ -37,7 +37,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def missing_path(path: str | os.PathLike[str]) -> str:
     """A missing path as text for an error message: with the current directory if the path is relative, and with the most
-    similar existing path if there is one."""
+    similar existing path if there is one. A path in a bucket is given as it is."""
+    if "://" in os.fspath(path):
+        return os.fspath(path)
     near = nearest_path(path)
     remarks = [] if pathlib.Path(path).is_absolute() else [f"looked for in {_current_directory()}"]
     remarks += [f"did you mean {near}?"] if near else []

@@ -80,7 +80,11 @@ def _add_text_flags(parser: FlagParser) -> None:
         help="embedded | text:GLOB | jsonl:GLOB | tfds:NAME[:SPLIT][@FEATURE]; .gz files too; may be repeated",
     )
     text.add_argument(
-        "--text-field", type=nonempty, default="text", metavar="NAME", help="the field of a record with its text (default: text)"
+        "--text-field",
+        type=nonempty,
+        default="text",
+        metavar="NAME",
+        help="the field of a JSON record that holds its text (default: text)",
     )
     text.add_argument(
         "--layout",

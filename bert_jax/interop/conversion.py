@@ -71,6 +71,8 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     path = os.fspath(local_model(path))
     new = NewParts(flags.new, _new_head(flags), flags.seed)
     lowercase = None if flags.replace_vocab else flags.lowercase
+    if flags.vocab and _is_tf1(pathlib.Path(path)):
+        raise UserError(f"--vocab={flags.vocab}: a checkpoint of the original has its vocabulary in its directory; copy it there")
     vocabulary = None if flags.vocab is None else find_vocabulary(flags.vocab)
     if holds_word2vec(pathlib.Path(path)):
         model = import_word2vec(pathlib.Path(path), vocabulary=vocabulary, lowercase=lowercase)
@@ -82,8 +84,6 @@ def read(path: str, flags: argparse.Namespace) -> Model:
         carried = sorted(set(model.other_fields) - {"hidden_act", *FIXED})
         notes = (f"fields of config.json that bert_jax does not use: {', '.join(carried)}",) if carried else ()
         return dataclasses.replace(model, notes=model.notes + notes)
-    if flags.vocab:
-        raise UserError(f"--vocab={flags.vocab}: a checkpoint of the original has its vocabulary in its directory; copy it there")
     check_parts(flags.new, ())  # --drop may also name tensors of the checkpoint
     dropped = {*flags.drop, *flags.new}
     model = _read_tf1(path, drop=dropped, activation=flags.activation, lowercase=lowercase)

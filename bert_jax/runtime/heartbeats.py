@@ -49,8 +49,8 @@ REMEDY = "look for why it ended; the same command on all of them continues from 
 
 @dataclasses.dataclass(frozen=True)
 class _Ending:
-    """How this process will end, unless it ends by itself before: with `words` on stderr and an exit status, not before the time
-    `earliest` and, where it waits for the others to exit, not after `latest` (of time.monotonic)."""
+    """The `words` on stderr and the exit status with which this process ends unless it ends by itself before, the time `earliest`
+    before which it does not, and the time `latest` until which it waits for the others to exit (of time.monotonic)."""
 
     words: str
     status: int

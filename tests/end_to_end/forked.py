@@ -197,6 +197,19 @@ def run(
     return started.end(timeout)
 
 
+@dataclasses.dataclass(frozen=True)
+class Commands:
+    """Where the commands of a module's tests ran, and how each ended, by its name."""
+
+    base: pathlib.Path
+    ends: dict[str, Done]
+
+
+def commands_run(base: pathlib.Path, commands: Mapping[str, Sequence[str]]) -> Commands:
+    """Does `commands`, by their names, one after another in a process in the directory `base`."""
+    return Commands(base, dict(zip(commands, run(base, *commands.values()), strict=True)))
+
+
 def _child(
     commands: list[list[str]],
     outputs: list[str],

@@ -3,7 +3,6 @@ stands there."""
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import re
 import shlex
@@ -15,7 +14,7 @@ import pytest
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.interop.huggingface import import_model
 from tests.end_to_end import forked
-from tests.end_to_end.forked import Done
+from tests.end_to_end.forked import Commands, commands_run
 from tests.end_to_end.runs import REPOSITORY, as_a_person, results
 from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
 from tests.end_to_end.toy_tasks import entities, sentiment, write_model
@@ -24,16 +23,8 @@ from tests.flags import replacing
 LABELS = ("contradiction", "entailment", "neutral")
 
 
-@dataclasses.dataclass(frozen=True)
-class Techniques:
-    """Where the runs and the models they began with are, and how they ended."""
-
-    base: pathlib.Path
-    ends: dict[str, Done]
-
-
 @pytest.fixture(scope="module")
-def techniques(tmp_path_factory: pytest.TempPathFactory) -> Techniques:
+def techniques(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     base = tmp_path_factory.mktemp("techniques")
     write_model(base / "mnli", head=SequenceHead(labels=LABELS))
     write_model(base / "half", num_layers=1)
@@ -79,21 +70,21 @@ def techniques(tmp_path_factory: pytest.TempPathFactory) -> Techniques:
         ),
         "tag": ["predict", "tag", f"--model={base / 'features'}", "ada bob saw oslo"],
     }
-    return Techniques(base, dict(zip(commands, forked.run(base, *commands.values()), strict=True)))
+    return commands_run(base, commands)
 
 
-def test_all_run_to_their_end(techniques: Techniques):
+def test_all_run_to_their_end(techniques: Commands):
     for name, end in techniques.ends.items():
         assert end.status == 0, (name, end.output)
         assert "Traceback" not in end.output
 
 
-def test_a_model_of_three_labels_begins_a_task_of_two(techniques: Techniques):
+def test_a_model_of_three_labels_begins_a_task_of_two(techniques: Commands):
     assert "not used by the task, left out: pooler, sequence_head" in techniques.ends["ulmfit"].output
     assert "labels: 0, 1" in techniques.ends["ulmfit"].output
 
 
-def test_gradual_unfreezing_leaves_what_no_epoch_reached(techniques: Techniques):
+def test_gradual_unfreezing_leaves_what_no_epoch_reached(techniques: Commands):
     said = "gradual unfreezing: in 3 epochs, the lowest 1 of layers and embeddings stay as they are"
     assert said in techniques.ends["ulmfit"].output
     before, after = (import_model(techniques.base / name).params for name in ("mnli", "ulmfit"))
@@ -102,18 +93,18 @@ def test_gradual_unfreezing_leaves_what_no_epoch_reached(techniques: Techniques)
     assert (np.abs(np.subtract(*kernels)).max(axis=(1, 2)) > 0).all()  # of both layers
 
 
-def test_a_kept_head_goes_on_where_it_was(techniques: Techniques):
+def test_a_kept_head_goes_on_where_it_was(techniques: Commands):
     """At a learning rate of nothing it scores what it did."""
     first, again = (results(techniques.base / name) for name in ("ulmfit", "again"))
     assert again["scores"] == first["scores"]
     assert again["best_step"] == again["steps"] == 6
 
 
-def test_fewer_rows_than_a_batch_are_a_step_an_epoch(techniques: Techniques):
+def test_fewer_rows_than_a_batch_are_a_step_an_epoch(techniques: Commands):
     assert results(techniques.base / "distil")["steps_per_epoch"] == 1
 
 
-def test_a_frozen_encoder_keeps_every_weight_while_the_features_are_learned(techniques: Techniques):
+def test_a_frozen_encoder_keeps_every_weight_while_the_features_are_learned(techniques: Commands):
     before, after = (import_model(techniques.base / name).params for name in ("mnli", "features"))
     for part in ("embeddings", "encoder"):
         jax.tree.map(np.testing.assert_array_equal, after[part], before[part])

@@ -3,8 +3,6 @@ static vectors that are written for other programs."""
 
 from __future__ import annotations
 
-import dataclasses
-import pathlib
 import random
 
 import jax
@@ -15,8 +13,7 @@ from bert_jax.corpus.store import open_corpus
 from bert_jax.interop.huggingface import import_model
 from bert_jax.interop.word2vec import read_vectors
 from bert_jax.model.characters import symbols_of
-from tests.end_to_end import forked
-from tests.end_to_end.forked import Done
+from tests.end_to_end.forked import Commands, commands_run
 from tests.end_to_end.runs import REPOSITORY, records, results
 from tests.end_to_end.test_finetuning_recovery import SMALL
 from tests.end_to_end.toy_tasks import NAMES, PLACES, entities, sentence, write_vocabulary
@@ -38,16 +35,8 @@ TINY = (
 """Of the shipped experiments."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Predecessors:
-    """Where the corpus and the runs are, and how every command ended."""
-
-    base: pathlib.Path
-    ends: dict[str, Done]
-
-
 @pytest.fixture(scope="module")
-def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Predecessors:
+def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     base = tmp_path_factory.mktemp("predecessors")
     vocabulary, rng = write_vocabulary(base / "vocabulary"), random.Random(0)
     documents = [[sentence(rng, rng.choice(NAMES), rng.choice(PLACES)) for _ in range(4)] for _ in range(40)]
@@ -75,16 +64,16 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Predecessors:
         "vectors": ["convert", f"--from={base / 'static'}", f"--to={base / 'vectors'}", "--format=word2vec"],
         "characters": pretrain("characters", "bilm", *characters),
     }
-    return Predecessors(base, dict(zip(commands, forked.run(base, *commands.values()), strict=True)))
+    return commands_run(base, commands)
 
 
-def test_all_run_to_their_end(predecessors: Predecessors):
+def test_all_run_to_their_end(predecessors: Commands):
     for name, end in predecessors.ends.items():
         assert end.status == 0, (name, end.output)
         assert "Traceback" not in end.output
 
 
-def test_both_directions_of_a_bilm_are_trained_and_its_layers_are_features_at_both_ends_of_a_tagger(predecessors: Predecessors):
+def test_both_directions_of_a_bilm_are_trained_and_its_layers_are_features_at_both_ends_of_a_tagger(predecessors: Commands):
     last = [record for record in records(predecessors.base / "bilm") if "train/loss" in record][-1]
     assert last["step"] == 3
     assert last["train/bilm_loss"] > 0
@@ -98,19 +87,19 @@ def test_both_directions_of_a_bilm_are_trained_and_its_layers_are_features_at_bo
     assert not np.array_equal(*mixes)
 
 
-def test_a_tagger_learns_from_the_features_of_a_bilm_and_is_asked(predecessors: Predecessors):
+def test_a_tagger_learns_from_the_features_of_a_bilm_and_is_asked(predecessors: Commands):
     assert results(predecessors.base / "tagger")["scores"]["dev"]["f1"] > 0.5
     assert "oslo/B-LOC" in predecessors.ends["tag"].output
 
 
-def test_static_vectors_know_how_often_the_corpus_holds_each_word(predecessors: Predecessors):
+def test_static_vectors_know_how_often_the_corpus_holds_each_word(predecessors: Commands):
     corpus, model = open_corpus(predecessors.base / "corpus"), import_model(predecessors.base / "static")
     wanted = np.bincount(corpus.tokens[:], minlength=corpus.vocabulary.size)
     assert wanted.max() > 20
     np.testing.assert_array_equal(model.params["skip_gram_head"]["counts"], wanted)
 
 
-def test_the_words_of_the_file_of_vectors_are_those_of_the_corpus(predecessors: Predecessors):
+def test_the_words_of_the_file_of_vectors_are_those_of_the_corpus(predecessors: Commands):
     words, vectors = read_vectors(predecessors.base / "vectors" / "vectors.txt")
     assert words == list(open_corpus(predecessors.base / "corpus").tokenizer.pieces)
     assert set((predecessors.base / "text.txt").read_text().split()) <= set(words)
@@ -118,7 +107,7 @@ def test_the_words_of_the_file_of_vectors_are_those_of_the_corpus(predecessors: 
     np.testing.assert_array_equal(vectors, trained)
 
 
-def test_a_model_of_characters_knows_those_of_each_piece(predecessors: Predecessors):
+def test_a_model_of_characters_knows_those_of_each_piece(predecessors: Commands):
     model = import_model(predecessors.base / "characters")
     assert (model.config.encoder, model.config.character_cnn) == ("bilm", True)
     found, pieces = model.params["embeddings"]["characters"]["symbols"], model.tokenizer.pieces
