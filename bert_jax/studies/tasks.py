@@ -16,6 +16,10 @@ SMALL: JsonObject = {
 a choice on dev would flatter every arm. With a vocabulary of 8,192 pieces 64 tokens hold 96 to 99.8 % of the rows of the small
 tasks, and 96 hold 99 % of STS-B's; tagging divides longer sentences."""
 
+TINY: JsonObject = {**SMALL, "training": {**SMALL["training"], "learning_rate": 1e-3}}
+"""The fine-tuning of BERT-Tiny's shape, `laptop.py:tiny`: at 2e-4 it stays at the scores of the most frequent answers
+(experiments/README.md, "The learning rates of the arms")."""
+
 
 def small_tasks(*names: str) -> list[JsonObject]:
     """The tasks by these names, or all: STS-B, SICK, WNUT-17, and parts of speech of UD English EWT.

@@ -25,7 +25,7 @@ right, without a BiLSTM, is worst. The paper compares its BERT with ELMo and GPT
 from ml_collections import ConfigDict
 
 from bert_jax.studies.phases import every_token
-from bert_jax.studies.tasks import SMALL, paper_tasks, small_tasks
+from bert_jax.studies.tasks import TINY, paper_tasks, small_tasks
 
 
 def get_config(setting: str = "laptop") -> ConfigDict:
@@ -34,7 +34,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
     width = 128 if laptop else 768
     features = {
         "optimizer": {"name": "adamw", "weight_decay": 0.0},
-        "training": {"freeze_encoder": True, "learning_rate": 1e-3, "epochs": 8, "schedule": "linear"},
+        "training": {"freeze_encoder": True, "learning_rate": 3e-3, "epochs": 8, "schedule": "linear"},
     }
     arms = [
         {
@@ -53,7 +53,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "pretrain": {
                 "model": {"encoder": "bilm", "num_layers": 2},
                 "examples": {"pairs": "none"},
-                "phases": every_token(lengths, 2e-3 if laptop else None),
+                "phases": every_token(lengths, 2e-3 if laptop else None, accumulation=1 if laptop else 4),
             },
             "finetune": {**features, "head": {"layers": "scalar_mix", "lstm": width}},
         },
@@ -63,7 +63,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "pretrain": {
                 "model": {"direction": "left_to_right"},
                 "examples": {"pairs": "none"},
-                "phases": every_token(lengths, 1e-3 if laptop else None),
+                "phases": every_token(lengths, 1e-3 if laptop else None, accumulation=1 if laptop else 4),
             },
             "heads": {"sequence": {"head": {"pooling": "last_token"}}},
         },
@@ -75,9 +75,9 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "title": "Lineage",
             "setting": setting,
             "corpus": "runs/wikipedia_corpus",
-            "pretraining": "experiments/pretrain/laptop.py" if laptop else "experiments/pretrain/bert_base.py",
+            "pretraining": "experiments/pretrain/laptop.py:tiny" if laptop else "experiments/pretrain/bert_base.py",
             "pretrain": {"model": {"dtype": "float32"}} if laptop else {},
-            "finetune": SMALL if laptop else {},
+            "finetune": TINY if laptop else {},
             "arms": arms,
             "reference": "bert",
             "tasks": small_tasks() if laptop else paper_tasks(),
