@@ -17,6 +17,7 @@ from bert_jax.analysis.probing.features import read_features, scale_of
 from bert_jax.analysis.probing.figures import over_seeds
 from bert_jax.analysis.words import word_windows
 from bert_jax.errors import UserError
+from bert_jax.prediction.engine import Engine
 from tests.prediction.reference import pretrained_outputs
 
 WORDS = ("the", "river", "of", "Paris", "is", "dry")
@@ -62,6 +63,13 @@ def test_the_vector_of_a_word_is_the_mean_of_its_pieces_in_windows(analyser):
     scale = scale_of(features.vectors)
     np.testing.assert_allclose(scale.mean, np.stack(expected).mean(0), atol=5e-3)
     np.testing.assert_allclose(scale.deviation, np.stack(expected).std(0), atol=5e-3)
+
+
+def test_vectors_too_large_for_float16_are_refused_without_a_warning(analyser, monkeypatch):
+    stream = Engine.stream
+    monkeypatch.setattr(Engine, "stream", lambda *asked: (np.float32(1e6) * vectors for vectors in stream(*asked)))
+    with pytest.raises(UserError, match="gives numbers that are not finite"):
+        read_features(analyser.engine, [Annotated(("the", "river"), {})], 2)
 
 
 def test_all_probes_of_a_treebank_are_tables_and_pictures(files, analyser, tmp_path, monkeypatch, capsys):

@@ -103,7 +103,7 @@ def test_probes_reach_the_least_loss_of_each_layer_and_the_mix_reads_the_layer_t
     scale = scale_of(vectors)
     probes = train_linear(vectors, [labels], scale, 150, seed=1)
     read = (vectors.astype(np.float64) - scale.mean) / scale.deviation
-    logits = linear.linear_logits(probes["tag"], linear.standardised(vectors, (scale.mean, scale.deviation)))
+    logits = linear.linear_logits(probes["tag"], linear.standardised(vectors.astype(np.float32), (scale.mean, scale.deviation)))
     known = labels.training != NONE
     logits = np.asarray(logits, np.float64)[:, known]
     picked = np.take_along_axis(logits, labels.training[known][None, :, None], axis=-1)[..., 0]

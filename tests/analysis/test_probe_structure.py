@@ -29,7 +29,8 @@ LENGTH, WIDTH = 7, 8
 
 def holding_trees(count: int, seed: int) -> Features:
     """Noise in layer 0. In layer 1 each word has an entry for itself and each word above it but the root: the squared distance of
-    two vectors is the number of edges between them."""
+    two vectors is the number of edges between them, and the square of one the depth of its word. Every other sentence is negated,
+    so that the mean vector, from which a probe measures depths, is about 0, as the root is."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((count * LENGTH, 2, WIDTH))
     sentences = []
@@ -39,7 +40,7 @@ def holding_trees(count: int, seed: int) -> Features:
         for word in range(LENGTH):
             own, at = np.zeros(WIDTH), word
             while heads[at] >= 0:
-                own[at], at = 1, heads[at]
+                own[at], at = (-1) ** i, heads[at]
             vectors[i * LENGTH + word, 1] = own
     starts = np.arange(count + 1) * LENGTH
     return Features(vectors.astype(np.float16), starts, sentences, [(1,)] * (count * LENGTH), [False] * count)
@@ -59,12 +60,14 @@ def test_the_probe_finds_the_layer_that_holds_the_tree(features, monkeypatch):
     chain = chain_scores(held_out).results()
     assert {name: n for name, (_, n) in scores.items()} == {name: n for name, (_, n) in chain.items()}
     assert scores["uuas"][1] == 30 * (LENGTH - 1)
-    assert scores["uuas"][0][1] > 0.95
-    assert scores["uuas"][0][0] < 0.5
-    assert scores["distance correlation"][0][1] > 0.9
-    assert scores["root accuracy"][0][1] > 0.9
-    assert scores["depth correlation"][0][1] > 0.9
-    assert abs(scores["depth correlation"][0][0]) < 0.3
+    # The worst of five seeds, of the trees and of the probe, is behind each bound. Correlations are below 1 even for a probe that
+    # orders everything as the trees do, since the trees have ties.
+    assert scores["uuas"][0][1] > 0.95  # 1.0
+    assert scores["uuas"][0][0] < 0.5  # 0.30
+    assert scores["distance correlation"][0][1] > 0.9  # 0.955, as high as ties allow
+    assert scores["root accuracy"][0][1] > 0.9  # 1.0
+    assert scores["depth correlation"][0][1] > 0.9  # 0.932, as high as ties allow
+    assert abs(scores["depth correlation"][0][0]) < 0.3  # 0.13
 
 
 def test_distances_depths_and_their_loss_are_those_of_a_loop(features):

@@ -50,11 +50,11 @@ class Features:
 
 
 @compiled
-def vectors_of_layers(params: Params, batch: Batch, *, config: ModelConfig) -> Float16[Array, "B Z S D"]:
+def vectors_of_layers(params: Params, batch: Batch, *, config: ModelConfig) -> Float32[Array, "B Z S D"]:
     """The vectors of the words, the mean over their pieces, at the columns of their first tokens: the embeddings, and the output
     of every layer."""
     found = word_vectors(params, batch, word_slots(batch), config, range(config.num_layers + 1))
-    return jnp.moveaxis(found, 0, 2).astype(jnp.float16)
+    return jnp.moveaxis(found, 0, 2)
 
 
 def read_features(
@@ -78,7 +78,9 @@ def read_features(
         for sentence, own in zip(group, windows, strict=True):
             for window in own:
                 firsts = _first_tokens(window)
-                vectors[done : done + len(firsts)] = next(answers)[firsts]
+                found = next(answers)[firsts]
+                with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is refused below
+                    vectors[done : done + len(firsts)] = found
                 done += len(firsts)
                 types += [word.ids for word in window.words[1:-1]]
             kept.append(sentence)

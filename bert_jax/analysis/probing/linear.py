@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Float16, Float64, Int, PyTree
+from jaxtyping import Array, Float, Float16, Float32, Float64, Int, PyTree
 
 from bert_jax.analysis.probing.control import NONE, Labels
 from bert_jax.analysis.probing.features import Say, Scale, in_batches, silent
@@ -24,10 +24,14 @@ Probe = dict[str, PyTree[jax.Array]]
 State = tuple[Any, Any]
 
 
-def standardised(vectors: Float16[Array, "R S D"], scale: tuple[Array, Array]) -> Float[Array, "S R D"]:
-    """The vectors, layer by layer, with mean 0 and deviation 1 in each entry of each layer, float32."""
+def standardised(vectors: Float32[Array, "R S D"], scale: tuple[Array, Array]) -> Float[Array, "S R D"]:
+    """The vectors, layer by layer, with mean 0 and deviation 1 in each entry of each layer.
+
+    They are read in float32, to which NumPy converts those that are held in float16: XLA compiles no float16 for CPUs without
+    instructions for it.
+    """
     mean, deviation = scale
-    return (jnp.moveaxis(vectors, 1, 0).astype(jnp.float32) - mean[:, None]) / deviation[:, None]
+    return (jnp.moveaxis(vectors, 1, 0) - mean[:, None]) / deviation[:, None]
 
 
 def with_mix(mix: Mapping[str, Array], vectors: Float[Array, "S R D"]) -> Float[Array, "A R D"]:
@@ -97,7 +101,7 @@ def train_linear(
     for _ in range(epochs):
         for chosen in in_batches(rng.permutation(count), BATCH):
             own = {kind.name: np.where(chosen >= 0, kind.training[chosen], NONE) for kind in labels}
-            state = step(state, vectors[chosen], own, (scale.mean, scale.deviation))
+            state = step(state, vectors[chosen].astype(np.float32), own, (scale.mean, scale.deviation))
             done += 1
             say(done, steps)
     return state[0]
@@ -128,7 +132,7 @@ def linear_accuracy(
     right: dict[str, Any] = {kind.name: 0 for kind in labels}
     for chosen in in_batches(range(len(vectors)), BATCH):
         own = {kind.name: np.where(chosen >= 0, kind.evaluation[chosen], NONE) for kind in labels}
-        found = _right(probes, vectors[chosen], own, (scale.mean, scale.deviation))
+        found = _right(probes, vectors[chosen].astype(np.float32), own, (scale.mean, scale.deviation))
         right = {name: right[name] + np.asarray(found[name], np.float64) for name in right}
     return {kind.name: right[kind.name] / kind.n for kind in labels}
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float16, Float32
+from jaxtyping import Array, Float, Float32
 
 from bert_jax.analysis.probing.features import Features, Say, Scale, silent
 from bert_jax.analysis.probing.linear import Probe, initial_mix, probe_step, standardised, with_mix
@@ -93,7 +93,7 @@ class Sentences:
     """Sentences of about one length as the rows of a step."""
 
     numbers: list[int]
-    vectors: Float16[np.ndarray, "R S D"]
+    vectors: Float32[np.ndarray, "R S D"]
     """Of the words of all rows."""
     trees: dict[str, Float32[np.ndarray, "B Z *_"]]
     """As `structural_loss` reads them."""
@@ -118,7 +118,7 @@ def _rows(length: int) -> int:
 
 def _sentences(features: Features, numbers: list[int], length: int) -> Sentences:
     rows = _rows(length)
-    vectors = np.zeros((rows, length, *features.vectors.shape[1:]), np.float16)
+    vectors = np.zeros((rows, length, *features.vectors.shape[1:]), np.float32)
     trees = {"distance": np.full((rows, length, length), -1, np.float32), "depth": np.full((rows, length), -1, np.float32)}
     for row, i in enumerate(numbers):
         heads = features.sentences[i].heads
