@@ -54,7 +54,8 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
                 f"{counted(training.batch_size, 'example')}, "
                 f"in rows of {counted(job.data.shape.length, 'token')}"
             )
-        self.note(in_words(job.program.config, [job.data.shape.length], job.mesh))
+        if job.program.config.encoder == "transformer":
+            self.note(in_words(job.program.config, [job.data.shape.length], job.mesh))
         frozen = job.program.config.num_layers + 2 - training.epochs  # head, layers and embeddings are unfrozen one per epoch
         if training.gradual_unfreezing and frozen > 0:
             lowest = f"the lowest {frozen} of layers and embeddings"
@@ -148,7 +149,7 @@ def shown(scores: Mapping[str, float], metric: str, bar: float | None = None, mo
 def log_start(experiment: FinetuningExperiment, task: Task, model: ModelConfig, baselines: Mapping[str, Baseline]) -> None:
     """Logs lines about the model, the task, its labels and baselines, and the devices."""
     origin = f"random weights in the shape of {experiment.init_from}" if experiment.init_random else experiment.init_from
-    log.info("model: %s, %d wide, from %s", counted(model.num_layers, "layer"), model.hidden_size, origin)
+    log.info("model: %s, from %s", model.in_words, origin)
     log.info("task: %s, %s", task.name, ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items()))
     labels = task.head.labels
     if labels and task.head.outputs.has_accuracy:

@@ -69,6 +69,8 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     `train` trains one run in a directory on some devices, and returns its results, or None if it was asked to stop. Runs that an
     earlier start has finished are not repeated. Independent processes train their shares of the runs; process 0 waits for the
     others, compares and finishes.
+
+    Raises UserError where no run came to its end and, after `finish`, where a finished run could not save some of its files.
     """
     runs, share = experiment.runs(), run.share
     single = len(runs) == 1
@@ -113,18 +115,19 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     chosen = best()
     if "failed" in chosen.results:
         raise UserError(f"no run of {len(runs):,} came to its end; the first one: {chosen.results['failed']}")
-    unsaved = chosen.results.get(UNSAVED, "") if single else ""
+    ordered = sorted(finished, key=lambda one: directories.index(one.directory))
+    unsaved = _unsaved(ordered)
     if not single:
-        ordered = sorted(finished, key=lambda one: directories.index(one.directory))
         summary = {"best_run": chosen.directory.name, **summarise([one.results for one in ordered])}
         summary["ledger"] = combined([one.results["ledger"] for one in ordered if "ledger" in one.results])
         log.info("%s\n%s", table(summary), goodput_line(summary["ledger"]))
         if run.is_first:
-            unsaved = str(write_results(run.workdir, summary) or "")
+            if unwritten := write_results(run.workdir, summary):
+                unsaved.append(str(unwritten))
             draw(run.workdir, summary)
     finish(chosen)
     if unsaved:
-        raise UserError(unsaved)
+        raise UserError(". ".join(unsaved))
     log.info("results: %s\nmodel: %s", *(run.durable(run.workdir / name) for name in (RESULTS, "model")))
     return 0
 
@@ -202,6 +205,16 @@ def _stored(directory: Place) -> JsonObject | None:
     except (OSError, ValueError):
         return None
     return results if isinstance(results, dict) and "scores" in results else None
+
+
+def _unsaved(finished: Sequence[RunResult]) -> list[str]:
+    """Sentences about files that finished runs could not save: for one run its own sentence, for a sweep the number of such runs,
+    and the sentence of each behind its name."""
+    found = [(one.directory.name, str(one.results[UNSAVED])) for one in finished if UNSAVED in one.results]
+    if len(finished) == 1 or not found:
+        return [reason for _, reason in found]
+    count = f"{len(found):,} of {counted(len(finished), 'run')} came to an end but could not save everything"
+    return [count, *(f"{name}: {reason}" for name, reason in found)]
 
 
 def _keep_only(best: RunResult, finished: Sequence[RunResult], run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pathlib
 import types
@@ -128,6 +129,14 @@ def test_the_start_of_a_run_tells_its_steps_or_the_step_at_which_it_goes_on(tmp_
         assert read_metrics(tmp_path / METRICS) == []
 
 
+def test_the_start_says_how_attention_is_computed_where_there_is_attention(tmp_path: pathlib.Path, told):
+    for fields in ({}, {"encoder": "bilm"}):
+        program = types.SimpleNamespace(config=dataclasses.replace(TINY, **fields))
+        with FinetuningLog(job_in(tmp_path, program=program), 0):
+            pass
+    assert len([line for line in told() if line.startswith("attention: plain")]) == 1
+
+
 @pytest.mark.parametrize(("epochs", "gradual", "frozen"), [(1, True, 3), (3, True, 1), (4, True, 0), (1, False, 0)])
 def test_layers_that_gradual_unfreezing_leaves_are_told(tmp_path: pathlib.Path, told, epochs: int, gradual: bool, frozen: int):
     training = {"epochs": epochs, "gradual_unfreezing": gradual}
@@ -206,8 +215,22 @@ def test_at_most_eight_scores_are_shown_and_the_baseline_is_that_of_the_metric()
 def test_the_start_tells_the_origin_of_the_weights_the_task_and_few_labels(told):
     log_start(FinetuningExperiment.from_dict({"init_from": "m"}), TASK, TINY, BASELINES)
     log_start(FinetuningExperiment.from_dict({"init_from": "m", "init_random": True}), TASK, TINY, BASELINES)
-    assert told()[0] == "model: 2 layers, 16 wide, from m"
+    assert told()[0] == "model: 2 layers, 16 wide, 2 heads, from m"
     assert told()[1] == "task: toy, 3 train, 2 dev"
     assert told()[2] == "labels: a, b, c"
-    assert "model: 2 layers, 16 wide, from random weights in the shape of m" in told()
+    assert "model: 2 layers, 16 wide, 2 heads, from random weights in the shape of m" in told()
     assert told()[4].startswith("devices: 8 x cpu")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"encoder": "bilm", "num_layers": 2, "intermediate_size": 64}, "biLM of 2 layers, 16 wide, cells 64 wide"),
+        ({"encoder": "bilm", "direction": "left_to_right", "num_layers": 1}, "left-to-right LSTM of 1 layer, 16 wide, cells "),
+        ({"encoder": "static", "num_layers": 0}, "static vectors, 16 wide"),
+    ],
+)
+def test_the_start_describes_each_kind_of_encoder_in_its_own_words(told, fields: dict[str, Any], words: str):
+    log_start(FinetuningExperiment.from_dict({"init_from": "m"}), TASK, dataclasses.replace(TINY, **fields), BASELINES)
+    assert told()[0].startswith(f"model: {words}")
+    assert told()[0].endswith(", from m")

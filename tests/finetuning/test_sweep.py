@@ -17,7 +17,7 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
-from bert_jax.finetuning.sweep import RunResult, device_groups, summarise, sweep, table
+from bert_jax.finetuning.sweep import UNSAVED, RunResult, device_groups, summarise, sweep, table
 from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.out_of_memory import OutOfMemory
@@ -171,6 +171,25 @@ def test_a_failed_run_does_not_end_a_sweep(tmp_path):
     assert [(s["learning_rate"], s["failed"]) for s in summary["settings"]] == [(2e-5, 1), (1.0, 3)]
     assert summary["runs"][0]["failed"] == "the loss was not finite"
     assert [r["seed"] for r in summary["runs"] if "failed" not in r] == [1, 3]
+
+
+def test_a_run_of_a_sweep_that_could_not_save_a_file_is_named_and_makes_the_sweep_an_error(tmp_path):
+    """After everything else is done, as for a single run."""
+    lost = "the checkpoint of step 5 could not be saved"
+
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        return by_seed(one, directory, devices) | ({UNSAVED: lost} if one.seed in (1, 3) else {})
+
+    whole, finish = experiment(seeds=[1, 2, 3]), Finished()
+    first, _, third = (one.name for one in whole.runs())
+    with pytest.raises(UserError) as caught:
+        sweep(whole, run_in(tmp_path), train, finish)
+    said = f"2 of 3 runs came to an end but could not save everything. {first}: {lost}. {third}: {lost}"
+    assert str(caught.value) == said
+    assert finish.seed == 2
+    assert [run.get(UNSAVED) for run in summary_of(tmp_path)["runs"]] == [lost, None, lost]
+    with pytest.raises(UserError, match=f"^{lost}$"):
+        sweep(experiment(seeds=[1]), run_in(tmp_path / "alone"), train, Finished())
 
 
 def test_a_sweep_whose_runs_all_fail_says_why_and_so_does_a_single_run(tmp_path):

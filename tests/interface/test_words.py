@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.interface.words import prefixed
+from bert_jax.interface.words import byte_unit, prefixed
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,9 @@ def test_a_number_has_three_digits_and_a_prefix(number: float, text: str):
 
 def test_a_unit_stands_apart_from_its_number():
     assert [prefixed(number, "B/s") for number in (12.0, 1.2e9)] == ["12 B/s", "1.2 GB/s"]
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 kB"), (66_300, "66 kB"), (9_999_999, "10,000 kB"), (10_000_000, "10 MB")])
+def test_less_than_ten_megabytes_are_told_in_kilobytes(size: int, text: str):
+    scale, unit = byte_unit(size)
+    assert f"{size / scale:,.0f} {unit}" == text

@@ -1,0 +1,74 @@
+"""A fine-tuning run whose last checkpoint cannot be saved still exports its model, alone or in a sweep, and says so."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+from bert_jax.interop.huggingface import import_model
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Commands
+from tests.end_to_end.runs import checkpoints
+from tests.end_to_end.test_finetuning_recovery import command
+
+LAST_STEP = 12
+"""Of two epochs."""
+SPOILT = "seed-1"
+"""The end of the name of the run whose last save fails, in the sweep."""
+
+
+def fail_the_last_save() -> None:
+    """Fills the disk for the state after the last step alone; the best weights can be saved."""
+    from orbax.checkpoint import CheckpointManager
+
+    save = CheckpointManager.save
+
+    def failing(self: CheckpointManager, step: int, *arguments: Any, **named: Any) -> bool:
+        run = self.directory.parent
+        is_spoilt = run.name.endswith(SPOILT) or run.parent.name != "runs"
+        if step == LAST_STEP and self.directory.name == "checkpoints" and is_spoilt:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(self, step, *arguments, **named)
+
+    CheckpointManager.save = failing  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="module")
+def spoilt(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    """A run alone and a sweep of two, after one another in one process."""
+    base = tmp_path_factory.mktemp("last_save")
+    short = ("--config.training.epochs=2", "--config.training.gradual_unfreezing=false", "--config.checkpoints.every=5")
+    asked = {"run": (), "sweep": ("--config.sweep.seeds=[0, 1]",)}
+    commands = [command(toys, base / name, *short, *flags) for name, flags in asked.items()]
+    return Commands(base, dict(zip(asked, forked.run(base, *commands, prepare=fail_the_last_save), strict=True)))
+
+
+def test_a_run_whose_last_save_fails_exports_its_model_and_is_an_error(spoilt: Commands):
+    done, workdir = spoilt.ends["run"], spoilt.base / "run"
+    assert done.status == 2, done.output
+    assert f"error: the checkpoint of step {LAST_STEP} could not be saved in" in done.output
+    assert "No space left on device" in done.output
+    assert "Traceback" not in done.output
+    assert checkpoints(workdir)[-1] == 10
+    found = json.loads((workdir / "results.json").read_text())
+    assert (found["steps"], found["failed_saves_since_last_start"]) == (LAST_STEP, 1)
+    assert import_model(workdir).head is not None
+    assert (workdir / "predictions" / "dev.tsv").is_file()
+
+
+def test_a_sweep_with_a_run_whose_last_save_fails_exports_the_best_model_names_that_run_and_is_an_error(spoilt: Commands):
+    done, workdir = spoilt.ends["sweep"], spoilt.base / "sweep"
+    assert done.status == 2, done.output
+    (said,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
+    assert said.startswith("error: 1 of 2 runs came to an end but could not save everything. ")
+    assert f"{SPOILT}: the checkpoint of step {LAST_STEP} could not be saved in" in said
+    assert "seed-0: " not in said
+    assert "Traceback" not in done.output
+    summary = json.loads((workdir / "results.json").read_text())
+    assert [(run["seed"], run["failed_saves_since_last_start"]) for run in summary["runs"]] == [(0, 0), (1, 1)]
+    assert import_model(workdir).head is not None
