@@ -28,7 +28,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import byte_unit, counted
 from bert_jax.storage.mirror import uploaded
 from bert_jax.storage.paths import checked, is_remote
 
@@ -264,8 +264,9 @@ def _verify(flags: argparse.Namespace) -> None:
     directory = staged(flags.verify, "--verify")
     open_splits(directory)
     count, size = verify(directory)
+    scale, unit = byte_unit(size)
     print(
-        f"{flags.verify} is intact: {counted(count, 'file')}, {size / 1e6:,.1f} MB, and the vocabulary "
+        f"{flags.verify} is intact: {counted(count, 'file')}, {size / scale:,.1f} {unit}, and the vocabulary "
         f"it was tokenised with"
     )
 

@@ -101,11 +101,13 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> N
             files.remove_tree(part)
             if not (directory / CONFIG_FILE).is_file():
                 raise
-    there = load_tokenizer(directory)
-    if (there.vocabulary, there.max_word_characters) != (tokenizer.vocabulary, tokenizer.max_word_characters):
+    there, given = (
+        found.vocabulary.to_json() | {"max_word_characters": found.max_word_characters}
+        for found in (load_tokenizer(directory), tokenizer)
+    )
+    if there != given:
         raise UserError(
-            f"{directory} holds another vocabulary ({counted(there.size, 'piece')}) than the one given "
-            f"({counted(tokenizer.size, 'piece')}); "
+            f"{directory} holds another vocabulary than the one given ({_difference('its', there, given)}); "
             "choose another --output, or remove it"
         )
 
@@ -166,7 +168,11 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
-    """The change of one setting as text; for long lists, such as the files of a source, the first entry that differs."""
+    """The change of one setting as text: of the vocabulary the properties that differ, and of long lists, such as the files of a
+    source, the first entry that differs."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = [name for name in before | now if before.get(name) != now.get(name)]
+        return ", ".join(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names)
     if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
         place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
         old, new = before[place : place + 1], now[place : place + 1]

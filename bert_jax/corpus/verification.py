@@ -103,7 +103,8 @@ class Verification:
         self.check()
 
     def _sizes(self) -> str:
-        return f"{self.done / 1e6:,.0f} of {self.bytes / 1e6:,.0f} MB"
+        scale, unit = byte_unit(self.bytes)
+        return f"{self.done / scale:,.0f} of {self.bytes / scale:,.0f} {unit}"
 
     def _run(self) -> None:
         began, bytes_each = time.monotonic(), {name: self._expected[name]["bytes"] for name in self._pending}
@@ -119,7 +120,8 @@ class Verification:
         if self._fault is None and not self._stopped.is_set():
             seconds = time.monotonic() - began
             files = counted(len(largest_first), "file")
-            log.info("the corpus is verified: %s, %s MB, %.1fs", files, f"{self.bytes / 1e6:,.0f}", seconds)
+            scale, unit = byte_unit(self.bytes)
+            log.info("the corpus is verified: %s, %s %s, %.1fs", files, f"{self.bytes / scale:,.0f}", unit, seconds)
             self._finished.set()
 
     def _verify(self, name: str) -> None:

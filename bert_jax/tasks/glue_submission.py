@@ -12,7 +12,7 @@ import math
 import pathlib
 from collections.abc import Iterable
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, missing_path
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser
 from bert_jax.tasks.readers.glue import SUBMISSION, TASKS, write_submission
@@ -22,11 +22,14 @@ from bert_jax.tasks.readers.tables import parse_number, read_table
 def collect_predictions(directories: Iterable[pathlib.Path]) -> dict[str, list[str | float]]:
     """The predictions in the files of `directories`, by the names of `SUBMISSION`.
 
-    Raises UserError for a directory without prediction files, for a file in two directories, and for a row out of order.
+    Raises UserError for a directory that does not exist or has no prediction files, for a file in two directories, and for a row
+    out of order.
     """
     found: dict[str, pathlib.Path] = {}
     for directory in directories:
         paths = {name: directory / f"{name}.tsv" for name in SUBMISSION if (directory / f"{name}.tsv").is_file()}
+        if not directory.exists():
+            raise UserError(f"there is no directory {missing_path(directory)}; give the directories with predictions")
         if not paths:
             names = ", ".join(f"{name}.tsv" for name in SUBMISSION)
             raise UserError(f"{directory} has none of {names}; give the directories with predictions")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus import files, shard, survey
+from bert_jax.corpus.build import write_or_check_tokenizer
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
@@ -150,11 +151,26 @@ def test_other_settings_for_the_same_directory_are_an_error_that_lists_them(tmp_
 
 def test_another_vocabulary_or_changed_text_for_the_same_directory_is_an_error(tmp_path, text_file, build, tiny_cased_vocabulary):
     build(tmp_path / "corpus", f"text:{text_file}")
-    with pytest.raises(UserError, match="vocabulary was"):
-        build(tmp_path / "corpus", f"text:{text_file}", tokenizer=load_tokenizer(tiny_cased_vocabulary))
+    cased = load_tokenizer(tiny_cased_vocabulary)
+    with pytest.raises(UserError, match=rf"vocabulary size was \d+, is {cased.size}, .*lowercase was True, is False") as told:
+        build(tmp_path / "corpus", f"text:{text_file}", tokenizer=cased)
+    for part in ("{", "kind"):  # the properties that differ are told in words, the others not at all
+        assert part not in str(told.value)
     text_file.write_text(text_file.read_text() + "\n\nOne more document, with words.")
     with pytest.raises(UserError, match=r"files (was|were 1, are 1, the first that differs was) .*a\.txt"):
         build(tmp_path / "corpus", f"text:{text_file}")
+
+
+def test_a_tokenizer_in_place_of_another_is_told_by_the_properties_that_differ(tmp_path, tiny, tiny_vocabulary):
+    write_or_check_tokenizer(tiny, tmp_path / "tokenizer")
+    write_or_check_tokenizer(tiny, tmp_path / "tokenizer")
+    shorter_words = load_tokenizer(tiny_vocabulary, max_word_characters=7)
+    with pytest.raises(UserError) as told:
+        write_or_check_tokenizer(shorter_words, tmp_path / "tokenizer")
+    assert str(told.value) == (
+        f"{tmp_path}/tokenizer holds another vocabulary than the one given (its max_word_characters was "
+        f"{tiny.max_word_characters}, is 7); choose another --output, or remove it"
+    )
 
 
 def test_a_directory_with_other_things_in_it_is_refused(tmp_path, text_file, build):

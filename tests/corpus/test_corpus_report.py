@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus import survey
+from bert_jax.corpus.cleaning import RULES
 from bert_jax.corpus.report import format_report
 from bert_jax.corpus.store import open_corpus
 from tests.corpus.conftest import english
@@ -65,6 +66,28 @@ def test_good_text_gives_no_warning(tmp_path, text_file, build):
     report = build(tmp_path / "corpus", f"text:{text_file}")
     assert report["warnings"] == []
     assert (tmp_path / "corpus" / "report.txt").read_text() == format_report(report)
+
+
+def test_what_was_dropped_is_counted_by_its_rule_and_nothing_is_said_of_rules_that_dropped_nothing(tmp_path, build):
+    """The first rule stands beside the title; where no rule dropped anything, "nothing" does."""
+    documents = english(30)
+    (tmp_path / "a.txt").write_text("\n\n".join(documents))
+    clean = format_report(build(tmp_path / "clean", f"text:{tmp_path}/a.txt", layout="sentences"))
+    assert dropped_lines(clean) == ["dropped      nothing"]
+    (tmp_path / "a.txt").write_text("\n\n".join([*documents, documents[0], f"***\n{english(1, seed=9)[0]}"]))
+    report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
+    assert {name: count for name, count in report["dropped"].items() if count} == {"duplicate-documents": 1, "symbol-lines": 1}
+    assert dropped_lines(format_report(report)) == [
+        f"dropped              1 duplicate-documents: {RULES['duplicate-documents']}",
+        f"                     1 symbol-lines: {RULES['symbol-lines']}",
+    ]
+
+
+def dropped_lines(text: str) -> list[str]:
+    """The line of a report that begins with "dropped", and the indented lines behind it."""
+    _, behind = text.split("\ndropped ", 1)
+    first, *others = f"dropped {behind}".splitlines()
+    return [first, *itertools.takewhile(lambda line: line.startswith("    "), others)]
 
 
 def test_a_sample_of_lines_estimates_the_rate_of_repeats(tmp_path, build, monkeypatch):

@@ -150,7 +150,8 @@ def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabu
 def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, verb, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
-    assert "corpus is intact: 8 files, 0.1 MB, and the vocabulary" in verb(f"--verify={tmp_path}/corpus")
+    size = sum(path.stat().st_size for path in tmp_path.glob("corpus/shard-*/*") if path.name != "shard.json")
+    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and the vocabulary" in verb(f"--verify={tmp_path}/corpus")
     file = next(tmp_path.glob("corpus/*/train.tokens.npy"))
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):

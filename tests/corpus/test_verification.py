@@ -132,8 +132,10 @@ def test_training_goes_on_while_the_files_are_read_and_a_save_waits_for_them(dir
 
         running.wait(alive)  # a save
     assert beats
-    assert "waiting until the corpus is verified: 0 of" in caplog.text
-    assert "the corpus is verified: 16 files" in caplog.text
+    size = sum(path.stat().st_size for path in directory.glob("shard-*/*") if path.name != "shard.json")
+    assert size < 1e6  # less than a MB
+    assert f"waiting until the corpus is verified: 0 of {size / 1e3:,.0f} kB" in caplog.text
+    assert f"the corpus is verified: 16 files, {size / 1e3:,.0f} kB, " in caplog.text
 
 
 def test_a_step_ends_the_run_once_damage_is_found(directory):

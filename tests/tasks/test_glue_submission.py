@@ -45,12 +45,26 @@ def test_a_part_of_it_must_be_asked_for(tmp_path: pathlib.Path, monkeypatch: pyt
     assert (tmp_path / "out" / "submission.zip").is_file()
 
 
+def test_a_directory_that_is_not_there_is_told_with_the_place_where_it_was_looked_for(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    put(tmp_path / "predictions", "WNLI")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        collect_predictions([pathlib.Path("predictoins")])
+    assert str(caught.value) == (
+        f"there is no directory predictoins (looked for in {tmp_path}; did you mean predictions?); "
+        "give the directories with predictions"
+    )
+
+
 def test_what_cannot_be_submitted_is_told_by_file_and_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     first, second = put(tmp_path / "a", "WNLI"), put(tmp_path / "b", "WNLI")
     with pytest.raises(UserError, match=r"b/WNLI\.tsv and .*a/WNLI\.tsv both have the predictions of WNLI"):
         collect_predictions([first, second])
-    with pytest.raises(UserError, match=r"none has none of CoLA\.tsv"):
-        collect_predictions([first, tmp_path / "none"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty has none of CoLA\.tsv"):
+        collect_predictions([first, tmp_path / "empty"])
     put(tmp_path / "a", "WNLI", rows=3)
     with pytest.raises(UserError, match="WNLI has 3 predictions, but the official test set 146 rows"):
         run(monkeypatch, first, f"--output={tmp_path / 'out'}", "--partial")

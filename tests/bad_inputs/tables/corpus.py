@@ -295,7 +295,7 @@ CASES = [
     Case(
         "a corpus of another vocabulary",
         "--output=corpus --vocab=$model --heldout-fraction=0.2 --shards=2",
-        "corpus was begun with other settings: vocabulary was {'size': 132, 'sha256':",
+        "corpus was begun with other settings: vocabulary size was 132, is ... vocabulary sha256 was ... Choose another",
         copies={"corpus": "corpus"},
     ),
     Case(

@@ -13,7 +13,7 @@ CASES = [
     Case(
         "a directory that is not there",
         "nowhere",
-        "nowhere has none of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, ... give the directories with predictions",
+        "there is no directory nowhere (looked for in $here); give the directories with predictions",
     ),
     Case(
         "a directory without predictions",
