@@ -15,7 +15,6 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from bert_jax.convert import main
-from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.heads.registry import make_head
 from bert_jax.interop.huggingface import Model, export_model, import_model
@@ -161,17 +160,6 @@ def test_a_workdir_means_its_model_which_is_not_overwritten_by_its_own_conversio
         convert(tmp_path / "run", tmp_path / "run" / "model", "--max-position=7")
 
 
-def test_a_directory_without_a_vocabulary_takes_the_one_that_is_named(model, vocabulary, tmp_path):
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(model / name, bare)
-    with pytest.raises(UserError, match=r"holds neither vocab\.txt"):
-        convert(bare, tmp_path / "m")
-    convert(bare, tmp_path / "m", f"--vocab={vocabulary}")
-    assert load_tokenizer(tmp_path / "m").vocabulary == load_tokenizer(vocabulary).vocabulary
-
-
 def test_a_model_that_runs_without_the_package_is_one_command(model, tmp_path, capsys):
     convert(model, tmp_path / "m", "--format=stablehlo", "--length=8", "--platforms=cpu")
     assert "output mlm_logits float32 [batch, 8, 140]" in capsys.readouterr().out
@@ -277,19 +265,6 @@ def test_the_first_layers_are_kept(model, tmp_path):
     convert(model, tmp_path / "m", "--layers=1")
     (first,) = import_model(tmp_path / "m").params["encoder"]["layers"]["attention"]["query"]["kernel"]
     np.testing.assert_array_equal(first, import_model(model).params["encoder"]["layers"]["attention"]["query"]["kernel"][0])
-
-
-def test_another_vocabulary_is_inferred_or_stated_to_be_cased(model, tmp_path):
-    lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "france"]
-    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match="give --lowercase or --cased"):
-        convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'vocab.txt'}")
-    convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'vocab.txt'}", "--lowercase")
-    read = import_model(tmp_path / "m")
-    assert read.tokenizer.vocabulary.lowercase
-    assert read.tokenizer.tokens(read.tokenizer.encode("Paris")) == ["paris"]
-    recorded = json.loads((tmp_path / "m" / "config.json").read_text())["bert_jax"]["vocabulary_sha256"]
-    assert recorded == read.tokenizer.vocabulary.sha256 != load_tokenizer(model).vocabulary.sha256
 
 
 def test_three_models_are_averaged(model, vocabulary, tmp_path):

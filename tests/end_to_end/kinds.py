@@ -197,7 +197,7 @@ class Kind:
     """The score that it reaches; what the most frequent answer scores is far below.
 
     The worst of five seeds, after as many epochs or fewer: 0.951 for own/sequence, 0.943 for own/sequence with values, 1.0 (100
-    for questions) for every other task; from glue/sst2 to pos also with `XLA_FLAGS=--xla_cpu_max_isa=SSE4_2`.
+    for questions) for every other task; also with `XLA_FLAGS=--xla_cpu_max_isa=SSE4_2`.
     """
     score: Callable[[pathlib.Path], float]
     """The metric, from the file of predictions."""

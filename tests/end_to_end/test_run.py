@@ -36,7 +36,7 @@ def test_held_out_scores_stand_beside_their_baselines(uninterrupted: Ended):
 
 def test_training_learns_something_even_here(uninterrupted: Ended):
     losses = [record["train/mlm_loss"] for record in records(uninterrupted.workdir) if "train/mlm_loss" in record]
-    assert np.mean(losses[-4:]) < np.mean(losses[:4])
+    assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.5  # by 1.25 at the worst of five seeds
 
 
 def test_the_learning_rate_of_each_phase_is_its_own(uninterrupted: Ended):
@@ -78,7 +78,7 @@ def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment
 
     random, trained = heldout(before, 0), heldout(after, 0)
     ended = heldout(before, 12)  # the last one on rows of this length
-    assert trained < random - 0.5 * (random - ended)
+    assert trained < random - 0.5 * (random - ended)  # 1.17 of that difference at the worst of five seeds
 
 
 def test_a_replayed_step_has_the_loss_the_gradient_and_the_texts_of_the_run(uninterrupted: Ended):

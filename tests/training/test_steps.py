@@ -91,9 +91,9 @@ def test_twenty_steps_on_one_batch_learn_it():
     state, batch = fresh(), random_batch()
     losses = []
     for _ in range(20):
-        state, sums = step(state, batch, first_rate=1e-2)
+        state, sums = step(state, batch, first_rate=3e-3)
         losses.append(float(pretraining_loss(sums, sums)))
-    assert losses[-1] < 0.6 * losses[0]
+    assert losses[-1] < 0.1 * losses[0]  # 0.004 of it at the worst of five seeds
 
 
 @pytest.mark.parametrize("parts", [2, 8])

@@ -1,0 +1,94 @@
+"""`convert` with another vocabulary than that of the model."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from bert_jax.convert import main
+from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import export_model, import_model
+from tests.interop.tiny import as_model, make_model, make_vocabulary
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return make_vocabulary(tmp_path_factory.mktemp("vocabulary") / "cased", cased=True)
+
+
+@pytest.fixture(scope="module")
+def model(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("convert") / "model"
+    export_model(directory, as_model(*make_model(vocabulary), vocabulary))
+    return directory
+
+
+@pytest.fixture
+def bare(model: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """The model without its vocabulary."""
+    directory = tmp_path / "bare"
+    directory.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(model / name, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A workdir whose model has a lower-cased vocabulary."""
+    base = tmp_path_factory.mktemp("workdir")
+    lowercase = make_vocabulary(base / "lowercase", cased=False)
+    export_model(base / "run" / "model", as_model(*make_model(lowercase), lowercase))
+    (base / "run" / "checkpoints").mkdir()
+    return base / "run"
+
+
+def convert(source: pathlib.Path, target: pathlib.Path, *flags: str) -> None:
+    main([f"--from={source}", f"--to={target}", *flags])
+
+
+def test_a_directory_without_a_vocabulary_takes_the_one_that_is_named(bare, vocabulary, tmp_path):
+    with pytest.raises(UserError, match=r"holds neither vocab\.txt"):
+        convert(bare, tmp_path / "m")
+    convert(bare, tmp_path / "m", f"--vocab={vocabulary}")
+    assert load_tokenizer(tmp_path / "m").vocabulary == load_tokenizer(vocabulary).vocabulary
+
+
+def test_another_vocabulary_is_inferred_or_stated_to_be_cased(model, tmp_path):
+    lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "france"]
+    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match="give --lowercase or --cased"):
+        convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'vocab.txt'}")
+    convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'vocab.txt'}", "--lowercase")
+    read = import_model(tmp_path / "m")
+    assert read.tokenizer.vocabulary.lowercase
+    assert read.tokenizer.tokens(read.tokenizer.encode("Paris")) == ["paris"]
+    recorded = json.loads((tmp_path / "m" / "config.json").read_text())["bert_jax"]["vocabulary_sha256"]
+    assert recorded == read.tokenizer.vocabulary.sha256 != load_tokenizer(model).vocabulary.sha256
+
+
+@pytest.mark.parametrize("place", ["", "model"])
+def test_the_vocabulary_that_is_named_may_be_that_of_a_workdir_or_of_an_exported_model(bare, model, vocabulary, tmp_path, place):
+    run = tmp_path / "run"
+    shutil.copytree(model, run / "model")
+    convert(bare, tmp_path / "m", f"--vocab={run / place}")
+    assert load_tokenizer(tmp_path / "m").vocabulary == load_tokenizer(vocabulary).vocabulary
+
+
+@pytest.mark.parametrize("place", ["", "model"])
+def test_the_vocabulary_that_replaces_another_may_be_that_of_a_workdir_or_of_an_exported_model(model, workdir, tmp_path, place):
+    convert(model, tmp_path / "m", f"--replace-vocab={workdir / place}")
+    found = load_tokenizer(tmp_path / "m").vocabulary
+    assert found == load_tokenizer(workdir / "model").vocabulary != load_tokenizer(model).vocabulary
+    assert found.lowercase
+
+
+def test_a_workdir_without_a_model_yet_has_no_vocabulary_to_name(model, bare, tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for source, flag in ((bare, "--vocab"), (model, "--replace-vocab")):
+        with pytest.raises(UserError, match="run is a workdir without an exported model yet"):
+            convert(source, tmp_path / "m", f"{flag}={tmp_path / 'run'}")
