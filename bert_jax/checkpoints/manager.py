@@ -8,6 +8,7 @@ import logging
 import pathlib
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
@@ -35,6 +36,7 @@ ITEM = "state"  # named in every call: Orbax would infer it from the newest stat
 DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
+_REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, seconds: 2 s at most, after a failed save only
 PROBE, PROBE_SIZE = ".probe", 1 << 16  # a file of so many bytes that is written and removed before a save by several processes
 COMPLETE = "commit_success.txt"  # the object by which Orbax knows complete states in a bucket
 
@@ -298,8 +300,7 @@ class Checkpoints:
         self.failures += 1
         self.failed_in_a_row += 1
         if jax.process_index() == 0 and not is_remote(self._directory):  # its partial files would keep the disk full
-            for path in self._directory.glob(f"{step}{UNFINISHED}*"):
-                remove_tree(path)
+            _remove_partial(self._directory, step)
         log.warning(
             "the checkpoint of step %s could not be saved (%s); training continues and the next save is tried",
             f"{step:,}",
@@ -328,6 +329,21 @@ class Checkpoints:
         """Waits for the last save. Raises UserError if it failed."""
         if (error := self.failure()) is not None:
             raise error
+
+
+def _remove_partial(directory: Place, step: int) -> None:
+    """Removes from `directory` what the failed save of `step` has written.
+
+    Orbax raises at the first file that fails, while its other threads still write theirs. A file that appears during the removal
+    leaves the directory in place, so the removal is repeated until it stays away for `_REMOVAL_PAUSE`, at most `_REMOVALS` times.
+    """
+    for _ in range(_REMOVALS):
+        partial = list(directory.glob(f"{step}{UNFINISHED}*"))
+        for path in partial:
+            remove_tree(path)
+        time.sleep(_REMOVAL_PAUSE)
+        if not any(path.exists() for path in partial):
+            return
 
 
 def _select(state: State, wanted: AbstractState, step: int) -> State:
