@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.interop.huggingface import Model, export_model
@@ -53,3 +56,31 @@ def one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row is as long as the position table, so that each function compiles once."""
     monkeypatch.setattr(packing, "LENGTHS", ())
     monkeypatch.setattr(packing, "USUAL", (64,))
+
+
+@pytest.fixture(autouse=True)
+def every_axis_has_a_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After each test: in all of its figures the axes with numbers say which quantity they show, an ordinate also by a title."""
+    made: list[Figure] = []
+    with_title = Figure.suptitle
+
+    def suptitle(figure: Figure, *arguments: Any, **settings: Any) -> Any:
+        made.append(figure)
+        return with_title(figure, *arguments, **settings)
+
+    monkeypatch.setattr(Figure, "suptitle", suptitle)
+    yield
+    for figure in made:
+        for axes in figure.axes:
+            if not axes.axison or axes.get_label() == "<colorbar>":
+                continue
+            title, about = axes.get_title("left") or axes.get_title(), figure.get_suptitle()
+            assert not shows_numbers(axes.xaxis) or axes.get_xlabel() or figure.get_supxlabel(), about
+            assert not shows_numbers(axes.yaxis) or axes.get_ylabel() or figure.get_supylabel() or title, about
+
+
+def shows_numbers(axis: Any) -> bool:
+    """Whether an axis has ticks of which any shown label is a number."""
+    texts = [label.get_text().replace("\N{MINUS SIGN}", "-").replace(",", "") for label in axis.get_ticklabels()]
+    shown = [text for text, tick in zip(texts, axis.get_major_ticks(), strict=False) if text and tick.label1.get_visible()]
+    return any(text.lstrip("-").replace(".", "", 1).isdigit() for text in shown)

@@ -104,7 +104,9 @@ def distances_figure(found: HeadStatistics) -> Figure:
     layers, distances = array["layer"], [int(distance) for distance in array["distance"]]
     columns = min(4, len(layers))
     rows = -(-len(layers) // columns)
-    figure = new_figure(3.2 * columns + 0.6, 2.3 * rows + 0.6, "attention to the word at a distance (words; negative: before)")
+    figure = new_figure(3.2 * columns + 0.6, 2.3 * rows + 0.6, "attention to the word at a distance")
+    figure.supxlabel("distance in words (negative: before)", fontsize=8)
+    figure.supylabel("mean attention", fontsize=8)
     every = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
     colours = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(array["head"])))
     for i, (axes, layer) in enumerate(zip(every, layers, strict=False)):
@@ -149,6 +151,8 @@ def plane_figure(found: HeadStatistics) -> Figure:
         axes.plot(x, y, "o", color=colours[str(name)], markersize=5)
         axes.annotate(str(name), (x, y), xytext=(4, 2), textcoords="offset points", fontsize=7, color=colours[str(name)])
     axes.set_aspect("equal", adjustable="datalim")
+    axes.set_xlabel("first direction of the plane (distance)", fontsize=8)
+    axes.set_ylabel("second direction (distance)", fontsize=8)
     _clean(axes)
     return figure
 

@@ -131,6 +131,7 @@ def parsers_figure(found: ParserProbes) -> Figure:
         axes.text(value, row, f" {100 * value:.1f} %", va="center", fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
+    axes.set_xlabel("share of words", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
     return figure

@@ -107,6 +107,7 @@ def parameters_figure(found: Vocabulary) -> Figure:
             left += count
         axes.text(left, row, f" {left:,} ({100 * left / total:.1f} %)", va="center", fontsize=8)
     axes.set_yticks(range(len(parts)), list(parts))
+    axes.set_xlabel("parameters")
     axes.invert_yaxis()
     axes.set_xlim(0, 1.25 * widest)
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x / 1e6:g} M" if total > 1e6 else f"{x:,.0f}"))
