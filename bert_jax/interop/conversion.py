@@ -19,7 +19,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.heads.registry import HEAD_PARTS, HEADS
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop.directory import aside
 from bert_jax.interop.huggingface import (
     DTYPES,
@@ -210,7 +210,8 @@ def written(model: Model, flags: argparse.Namespace) -> list[str]:
         notes += [f"{part} is not exported" for part in lost]
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     files = ", ".join(sorted(path.name for path in target.iterdir()))
-    summary = f"{target} (format {flags.format}): {counted(_count_of(model.params), 'parameter')}, {size / 1e6:,.1f} MB"
+    scale, unit = byte_unit(size)
+    summary = f"{target} (format {flags.format}): {counted(_count_of(model.params), 'parameter')}, {size / scale:,.1f} {unit}"
     return [summary, f"files: {files}", *notes]
 
 
