@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 
 from bert_jax.corpus.integrity import MANIFEST, CorruptedCorpus
-from bert_jax.corpus.store import read_manifest
 from bert_jax.corpus.verification import verify
 from bert_jax.errors import UserError
 from bert_jax.storage.fetching import copy_place, fetch, forget, staging
@@ -38,7 +37,6 @@ def _copied(text: str, name: str) -> pathlib.Path:
     copy = copy_place(text)
     if fetch(text, copy, objects):
         try:
-            read_manifest(copy)
             verify(copy)
         except CorruptedCorpus as error:
             forget(copy)

@@ -22,3 +22,10 @@ def test_a_classification_answers_the_label_of_the_largest_logit_and_every_proba
 def test_several_labels_are_those_of_at_least_one_half():
     found = OUTPUTS["multi_label"].answer(np.float32([0.0, -0.1, 2.0]), ("a", "b", "c"))
     assert found["labels"] == ["a", "c"]
+
+
+def test_a_label_applies_from_a_probability_of_one_half_in_predictions_as_in_answers():
+    outputs, logits = OUTPUTS["multi_label"], np.float32([[0.0, -0.1, 0.1, 2.0]])
+    predicted = outputs.predictions(logits)
+    np.testing.assert_array_equal(predicted, [[True, False, True, True]])
+    assert list(outputs.decode(predicted[0], ("a", "b", "c", "d"))) == outputs.answer(logits[0], ("a", "b", "c", "d"))["labels"]

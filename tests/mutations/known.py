@@ -59,6 +59,11 @@ SEEN = [
     Mistake("bert_jax/runtime/log_setup.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
     Mistake("bert_jax/pretraining/evaluation.py", 1, "self._is_compiled = True", "self._is_compiled = False"),
     Mistake("bert_jax/costs/hlo.py", 1, '"f8e4m3fn": 8', '"f8e4m3fn": 9'),
+    Mistake("bert_jax/analysis/comparison/figures.py", 1, 'axes.set_ylabel("head of the first model", fontsize=8)', "pass"),
+    Mistake("bert_jax/heads/outputs.py", 1, "return logits >= 0", "return logits >= 1"),
+    Mistake("bert_jax/runtime/restarts.py", 1, "            signal.signal(number, handler)", "            pass"),
+    Mistake("bert_jax/tasks/readers/swag.py", 1, 'table.require("sent1", "sent2", *endings)', "pass"),
+    Mistake("bert_jax/pretraining/log.py", 1, "self._ledger.close()", "pass"),
 ]
 """What passed unseen once; the test that was added holds the kind."""
 EQUIVALENT: list[Equivalent] = [
@@ -78,6 +83,18 @@ EQUIVALENT: list[Equivalent] = [
         "self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None",
         "self.metrics = MetricsWriter(run.workdir, resume_step=step or -2) if run.is_first else None",
         "no record has a step below 0",
+    ),
+    Equivalent(
+        "bert_jax/examples/packing.py",
+        "dtype = np.int32 if len(lengths) < 2**31 else np.int64",
+        "dtype = np.int32 if len(lengths) <= 2**31 else np.int64",
+        "the last of 2**31 examples has the number 2**31 - 1",
+    ),
+    Equivalent(
+        "bert_jax/analysis/probing/structural.py",
+        'sentences = (trees["depth"][:, 0] >= 0).sum()',
+        'sentences = (trees["depth"][:, 1] >= 0).sum()',
+        "a sentence with a tree has at least two words",
     ),
 ]
 """Found by `run.py`, each with why no test could see it."""

@@ -14,7 +14,7 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.metrics.flops import model_row_flops
 from bert_jax.metrics.ledger import Ledger
-from bert_jax.metrics.ledger_file import LEDGER
+from bert_jax.metrics.ledger_file import LEDGER, read_ledger
 from bert_jax.metrics.throughput import Throughput
 from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.model.config import ModelConfig
@@ -231,3 +231,9 @@ def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: path
         log.training(1, phase_of(log, 0), window())
         log.evaluation(1, SCORES)
     assert (list(tmp_path.iterdir()), pictures) == ([], [])
+
+
+def test_the_end_of_a_log_writes_the_last_line_of_the_ledger(tmp_path: pathlib.Path):
+    with log_of(tmp_path):
+        assert not read_ledger(tmp_path / LEDGER)  # its first line would come by itself after half a minute
+    assert len(read_ledger(tmp_path / LEDGER)) == 1

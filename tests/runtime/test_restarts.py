@@ -67,6 +67,13 @@ def test_a_run_that_hangs_once_and_is_killed_once_comes_to_its_end(ends, capfd: 
     ]
 
 
+def test_signals_mean_what_they_meant_before_once_the_verb_has_ended(ends):
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    assert ends("10:0") == (0, 1)
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
 @pytest.mark.parametrize("status", [1, 2, 130, 141])
 def test_a_bug_a_mistake_and_ctrl_c_are_not_restarted(ends, status: int):
     assert ends(f"10:{status}") == (status, 1)

@@ -144,3 +144,22 @@ def test_quotes_of_swag_hold_commas_quotes_and_line_ends(tmp_path: pathlib.Path)
     torn = put(tmp_path / "torn.csv", comma_separated(SWAG).encode() + b'0,v,"Ada sits,She,gold,a,b,c,d,2\n')
     with pytest.raises(UserError, match=r"torn\.csv, line 2: the quotes of this row do not match"):
         read_swag(torn)
+
+
+# -------------------------------------------------------------------------------------------------------------- missing columns
+HEADED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "GAP": ("\t", ("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref")),
+    "SICK": ("\t", ("pair_ID", "sentence_A", "sentence_B", "entailment_label", "SemEval_set")),
+    "SWAG": (",", ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")),
+    "GLUE with a header": ("\t", ("sentence", "label")),
+}
+
+
+@pytest.mark.parametrize(("name", "column"), [(name, column) for name, (_, columns) in HEADED.items() for column in columns])
+def test_a_column_that_is_missing_is_named(tmp_path: pathlib.Path, name: str, column: str):
+    (file, text, read), (delimiter, _) = FILES[name], HEADED[name]
+    header, *rows = text.splitlines()
+    others = delimiter.join(f"{cell}s" if cell == column else cell for cell in header.split(delimiter))
+    path = put(tmp_path / file, "\n".join([others, *rows, ""]).encode())
+    with pytest.raises(UserError, match=f"{file}, line 1: no column '{column}'"):
+        read(path)
