@@ -50,6 +50,7 @@ def _arms(table: JsonObject, column: str, axes: Axes) -> None:
     axes.set_yticks(range(len(table["arms"])), [arm["title"] for arm in table["arms"]], color=INK)
     axes.set_ylim(len(table["arms"]) - 0.5, -0.5)
     axes.margins(x=0.08)
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))  # more numbers of four digits overlap
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
 
 
