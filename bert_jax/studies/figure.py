@@ -1,4 +1,4 @@
-"""Draws `figure.png`: the scores of every arm with their deviation, or their curves over the steps of pretraining (Figure 5)."""
+"""Draws `figure.png`: the scores of every arm with their deviation, or curves over the tokens read in pretraining (Figure 5)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.corpus.files import JsonObject
+from bert_jax.interface.words import prefixed
 from bert_jax.metrics.plots import BASELINE, FAINT, HELDOUT, INK, TRAIN, draw_panels
 from bert_jax.studies.words import heldout_loss
 
@@ -55,32 +56,33 @@ def _arms(table: JsonObject, column: str, axes: Axes) -> None:
 
 
 def _curves(table: JsonObject, study: StudyExperiment, column: str, axes: Axes) -> None:
-    """A curve over the steps for each run, with a bar for the deviation over seeds."""
+    """A curve over the tokens read for each run, with a bar for the deviation over seeds. Steps of two arms may hold different
+    numbers of tokens, so that curves over steps would not compare."""
     axes.set_title(_title(table, column))
     runs = [arm.name for arm in study.arms if not arm.shares]
     for run, colour, marker in zip(runs, itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False):
         arms = [one for one in table["arms"] if study.trainer(study.arm(one["name"])).name == run and one["tokens"]]
-        points: Sequence[tuple[int, float, float]] = sorted(point for arm in arms if (point := _point(arm, column)))
+        points: Sequence[tuple[float, float, float]] = sorted(point for arm in arms if (point := _point(arm, column)))
         if points:
-            steps, means, reach = zip(*points, strict=True)
+            tokens, means, reach = zip(*points, strict=True)
             style: JsonObject = {"color": colour, "marker": marker, "markersize": 4.5, "capsize": 3, "linewidth": 1.6}
-            axes.errorbar(steps, means, yerr=reach, label=study.arm(run).title, **style)
-    axes.set_xlabel("steps of pretraining", color=INK)
+            axes.errorbar(tokens, means, yerr=reach, label=study.arm(run).title, **style)
+    axes.set_xlabel("tokens read in pretraining", color=INK)
     axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda tokens, _: prefixed(tokens)))
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)
 
 
-def _point(arm: JsonObject, column: str) -> tuple[int, float, float] | None:
-    """(steps, score, deviation) of an arm, or (steps, held-out loss, 0); None where it is not measured."""
+def _point(arm: JsonObject, column: str) -> tuple[float, float, float] | None:
+    """(tokens, score, deviation) of an arm, or (tokens, held-out loss, 0); None where it is not measured."""
     if column == HELDOUT_LOSS:
         loss = heldout_loss(arm)
-        return (arm["steps"], loss[1], 0.0) if loss else None
+        return (arm["tokens"], loss[1], 0.0) if loss else None
     found = arm["scores"][column]
-    return None if found["mean"] is None else (arm["steps"], found["mean"], found["deviation"] or 0.0)
+    return None if found["mean"] is None else (arm["tokens"], found["mean"], found["deviation"] or 0.0)
 
 
 def _title(table: JsonObject, column: str) -> str:

@@ -20,23 +20,51 @@ SCORES = ([0.6020202, 0.6181818, 0.6161616], [0.1841, 0.2072, 0.4033], [0.8904, 
 def test_the_numbers_below_a_panel_do_not_overlap(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scores: list[float]
 ):
-    drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
+    drawn = figures(monkeypatch)
     names = ("a", "b", "c")
     arms = [
         {"name": name, "title": f"the arm {name}", "scores": {f"task {i}": one_seed(score) for i in range(3)}}
         for name, score in zip(names, scores, strict=True)
     ]
-    table = {"title": "Study", "setting": "laptop", "arms": arms, "reference": "a", "tasks": {}}
-    config = {"title": "Study", "pretraining": "a.py", "arms": [{"name": name} for name in names]}
-    study = StudyExperiment.from_dict({**config, "tasks": [{"name": "t", "experiment": "t.py"}]})
-    draw({"table": table}, study, tmp_path / "figure.png")
+    draw({"table": table(arms)}, study([{"name": name} for name in names]), tmp_path / "figure.png")
     canvas = FigureCanvasAgg(drawn[0])
     canvas.draw()
     for axes in drawn[0].axes:
         boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
         assert len(boxes) > 1
         assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_curves_of_arms_with_different_steps_end_at_their_equal_tokens(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    drawn = figures(monkeypatch)
+    arms = [
+        {"name": f"{run}{half}", "tokens": tokens, "steps": tokens / step, "heldout": {}, "scores": {"t": one_seed(0.5)}}
+        for run, step in (("few", 4_096), ("many", 1_024))
+        for half, tokens in (("", 12e6), ("_half", 6e6))
+    ]
+    states = [{"name": f"{run}_half", "shares": run, "at": 0.5} for run in ("few", "many")]
+    draw({"table": table(arms)}, study([{"name": "few"}, {"name": "many"}, *states]), tmp_path / "figure.png")
+    axes = drawn[0].axes[0]
+    assert axes.get_xlabel() == "tokens read in pretraining"
+    assert [tuple(line.get_xdata()) for line in axes.get_lines() if line.get_linestyle() == "-"] == [(6e6, 12e6)] * 2
+    FigureCanvasAgg(drawn[0]).draw()
+    assert "10 M" in [label.get_text() for label in axes.get_xticklabels()]
+
+
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are drawn after this call."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
+    return drawn
+
+
+def table(arms: list[dict[str, object]]) -> dict[str, object]:
+    return {"title": "Study", "setting": "laptop", "arms": arms, "reference": arms[0]["name"], "tasks": {}}
+
+
+def study(arms: list[dict[str, object]]) -> StudyExperiment:
+    tasks = [{"name": "t", "experiment": "t.py"}]
+    return StudyExperiment.from_dict({"title": "Study", "pretraining": "a.py", "arms": arms, "tasks": tasks})
 
 
 def one_seed(score: float) -> dict[str, object]:
