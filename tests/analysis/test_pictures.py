@@ -1,0 +1,46 @@
+"""Tables and pictures of results that are made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bert_jax.analysis.attention.figures import head_figure
+from bert_jax.analysis.comparison.figures import divergences_figure
+from tests.analysis.made_up import WRITES, attention, comparison, written
+from tests.golden.make_pictures import GOLDEN
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_tables_and_pictures_are_those_that_were_looked_at_last(name, tmp_path):
+    assert written(name, tmp_path) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "side", "size"),
+    [(9, 3.6, 8), (13, 3.8, 8), (40, 9.2, 8), (41, 9.4, 6), (80, 14.0, 6)],
+)
+def test_a_head_of_more_words_is_a_larger_picture_with_smaller_letters(words, side, size):
+    figure = head_figure(attention(words), 1, 1)
+    np.testing.assert_allclose(figure.get_size_inches(), (1.75 * side, side + 0.4))
+    lines, heat_map, _ = figure.axes
+    assert {text.get_fontsize() for text in lines.texts} == {size}
+    assert len(lines.texts) == 2 * len(heat_map.get_xticklabels()) == 2 * words
+    assert {tick.get_fontsize() for tick in heat_map.get_xticklabels()} == {size if words <= 40 else 5}
+
+
+@pytest.mark.parametrize(("words", "step"), [(81, 1), (199, 1), (200, 2)])
+def test_a_head_of_too_many_words_for_lines_is_a_map_that_names_at_most_two_hundred_of_them(words, step):
+    figure = head_figure(attention(words), 1, 1)
+    np.testing.assert_allclose(figure.get_size_inches(), (14.0, 14.4))
+    heat_map, _ = figure.axes
+    assert heat_map.get_xticks().tolist() == heat_map.get_yticks().tolist() == list(range(0, words, step))
+
+
+def test_with_more_than_forty_heads_an_axis_names_the_first_of_each_layer():
+    axes = divergences_figure(comparison((4, 10), (3, 14), None)).axes[0]
+    assert len(axes.get_yticks()) == 40
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1-1", "2-1", "3-1"]
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {0}
+    axes = divergences_figure(comparison((1, 41), (4, 10), None)).axes[0]
+    assert ([label.get_text() for label in axes.get_yticklabels()], len(axes.get_xticks())) == (["1-1"], 40)
