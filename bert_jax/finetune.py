@@ -132,7 +132,7 @@ def train_task(
     """The training loop. Returns (the state after the last step, after early stopping, or after the step at which the run was
     asked to stop; whether the run is finished)."""
     experiment, run, program = job.experiment, job.run, job.program
-    step, stopped = int(state.step), False
+    step = int(state.step)
     ended = best.ends_run(step)
     sums = StepSums(experiment.abort_after_skipped, job.directory, job.rows)
     with job.ledger.training(prefetch(job.rows, step, step if ended else job.last_step), sums.is_computing) as batches:
@@ -162,7 +162,7 @@ def train_task(
             if stopped or ended:
                 break
         sums.check(step)
-    return state, ended or not stopped or step == job.last_step
+    return state, ended or step == job.last_step
 
 
 def finish(result: RunResult, run: Run, inputs: Inputs) -> None:
