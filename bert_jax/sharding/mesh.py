@@ -114,7 +114,7 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
     shape = mesh_shape(config, len(devices))
     slices: dict[int, list[jax.Device]] = {}
     for device in devices:
-        slices.setdefault(getattr(device, "slice_index", 0) or 0, []).append(device)
+        slices.setdefault(_slice_of(device), []).append(device)
     sizes = [len(slices[i]) for i in sorted(slices)]
     if len(set(sizes)) > 1:
         raise UserError(
@@ -125,6 +125,11 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
     within = [size // count for size, count in zip(shape, across, strict=True)]
     grids = np.stack([_slice_grid(within, slices[i]) for i in sorted(slices)])
     return grids.reshape(*across, *within).transpose(0, 3, 1, 4, 2, 5).reshape(shape)
+
+
+def _slice_of(device: jax.Device) -> int:
+    """The number of the TPU slice of `device`; 0 for a device that has none."""
+    return getattr(device, "slice_index", None) or 0
 
 
 def _slice_grid(shape: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
@@ -143,10 +148,12 @@ def _slice_grid(shape: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarr
             return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=split)
         except (NotImplementedError, TypeError, ValueError) as error:  # JAX 0.10 raises any of these, e.g. for side 28
             reason = error
-    products = sorted({math.prod(sides[i] for i in range(len(sides)) if chosen >> i & 1) for chosen in range(1 << len(sides))})
+    products = {1}
+    for side in sides:
+        products |= {side * product for product in products}
     raise UserError(
         f"mesh {_format_sizes(shape)} cannot be arranged on {'x'.join(map(str, sides))} TPU devices; choose mesh.fsdp and "
-        f"mesh.tensor among the products of these dimensions ({', '.join(map(str, products))})"
+        f"mesh.tensor among the products of these dimensions ({', '.join(map(str, sorted(products)))})"
     ) from reason
 
 
@@ -162,7 +169,7 @@ def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     """The dimensions of the box of chips that `devices` enumerate in row-major order, slowest first; (len(devices),) if they are
     in another order, on several slices, or not TPUs."""
     whole = (len(devices),)
-    if devices[0].platform != "tpu" or len({getattr(device, "slice_index", 0) or 0 for device in devices}) > 1:
+    if devices[0].platform != "tpu" or len({_slice_of(device) for device in devices}) > 1:
         return whole
     places = np.array([(*device.coords, device.core_on_chip) for device in devices])
     strides = sorted((int(np.argmax(along != along[0])) for along in places.T if np.ptp(along)), reverse=True)
@@ -171,8 +178,8 @@ def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
         return whole
     sides = tuple(outer // inner for outer, inner in itertools.pairwise(periods))
     grid = places.reshape(*sides, -1)
-    moves = [(grid != grid.take([0], axis=k)).reshape(-1, places.shape[1]).any(0) for k in range(len(sides))]
-    return sides if (np.sum(moves, axis=0) <= 1).all() else whole
+    moved = [np.ptp(grid, axis=k).reshape(-1, places.shape[1]).any(0).sum() for k in range(len(sides))]
+    return sides if sum(moved) == len(sides) else whole  # each coordinate moves along its own side alone
 
 
 def _format_sizes(sizes: Iterable[int]) -> str:

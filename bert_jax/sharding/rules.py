@@ -53,8 +53,7 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
 
     def check(path: tuple[jax.tree_util.DictKey, ...], shape: jax.ShapeDtypeStruct, spec: PartitionSpec) -> NamedSharding:
         for size, axis in zip(shape.shape, spec, strict=False):
-            parts = mesh.shape[axis] if axis is not None else 1
-            if size % parts:
+            if axis is not None and size % mesh.shape[axis]:
                 name = "/".join(key.key for key in path)
                 remedy = (
                     "set model.vocab_multiple=128"
@@ -62,15 +61,13 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
                     else f"choose a mesh.{axis} that divides it"
                 )
                 raise UserError(
-                    f"parameter {name} has a dimension of {size} that does not divide over mesh.{axis}={parts}; {remedy}"
+                    f"parameter {name} has a dimension of {size} that does not divide over mesh.{axis}={mesh.shape[axis]}; "
+                    f"{remedy}"
                 )
         return NamedSharding(mesh, spec)
 
     # nn.unbox would apply a sharding constraint to these shapes, as if they were arrays, when a mesh is set
-    def shape(box: nn.Partitioned[jax.ShapeDtypeStruct] | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return box.unbox(apply_constraint=False) if isinstance(box, nn.Partitioned) else box
-
-    shapes = jax.tree.map(shape, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+    shapes = jax.tree.map(lambda box: box.unbox(apply_constraint=False), boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return jax.tree_util.tree_map_with_path(check, shapes, specs, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
 
@@ -108,7 +105,6 @@ def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -
     def spread(path: tuple[jax.tree_util.DictKey, ...], sharding: NamedSharding, array: jax.ShapeDtypeStruct) -> NamedSharding:
         stacked = any(key.key == "layers" for key in path)
         spec = [axis if axis and mesh.shape[axis] > 1 else None for axis in sharding.spec]
-        spec += [None] * (array.ndim - len(spec))
         free = [d for d in range(stacked, array.ndim) if spec[d] is None and array.shape[d] % parts == 0]
         if not free or math.prod(array.shape[stacked:]) < MIN_ZERO_SIZE:
             return sharding
@@ -183,7 +179,7 @@ def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> Non
     """Raises UserError, with the nearest possible sizes, if `rows` is not divisible by the devices and
     microbatches."""
     multiple = row_multiple(mesh) * accumulation
-    if rows % multiple or rows < multiple:
+    if rows % multiple:
         below, above = rows // multiple * multiple, -(-rows // multiple) * multiple
         near = f"{below} or {above}" if below else f"{above}"
         raise UserError(

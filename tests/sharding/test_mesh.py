@@ -169,6 +169,8 @@ def test_slices_of_different_sizes_are_an_error():
 def test_devices_that_fill_no_box_are_an_error_that_names_a_number_that_does():
     with pytest.raises(UserError, match=r"7 TPU devices do not fill a box of chips, .* such as 4"):
         device_grid(MeshConfig(), chips("v5p:2x2x2")[:7])
+    with pytest.raises(UserError, match=r"2 TPU devices do not fill a box of chips, .* such as 1"):
+        device_grid(MeshConfig(), chips("v5e:2x2")[::3])
 
 
 @pytest.mark.parametrize("refusal", [NotImplementedError, TypeError, ValueError])
@@ -182,8 +184,9 @@ def test_a_shape_for_which_jax_finds_no_place_is_an_error_with_sizes_that_do(
         raise refusal
 
     monkeypatch.setattr(mesh_utils, "create_device_mesh", refuse)
+    part = [dataclasses.replace(chip, coords=(8 + x, 4 + y, z)) for chip in chips("v5p:4x4x28") for x, y, z in [chip.coords]]
     with pytest.raises(UserError) as error:
-        device_grid(MeshConfig(fsdp=2), chips("v5p:4x4x28"))
+        device_grid(MeshConfig(fsdp=2), part)
     assert tried == [False, True]
     assert str(error.value) == (
         "mesh data=224 x fsdp=2 x tensor=1 cannot be arranged on 4x4x28 TPU devices; choose mesh.fsdp and mesh.tensor "

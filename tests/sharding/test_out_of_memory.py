@@ -55,6 +55,12 @@ def explained(error: Exception, demand: Demand = DEMAND) -> str:
             0,
             "asks for 1.50 GiB of memory at once, which is not free",
         ),
+        (
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 128.0MiB.",
+            2**27,
+            0,
+            "asks for 0.12 GiB of memory at once, which is not free",
+        ),
         ("INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", 0, 0, "needs more memory than there is"),
         ("RESOURCE_EXHAUSTED: vmem", 0, 0, "needs more VMEM than there is"),
         (TPU, 20.25 * 2**30, 15.75 * 2**30, "needs 20.25 GiB of HBM, and there are 15.75 GiB"),
@@ -95,7 +101,10 @@ def test_what_jax_and_numpy_really_raise_is_understood():
     with pytest.raises(OutOfMemory, match=r"asks for 262144\.00 GiB of memory at once"), fits_in_memory(lambda: DEMAND):
         jax.device_put(np.broadcast_to(np.float32(1), (2**46,)))
     with (
-        pytest.raises(OutOfMemory, match=r"asks for 8388608\.00 GiB of host memory at once.*\n(.*\n)*.*a machine with more"),
+        pytest.raises(
+            OutOfMemory,
+            match=r"asks for 8388608\.00 GiB of host memory at once, which is not free, with.*\n(.*\n)*.*a machine with more",
+        ),
         fits_in_memory(lambda: DEMAND),
     ):
         np.zeros(2**50)

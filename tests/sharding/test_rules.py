@@ -4,13 +4,23 @@ import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.sharding.mesh import AXES, MeshConfig, make_mesh
-from bert_jax.sharding.rules import check_batch_size, parameter_shardings
+from bert_jax.sharding.rules import (
+    automatic_axes,
+    check_batch_size,
+    data_dimension,
+    drop_indivisible_axes,
+    parameter_shardings,
+    supports_zero,
+    zero_shardings,
+)
 from tests.golden.make_partition_specs import GOLDEN, LAYOUTS, partition_specs
 from tests.random_rows import TINY
 
@@ -61,6 +71,8 @@ def test_minus_one_takes_the_devices_that_are_left(config: MeshConfig, devices: 
         ({"fsdp": -1}, "only one of mesh.data, mesh.fsdp and mesh.tensor can be -1"),
         ({"fsdp": 0}, "mesh.fsdp=0 must be at least 1, or -1"),
         ({"data": -2}, "mesh.data=-2 must be at least -1"),
+        ({"data": 2**20}, "needs 1,048,576 devices, and there are 8"),
+        ({"data": 2**20 + 1}, "mesh.data=1048577 must be at least -1 and at most 1,048,576"),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_an_error(fields: dict[str, int], message: str):
@@ -87,8 +99,8 @@ def test_a_dimension_that_does_not_divide_is_named_with_the_remedy(model: dict[s
     assert message in str(error.value)
 
 
-def test_a_padded_vocabulary_divides():
-    boxed = abstract_parameters(dataclasses.replace(TINY, vocab_size=63, vocab_multiple=16))
+def test_a_padded_vocabulary_divides_and_dimensions_that_no_axis_splits_may_be_odd():
+    boxed = abstract_parameters(dataclasses.replace(TINY, vocab_size=63, vocab_multiple=16, num_layers=3, max_position=33))
     shardings = parameter_shardings(boxed, make_mesh(MeshConfig(tensor=2)))
     assert shardings["embeddings"]["word_embeddings"]["embedding"].shard_shape((64, TINY.hidden_size))[0] == 32
 
@@ -104,7 +116,51 @@ def test_a_padded_vocabulary_divides():
 )
 def test_a_batch_that_does_not_divide_names_the_nearest_that_do(rows: int, accumulation: int, message: str):
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    check_batch_size("x.batch_size", 32, accumulation, mesh)
+    for fits in (4 * accumulation, 32):
+        check_batch_size("x.batch_size", fits, accumulation, mesh)
     with pytest.raises(UserError) as error:
         check_batch_size("x.batch_size", rows, accumulation, mesh)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "supported"),
+    [((2, 1, 1), True), ((2, 2, 1), True), ((2, 1, 2), True), ((2, 2, 2), False), ((1, 2, 1), False), ((1, 1, 1), False)],
+)
+def test_the_state_is_spread_over_two_devices_of_data_or_more_unless_both_other_axes_split_arrays(
+    shape: tuple[int, int, int], supported: bool
+):
+    data, fsdp, tensor = shape
+    mesh = make_mesh(MeshConfig(data=data, fsdp=fsdp, tensor=tensor), jax.devices()[: data * fsdp * tensor])
+    assert supports_zero(mesh) == supported
+
+
+def test_an_array_of_32768_elements_a_layer_is_spread_and_a_smaller_one_is_not():
+    mesh = make_mesh(MeshConfig(data=8))
+    shapes = {"alone": (4_096, 8), "small": (4_095, 8), "layers": {"large": (8, 4_096, 8), "small": (8, 4_095, 8)}}
+    shapes = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32), shapes, is_leaf=lambda x: isinstance(x, tuple))
+    whole = jax.tree.map(lambda x: NamedSharding(mesh, PartitionSpec(*[None] * x.ndim)), shapes)
+    found = jax.tree.map(lambda sharding: data_dimension(sharding.spec), zero_shardings(whole, shapes, mesh))
+    assert found == {"alone": 0, "small": -1, "layers": {"large": 1, "small": -1}}
+
+
+def test_a_kernel_is_split_over_the_axes_of_a_mesh_of_two_devices_or_more_alone():
+    assert automatic_axes() == set()
+    for devices, axes in ((1, set()), (2, set(AXES))):
+        with jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:devices])):
+            assert automatic_axes() == axes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "split"),
+    [
+        ((8, 5, 2), (("data", "fsdp"), None, ("tensor",))),
+        ((4, 5, 3), (("data", "fsdp"), None, None)),
+        ((5, 4, 4), (None, None, ("tensor",))),
+        ((2, 4, 1), (None, None, None)),
+    ],
+)
+def test_a_dimension_is_split_over_axes_that_divide_it_and_otherwise_stays_whole(sizes: tuple[int, int, int], split: tuple):
+    spec = PartitionSpec(("data", "fsdp"), None, "tensor")
+    with jax.set_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))):
+        assert drop_indivisible_axes(spec, sizes) == PartitionSpec(*split)
