@@ -79,11 +79,10 @@ def transfer(
         return _permute(operand_bytes, topology)
     n = len(group)
     payload = operand_bytes * (n if kind == "all-gather" else 1)
-    members = [devices[i] for i in group if i < len(devices)]
-    slices = len({getattr(device, "slice_index", 0) or 0 for device in members})
-    inner = max(1, n // slices)
-    first = getattr(members[0], "slice_index", 0) or 0
-    inside = [device for device in members if (getattr(device, "slice_index", 0) or 0) == first]
+    members = [devices[i] for i in group]
+    slices = len({_slice(device) for device in members})
+    inner = n // slices
+    inside = [device for device in members if _slice(device) == _slice(members[0])]
     times = _passes(kind)
     links, hops = _links(inside, topology)
     if kind == "all-to-all":
@@ -126,6 +125,11 @@ def _sent(kind: str, size: float, n: int) -> float:
 def _crossing_seconds(kind: str, crossing: float, topology: Topology) -> float:
     """Seconds for `crossing` bytes from each device to other slices; the devices of a chip share its part of the network card."""
     return crossing * topology.chip.devices / topology.chip.network_bandwidth + _passes(kind) * DCN_LATENCY
+
+
+def _slice(device: jax.Device) -> int | None:
+    """The number of the device's slice; None from a compiler that numbers none, since there is one."""
+    return getattr(device, "slice_index", None)
 
 
 def _permute(size: float, topology: Topology) -> Transfer:

@@ -209,15 +209,13 @@ class Estimator:
 
     def _started(self, computation: Computation, done: Instruction, line: Timeline) -> str:
         """The name of the start instruction that `done` waits for, found by following the operands through PASSING opcodes."""
-        waiting, seen = list(done.operands), set()
-        while waiting:
-            name = waiting.pop(0)
+        waiting = list(done.operands)
+        for name in waiting:
             if name in line.finish:
                 return name
             made = computation.by_name.get(name)
-            if made is not None and name not in seen and made.opcode in PASSING:
-                waiting += made.operands
-            seen.add(name)
+            if made is not None and made.opcode in PASSING:
+                waiting += [operand for operand in made.operands if operand not in waiting]
         return ""
 
     def _collective(self, i: Instruction) -> Instruction | None:
@@ -239,11 +237,10 @@ class Estimator:
         line.transfers.append((one, times))
         self._counted.add(collective.name)
         line.now += (i.cycles or 0) / self._clock
+        line.network_free = max(line.now, line.network_free) + one.seconds
         if i.opcode.endswith("-start") or self._calls_target(i, "AsyncCollectiveStart"):
-            line.network_free = max(line.now, line.network_free) + one.seconds
             line.finish[i.name] = line.network_free
             return ""
-        line.network_free = max(line.now, line.network_free) + one.seconds
         line.now = line.network_free
         return "collective"
 
@@ -300,8 +297,8 @@ def _part(inner: Computation, parameter: Instruction, whole: float) -> tuple[flo
         if i.opcode in ("slice", "dynamic-slice", "gather"):
             read += sum(a.bytes for a in i.arrays)
         elif i.opcode == "dynamic-update-slice" and i.operands[0] in names:
-            update = inner.by_name.get(i.operands[1])
-            replaced = max(0.0, whole - (sum(a.bytes for a in update.arrays) if update else 0.0))
+            update = inner.by_name[i.operands[1]]
+            replaced = max(0.0, whole - sum(a.bytes for a in update.arrays))
         else:
             return whole, 0.0
     return min(read, whole), replaced
@@ -313,12 +310,10 @@ def _kind(opcode: str) -> str:
 
 
 def _moved(start: Instruction) -> float:
-    """Bytes of an asynchronous copy: those of the result, the second array of (operand, result, context)."""
-    slices = start.opcode != "copy-start"
-    if len(start.arrays) < 2:
-        return float(sum(a.bytes for a in start.arrays))
-    given = start.arrays[-2] if slices else start.arrays[0]
-    return float(given.bytes)
+    """Bytes of an asynchronous copy: those of its result, in (result, operand, context) of a copy and (operands, result, context)
+    of a slice."""
+    result = start.arrays[0] if start.opcode == "copy-start" else start.arrays[-2:][0]
+    return float(result.bytes)
 
 
 def interval(estimate: Estimate, flops: float, topology: Topology) -> tuple[float, float]:

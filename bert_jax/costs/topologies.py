@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import importlib.metadata
 import importlib.util
+import itertools
 import math
 import os
 import re
@@ -24,7 +25,10 @@ from bert_jax.interface.words import counted
 
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 """The available slices of v5e and v6e."""
-LARGEST = {"v4": (16, 16, 16), "v5p": (16, 20, 28), "v7x": (16, 24, 24)}
+LARGEST = {"v4": (4, 4, 4), "v5p": (4, 5, 7), "v7x": (4, 6, 6)}
+"""The pod of a generation in cubes of 4 x 4 x 4 chips, the shortest side first."""
+LISTED = 9
+"""The number of slices that an error names, the smallest, beside the largest."""
 SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip
@@ -96,7 +100,7 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
         raise UserError(f"{flag} asks for {counted(several, 'slice')}; there must be at least 1")
     name = _chip_name(generation)
     if not name:
-        close = difflib.get_close_matches(generation, [*CHIPS, *SPELT], n=1, cutoff=NEAR)
+        close = difflib.get_close_matches(generation, [*CHIPS, *SPELT], cutoff=NEAR)
         hint = f"did you mean {SPELT.get(close[0], close[0])!r}? " if close else ""
         raise UserError(f"--topology={text}: there is no TPU {generation!r}; {hint}{_existing()}")
     chip = CHIPS[name]
@@ -123,20 +127,18 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
     2x4x4, and larger ones are boxes of cubes of 4, up to the pod."""
     if chip.dimensions == 2:
         return list(FLAT)
-    top = sorted(LARGEST[chip.name])
-    sides = range(4, max(top) + 1, 4)
-    boxes = [(a, b, c) for a in sides for b in sides if b >= a for c in sides if c >= b]
-    fitting = [box for box in boxes if all(side <= most for side, most in zip(box, top, strict=True))]
-    return sorted([(1, 1, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), *fitting], key=math.prod)
+    boxes = itertools.product(*(range(1, most + 1) for most in LARGEST[chip.name]))
+    larger = [tuple(4 * side for side in box) for box in boxes if list(box) == sorted(box)]
+    return sorted([(1, 1, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), *larger], key=math.prod)
 
 
 def _nearest(name: str, chips: int) -> str:
     """The clause of an error that names the slices with the nearest numbers of chips."""
     chip = CHIPS[name]
     known = known_shapes(chip)
-    best = min(known, key=lambda shape: abs(math.log(max(1, math.prod(shape)) / max(1, chips))))
-    listed = ", ".join("x".join(map(str, shape)) for shape in known[:9])
-    more = f" ... {'x'.join(map(str, known[-1]))}" if len(known) > 9 else ""
+    best = min(known, key=lambda shape: abs(math.log(math.prod(shape) / chips)) if chips else math.prod(shape))
+    listed = ", ".join("x".join(map(str, shape)) for shape in known[:LISTED])
+    more = f" ... {'x'.join(map(str, known[-1]))}" if known[LISTED:] else ""
     return f"nearest: {name}:{'x'.join(map(str, best))} ({counted(math.prod(best), 'chip')}); {name} has {listed}{more}"
 
 
