@@ -39,11 +39,11 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
     widths = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "position_ids"), L)
     widths |= {"masked_positions": M, "masked_targets": M, "cls_positions": P, "nsp_labels": P}
     batch = {name: np.empty((len(rows), width), np.int32) for name, width in widths.items()}
-    step = max(1, _BLOCK // L)
+    step = _BLOCK // L
     for first in range(0, len(rows), step):
         numbers = np.asarray(rows[first : first + step])
-        examples = np.where(numbers[:, np.newaxis] >= 0, plan.rows[numbers], -1)
-        row, slot = np.nonzero(examples >= 0)
+        examples = plan.rows[numbers]
+        row, slot = np.nonzero((examples >= 0) & (numbers >= 0)[:, np.newaxis])
         made = _make_examples(corpus, plan, examples[row, slot], tables)
         block = {name: array[first : first + step] for name, array in batch.items()}
         block["input_ids"][...] = corpus.vocabulary.pad_id
@@ -84,7 +84,7 @@ def _make_examples(
     np.copyto(ids, of_b, where=in_second)
     first = np.arange(len(examples)) * config.length
     separators = np.concatenate([first + a + 1, first + length - 1])
-    flat = ids.reshape(-1)
+    flat = ids.ravel()  # a view, as all of these
     flat[first], flat[separators] = vocabulary.cls_id, vocabulary.sep_id
 
     # Random bits are a function of (plan.mask_key, example, position), so masks do not depend on the row.
@@ -92,9 +92,9 @@ def _make_examples(
     target_ids = ids if config.targets == "masked" else np.roll(ids, -1, axis=1)
     candidates = real.copy()
     if config.targets == "masked":
-        candidates.reshape(-1)[first] = candidates.reshape(-1)[separators] = False
+        candidates.ravel()[first] = candidates.ravel()[separators] = False
     else:
-        candidates.reshape(-1)[first + length - 1] = False  # no token of the example follows its last [SEP]
+        candidates.ravel()[first + length - 1] = False  # no token of the example follows its last [SEP]
     candidates &= target_ids != vocabulary.unk_id  # the only special token in a text; the original may predict it
     counts = np.minimum(config.predictions(length), np.count_nonzero(candidates, axis=1))
     width = config.max_predictions
@@ -114,7 +114,7 @@ def _make_examples(
             positions = choose_whole_words(key, candidates, continues, counts, width)
     used = positions != UNUSED
     places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
-    originals = target_ids.reshape(-1)[places]
+    originals = target_ids.ravel()[places]
     if config.targets == "masked":
         replaced = replace_tokens(originals, random_bits(rehash(key), positions), config, tables, fates)
         flat[places] = np.where(used, replaced, originals)
@@ -141,7 +141,7 @@ def _windows(
         here = order[cuts[shard] : cuts[shard + 1]]
         held = tokens.shards[shard]
         if len(held) < length:
-            held = np.pad(held, (0, length - len(held)))
+            held = np.resize(held, length)
         windows = np.ndarray((len(held) - length + 1, length), held.dtype, held, strides=held.strides * 2)
         out[here] = windows[begins[here]]
     moved = np.flatnonzero(wanted != begins)  # a window beyond an end of its shard was shifted into the shard

@@ -79,8 +79,8 @@ def _candidates(
     document, document_end, target = _documents(document_offsets, first, last, config, key)
 
     # The sentence that reaches the target length is the last of the chunk. A sentence has at least one token, so a chunk has at
-    # most max_tokens sentences, and the search needs only a few sentences beyond `last`.
-    window = sentence_offsets[first : last + config.max_tokens + 2]
+    # most max_tokens sentences, and the search needs no more of them beyond `last`.
+    window = sentence_offsets[first : last + config.max_tokens]
     tokens = window - window[0]
     begin = tokens[: last - first]
     fewest = 2 if config.pairs == "paper" else 1
@@ -129,9 +129,9 @@ def _visited(
     """
     size = len(following)
     jump = np.append(np.minimum(following, size), size)
-    reached = np.zeros(size + 1, bool)
+    reached = np.zeros(len(jump), bool)
     reached[starts] = True
-    here, before = np.flatnonzero(reached), -1
+    here, before = np.flatnonzero(reached), 0
     while len(here) > before:
         before = len(here)
         reached[jump[here]] = True

@@ -71,7 +71,7 @@ class ExampleConfig:
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
                 "the rest of 1 is the share of chosen tokens that are kept"
             )
-        if self.packed_examples > 1 and self.masking != "words" and (needed := _most_predictions(self)) > self.max_predictions:
+        if self.masking != "words" and (needed := _most_predictions(self)) > self.max_predictions:
             raise UserError(
                 f"max_predictions={self.max_predictions} is too small for packed_examples={self.packed_examples} "
                 f"at length={self.length}: one row can have {needed} masks; set max_predictions={needed} or packed_examples=1"
@@ -94,7 +94,7 @@ class ExampleConfig:
         packed rows an example has a share of `max_predictions` in proportion to its length, so that a row never has more.
         """
         if self.targets == "next":
-            return np.minimum(self.most_pieces(lengths), np.maximum(lengths.astype(np.int64) - 1, 0))
+            return np.minimum(self.most_pieces(lengths), lengths.astype(np.int64) - 1)
         wanted = np.maximum(1, np.rint(self.masked_fraction * lengths)).astype(np.int64)
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
 

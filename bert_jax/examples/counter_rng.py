@@ -48,7 +48,7 @@ def uniform_integers(limit: int | Integer[np.ndarray, " ..."], bits: UInt64[np.n
 
 def random_bits_32(key: UInt64[np.ndarray, "*shape 1"], count: int) -> UInt32[np.ndarray, "*shape {count}"]:
     """32 random bits for each of the counters 0..count-1 of the sequences `key`; one hash gives two of them."""
-    return random_bits(key, np.arange((count + 1) // 2)).view(np.uint32)[..., :count]
+    return random_bits(key, np.arange(-(-count // 2))).view(np.uint32)[..., :count]
 
 
 def lower_half(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:

@@ -97,7 +97,7 @@ def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
     longest = max(feature.size for feature in features)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
     mean = sum(feature.size for feature in features) / len(features)
-    return RowShape(layout, length, max(1, round(2 * length / mean)), max(len(feature.ids) for feature in features))
+    return RowShape(layout, length, round(2 * length / mean), max(len(feature.ids) for feature in features))
 
 
 def pack_features(features: Sequence[Feature], shape: RowShape) -> list[list[int]]:
@@ -167,7 +167,7 @@ def feature_logits(
     then [C], [tokens, C] or [candidates]. `rows` are those of `assemble_features`.
     """
     layout = shape.layout
-    found: list[np.ndarray] = [logits[:0]] * len(features)
+    found: dict[int, np.ndarray] = {}
     for r, members in enumerate(rows):
         column = 0
         for u, i in enumerate(members):
@@ -179,4 +179,4 @@ def feature_logits(
             else:
                 found[i] = logits[r, u]
             column += features[i].size
-    return found
+    return [found[i] for i in range(len(features))]

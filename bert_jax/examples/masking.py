@@ -97,7 +97,7 @@ def choose_whole_words(
     keys.sort(axis=1)
     is_candidate = keys != _NEVER
     piece, head = np.where(is_candidate, keys & np.uint64(0xFFFF), 0).astype(np.int32), keys.astype(np.uint32) >> np.uint32(16)
-    is_head = (piece == head) & is_candidate
+    is_head = piece == head  # never where there is no candidate
     weight = np.where(is_head, np.take_along_axis(following - positions, piece, axis=1), 0)  # the size of a word at its head
     if word_counts:
         rank = np.cumsum(is_head, axis=1)
@@ -157,7 +157,7 @@ def choose_spans(
         for _ in range(_SPAN_WORDS):
             there = np.minimum(end, len(columns) - 1)
             size = np.where(end < len(columns), words[np.arange(len(words)), there], 0)
-            grows = (more > 0) & (size > 0) & (end - start + size <= room)
+            grows = (more > 0) & (end - start + size <= room)
             more = np.where(grows, more - 1, 0)
             end += np.where(grows, size, 0)
         row, column = np.nonzero((columns >= start[:, np.newaxis]) & (columns < end[:, np.newaxis]))
@@ -178,7 +178,7 @@ def span_lengths(bits: UInt64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shap
 
 
 _SPAN_WORDS = 10  # the maximum number of words of a span
-_SPAN_BOUNDS = np.cumsum(0.2 * 0.8 ** np.arange(_SPAN_WORDS))
+_SPAN_BOUNDS = np.cumsum(0.8 ** np.arange(_SPAN_WORDS))
 _SPAN_BOUNDS = np.rint(_SPAN_BOUNDS[:-1] / _SPAN_BOUNDS[-1] * 2**32).astype(np.uint64)
 
 

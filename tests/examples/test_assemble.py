@@ -264,8 +264,18 @@ def test_a_row_is_the_same_in_any_company(monkeypatch):
     plan, batch = all_rows(settings(packed_examples=2))
     rows = np.random.default_rng(0).permutation(plan.num_rows)[:50]
     together = assemble_rows(CORPUS, plan, rows, TABLES)
+    at_once: list[int] = []
+    make = assemble._make_examples
+
+    def made(corpus, plan, examples, tables):
+        at_once.append(len(examples))
+        return make(corpus, plan, examples, tables)
+
     monkeypatch.setattr(assemble, "_BLOCK", 3 * 64)
+    monkeypatch.setattr(assemble, "_make_examples", made)
     in_threes = assemble_rows(CORPUS, plan, rows, TABLES)
+    assert len(at_once) == -(-len(rows) // 3)
+    assert sum(at_once) == np.count_nonzero(plan.rows[rows] >= 0)
     for name in batch:
         assert (together[name] == batch[name][rows]).all()
         assert (in_threes[name] == batch[name][rows]).all()
@@ -278,6 +288,18 @@ def test_the_number_of_shards_makes_no_difference():
     for shards in (2, 7, 40):
         batch = assemble_rows(corpus_of(documents, shards), plan, np.arange(plan.num_rows), TABLES)
         assert all((batch[name] == expected[name]).all() for name in expected)
+
+
+@pytest.mark.parametrize("shards", [1, 3, 7])
+def test_a_window_has_the_tokens_of_its_shard_around_its_start(shards):
+    """Of shards that are shorter than a window too, in every column that lies inside the shard."""
+    store = corpus_of([[9, 4], [6], [3, 2], [30], [1, 7], [5], [12]], shards).tokens
+    starts, columns = (grid.ravel() for grid in np.meshgrid(np.arange(79), np.arange(12)))
+    found = assemble._windows(store, starts, columns, 12)
+    shard = np.searchsorted(store.bounds, starts, side="right") - 1
+    token = starts[:, np.newaxis] + np.arange(12) - columns[:, np.newaxis]
+    inside = (token >= store.bounds[shard][:, np.newaxis]) & (token < store.bounds[shard + 1][:, np.newaxis])
+    assert (found[inside] == FIRST + token[inside]).all()
 
 
 def test_batches_of_no_rows_and_of_empty_rows_are_well_formed():

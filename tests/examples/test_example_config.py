@@ -33,11 +33,32 @@ def test_a_wrong_value_is_an_error_that_names_key_value_and_limit(changes, messa
         ExampleConfig(**({"length": 128, "max_predictions": 20} | changes))
 
 
-@pytest.mark.parametrize(("length", "packed", "fraction"), [(40, 3, 0.15), (30, 2, 0.5), (23, 4, 0.3)])
-def test_the_predictions_asked_for_packing_are_the_fewest_that_always_do(length, packed, fraction):
-    shape = {"length": length, "packed_examples": packed, "masked_fraction": fraction}
-    counts = ExampleConfig(length=length, max_predictions=length - 3, masked_fraction=fraction).predictions(np.arange(length + 1))
-    sizes = range(5, length + 1)
+def test_the_defaults_are_those_of_the_originals_flags_but_for_new_masks_in_every_epoch():
+    """create_pretraining_data.py: max_seq_length, max_predictions_per_seq, masked_lm_prob, short_seq_prob, and 80 / 10 / 10."""
+    assert vars(ExampleConfig()) == {
+        "length": 128,
+        "max_predictions": 20,
+        "masked_fraction": 0.15,
+        "short_probability": 0.1,
+        "mask_probability": 0.8,
+        "random_probability": 0.1,
+        "pairs": "original",
+        "masking": "tokens",
+        "targets": "masked",
+        "packed_examples": 1,
+        "duplicates": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("length", "packed", "fraction", "pairs"),
+    [(40, 3, 0.15, "original"), (30, 2, 0.5, "paper"), (23, 4, 0.3, "original"), (20, 4, 0.3, "none")],
+)
+def test_the_predictions_asked_for_packing_are_the_fewest_that_always_do(length, packed, fraction, pairs):
+    shape = {"length": length, "packed_examples": packed, "masked_fraction": fraction, "pairs": pairs}
+    alone = ExampleConfig(**{**shape, "packed_examples": 1}, max_predictions=length - 3)
+    counts = alone.predictions(np.arange(length + 1))
+    sizes = range(3 if pairs == "none" else 5, length + 1)
     rows = [row for k in range(1, packed + 1) for row in itertools.combinations_with_replacement(sizes, k) if sum(row) <= length]
     needed = max(sum(counts[size] for size in row) for row in rows)
     ExampleConfig(max_predictions=int(needed), **shape)

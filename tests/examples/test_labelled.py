@@ -161,7 +161,8 @@ def test_packing_holds_every_feature_once_and_no_row_too_many(packed):
 
 
 @pytest.mark.parametrize(
-    ("longest", "length"), [(32, 32), (33, 64), (128, 128), (129, 192), (385, 512), (512, 512), (513, 640), (641, 768)]
+    ("longest", "length"),
+    [(n, n) for n in (32, 64, 128, 192, 256, 384, 512)] + [(33, 64), (129, 192), (385, 512), (513, 640), (641, 768)],
 )
 def test_a_row_is_the_shortest_that_holds_the_longest_feature(longest, length):
     assert row_shape([feature_of(20), feature_of(longest)], LAYOUTS["sequence"]).length == length

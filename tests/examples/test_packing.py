@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bert_jax.examples import packing
 from bert_jax.examples.packing import best_fit, pack_histogram, pack_rows
 
 
@@ -55,6 +56,19 @@ def test_packs_of_one_length_hold_as_many_as_fit_and_the_rest_share_one():
     histogram[3] = 7
     assert sorted(pack_histogram(histogram, 10, 5)) == [((3,), 1), ((3, 3, 3), 2)]
     assert sorted(pack_histogram(histogram, 10, 2)) == [((3,), 1), ((3, 3), 3)]
+
+
+def test_the_shortest_examples_are_packed_too():
+    histogram = np.zeros(4, int)
+    histogram[[1, 3]] = 4, 1
+    assert sorted(pack_histogram(histogram, 3, 9)) == [((1,), 1), ((1, 1, 1), 1), ((3,), 1)]
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(2**31 - 1, np.int32), (2**31 + 1, np.int64)])
+def test_the_numbers_of_examples_take_four_bytes_as_long_as_these_suffice(count, dtype, monkeypatch):
+    """Of a view of one length, which takes no memory; the permutation would."""
+    monkeypatch.setattr(packing, "permutation", lambda count, key, dtype: np.zeros(1, dtype))
+    assert pack_rows(np.broadcast_to(np.uint16(9), count), 128, 1, key=3).dtype == dtype
 
 
 def test_examples_of_one_length_meet_anew_and_rows_are_in_random_order():

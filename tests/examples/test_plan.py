@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -87,8 +89,11 @@ def test_one_document_is_too_few_for_random_segments_and_the_error_says_what_to_
 
 @pytest.mark.parametrize("pairs", ["original", "paper", "none"])
 def test_an_empty_corpus_is_an_error(pairs):
-    with pytest.raises(UserError, match=r"train split of the corpus is empty \(0 documents, 0 sentences\)"):
-        plan_epoch(corpus_of([]), settings(pairs=pairs), seed=0, epoch=0)
+    empty = corpus_of([])
+    with pytest.raises(UserError, match=r"train split of the corpus is empty \(0 documents, 0 sentences\); build it from more"):
+        plan_epoch(empty, settings(pairs=pairs), seed=0, epoch=0)
+    with pytest.raises(UserError, match=r"heldout split of the corpus is empty .* again with a larger --heldout-fraction"):
+        plan_epoch(dataclasses.replace(empty, split="heldout"), settings(pairs=pairs), seed=0, epoch=0)
 
 
 def test_a_corpus_of_single_sentences_makes_no_paper_pairs_and_says_so():
@@ -119,3 +124,5 @@ def test_the_summary_counts_rows_examples_random_next_and_padding():
     packed = plan_epoch(corpus, settings(length=140, packed_examples=2, max_predictions=22), seed=0, epoch=0).summary()
     assert (packed["rows"], packed["examples_per_row"]) == (4, 2.0)
     assert packed["padding_fraction"] == pytest.approx(0.1)
+    loose = plan_epoch(corpus, settings(length=200, packed_examples=2, max_predictions=60), seed=0, epoch=0).summary()
+    assert loose["packing_efficiency"] == 3 / 4  # 8 examples of 63 tokens fill 2.52 rows
