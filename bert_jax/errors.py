@@ -28,9 +28,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     bare = {other.lstrip("-").replace("_", "-"): other for other in known}
     given = name.lstrip("-").replace("_", "-")
-    close = difflib.get_close_matches(given, bare, n=1, cutoff=0.55)
+    close = difflib.get_close_matches(given, bare, cutoff=0.55)
     if not close:  # `name` may be the first part of a known name: `nsp` of `nsp_head`
-        begun = [other for other in bare if given and other.startswith(f"{given}-")]
+        begun = [other for other in bare if other.startswith(f"{given}-")]
         close = begun if len(begun) == 1 else []
     return f"did you mean {bare[close[0]]!r}?" if close else f"known: {', '.join(known)}"
 
@@ -53,7 +53,7 @@ def nearest_path(path: str | os.PathLike[str]) -> str | None:
     for part in pathlib.Path(path).parts:
         if not (found / part).exists():
             try:
-                close = difflib.get_close_matches(part, [path.name for path in found.iterdir()], n=1, cutoff=0.6)
+                close = difflib.get_close_matches(part, [path.name for path in found.iterdir()], cutoff=0.6)
             except OSError:
                 break
             if not close:

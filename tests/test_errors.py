@@ -1,18 +1,20 @@
-"""Missing paths in the messages for users."""
+"""Missing paths and misspelt names in the messages for users."""
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 
 import pytest
 
-from bert_jax.errors import missing_path
+from bert_jax.errors import USER_ERROR_STATUS, missing_path, nearest, nearest_path
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The current directory, which holds the directory `runs`."""
-    (tmp_path / "runs").mkdir()
+    """The current directory, which holds runs/bert_base and the file runs/notes.txt."""
+    (tmp_path / "runs" / "bert_base").mkdir(parents=True)
+    (tmp_path / "runs" / "notes.txt").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -30,3 +32,42 @@ def test_an_absolute_path_says_itself_where_it_was_looked_for(here: pathlib.Path
 @pytest.mark.parametrize("path", ["gs://bucket/runs/a", "s3://bucket/rums"])
 def test_a_path_in_a_bucket_is_not_said_to_be_looked_for_here(path: str):
     assert missing_path(path) == path
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        ("rums/bert_bse", "runs/bert_base"),
+        ("runs/bert_bse", "runs/bert_base"),
+        ("rums/bert_base", "runs/bert_base"),
+        ("rums/zzzz/bert_base", "runs"),  # no further than what resembles something
+        ("rums/notes.txt/a", "runs/notes.txt"),
+        ("runs/notes.txt/a", None),
+        ("runs/bert_base", None),
+        ("zzzz/bert_bse", None),
+    ],
+)
+def test_a_path_is_corrected_part_by_part_as_far_as_a_part_resembles_one_that_is_there(path: str, near: str | None):
+    assert nearest_path(path) == near
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "hint"),
+    [
+        ("mprc", ("rte", "mrpc"), "did you mean 'mrpc'?"),
+        ("layer_2", ("layer_45", "layer_2x2", "layer_23"), "did you mean 'layer_23'?"),  # the nearest of several
+        ("--max_step", ("--max-steps", "--seed"), "did you mean '--max-steps'?"),
+        ("nsp", ("nsp_head", "mlm_head"), "did you mean 'nsp_head'?"),
+        ("nsp", ("nsp_head_new", "nsp_head_old"), "known: nsp_head_new, nsp_head_old"),
+        ("zzz", ("b", "c", "a"), "known: a, b, c"),
+        ("", ("b", "a"), "known: a, b"),
+    ],
+)
+def test_a_misspelt_name_is_told_with_the_one_that_resembles_it_or_begins_with_it_else_with_all(name, known, hint):
+    assert nearest(name, known) == hint
+
+
+def test_the_exit_status_of_a_users_mistake_is_that_of_a_wrong_flag():
+    with pytest.raises(SystemExit) as exit:
+        argparse.ArgumentParser().error("a wrong flag")
+    assert exit.value.code == USER_ERROR_STATUS
