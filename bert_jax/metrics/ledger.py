@@ -199,7 +199,7 @@ def combined(ledgers: Sequence[JsonObject]) -> JsonObject:
 
 def _summary(starts: int, seconds: dict[str, float]) -> JsonObject:
     total = sum(seconds.values())
-    goodput = seconds.get(Activity.TRAINING, 0.0) / total if total else 0.0
+    goodput = seconds[Activity.TRAINING] / total if total else 0.0
     return {"goodput": round(goodput, 4), "starts": starts, "seconds": {name: round(spent, 3) for name, spent in seconds.items()}}
 
 

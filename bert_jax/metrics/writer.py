@@ -64,7 +64,7 @@ class MetricsWriter:
         numbers = {name: float(value) for name, value in values.items()}
         record: JsonObject = {"step": int(step), "time": round(time.time(), 3)}
         record |= {name: number if math.isfinite(number) else None for name, number in numbers.items()}
-        self._unwritten += json.dumps(record, allow_nan=False).encode() + b"\n"
+        self._unwritten += json.dumps(record).encode() + b"\n"
         if self._write_lines():
             self._write_events(record)
         else:
@@ -140,7 +140,7 @@ def read_metrics(path: Place) -> list[JsonObject]:
 
 def write_json(path: Place, value: Json) -> None:
     """Writes `value` as JSON atomically: a reader sees the complete old file or the complete new one."""
-    text = json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_finite(value), indent=2) + "\n"
     write_text(path, text)
 
 

@@ -171,10 +171,49 @@ def test_a_sweep_adds_the_ledgers_of_its_runs():
 
 
 def test_the_line_names_the_activities_that_took_half_a_second_the_longest_first():
-    spent = {"training": 7440.0, "compiling": 121.0, "between_starts": 310.0, "saving": 0.4}
+    spent = {"training": 7440.0, "compiling": 121.0, "between_starts": 310.0, "saving": 0.4, "evaluating": 0.5}
     totals = totals_of([{"start": 1, "began": BEGAN, "step": 4, "seconds": spent}])
-    line = "goodput 94.5 % of 2h11m in 1 start: training 2h04m, between starts 5m10s, compiling 2m01s"
+    line = "goodput 94.5 % of 2h11m in 1 start: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 0s"
     assert goodput_line(totals) == line
+    assert goodput_line(totals_of([{"start": 1, "began": BEGAN, "step": 0, "seconds": {"saving": 0.4}}])).endswith("in 1 start")
+
+
+def test_a_line_and_the_totals_hold_milliseconds_and_a_goodput_of_hundredths_of_a_percent():
+    clock = Clock(0.0123456)
+    ledger = ledger_of(clock)
+    clock.now += 1.2345678
+    assert (ledger.record()["began"], ledger.record()["seconds"]) == (round(BEGAN + 0.012, 3), {"other": 1.235})
+    with ledger.training(Batches(clock, []), never):
+        clock.now += 0.7654321
+        ledger.step_done(1)
+    totals = totals_of([{"start": 1, "began": BEGAN, "step": 1, "seconds": {"training": 0.7654321, "other": 1.2345678}}])
+    assert (totals["goodput"], totals["seconds"]["training"], totals["seconds"]["other"]) == (0.3827, 0.765, 1.235)
+
+
+def test_time_of_an_activity_that_this_version_does_not_know_is_not_lost():
+    start = {"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0, "of another version": 10.0}}
+    totals = totals_of([start])
+    assert (totals["goodput"], totals["seconds"]["of another version"]) == (0.75, 10)
+    assert combined([totals, totals])["seconds"]["of another version"] == 20
+
+
+def test_steps_that_are_done_again_after_the_run_went_back_count_as_repeated():
+    clock = Clock()
+    ledger = ledger_of(clock)
+    with ledger.training(Batches(clock, []), never):
+        for step in (1, 2, 3):
+            clock.now += 2
+            ledger.step_done(step)
+        ledger.went_back()
+        for step in (2, 3, 4):
+            clock.now += 5
+            ledger.step_done(step)
+        ledger.went_back()
+        ledger.step_done(1)
+        ledger.went_back()  # to an earlier step once more: those up to the furthest were done
+        clock.now += 1
+        ledger.step_done(4)
+    assert seconds(ledger) == {"training": 6 + 5, "repeated_steps": 10 + 1}
 
 
 # -------------------------------------------------------------------------------------- against an account of every single second

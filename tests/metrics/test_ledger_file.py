@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import time
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,8 @@ def test_a_later_line_replaces_the_earlier_ones_of_its_start_and_a_new_start_con
         *((1, 5.0), (1, 10.0), (1, 15.0), (1, 15.0)),
         *((2, 5.0), (2, 10.0), (2, 15.0), (2, 15.0)),
     ]
+    lines = (tmp_path / LEDGER).read_bytes().splitlines()
+    assert [bool(line) for line in lines] == [True] * 4 + [False] + [True] * 4  # an earlier start may have ended in a line
     totals = ledger.totals()["seconds"]
     assert (totals["other"], totals["between_starts"]) == (130, 100)  # of this start, the time since its last line too
 
@@ -69,8 +73,53 @@ def test_lines_come_by_themselves_while_nothing_is_said(tmp_path: pathlib.Path, 
     file.close()
 
 
-def test_at_most_a_minute_is_lost():
-    assert ledger_file.EVERY <= 60
+def test_at_most_half_a_minute_is_lost():
+    assert ledger_file.EVERY <= 30
+
+
+def test_the_thread_of_a_ledger_keeps_no_process_alive_and_ends_with_it(tmp_path: pathlib.Path):
+    _, file = a_start(tmp_path, Clock())
+    assert (file._thread.daemon, file._thread.is_alive()) == (True, True)
+    file.close()
+    assert not file._thread.is_alive()
+
+
+class TornAtTheFirstError(io.RawIOBase):
+    """A file on a network disk: the first write leaves a part and fails."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path, self.failed = path, False
+
+    def open(self, mode: str, buffering: int) -> Any:
+        return self
+
+    def tell(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def write(self, data: Any) -> int:
+        first, self.failed = not self.failed, True
+        with self.path.open("ab") as file:
+            file.write(data[: len(data) // 2] if first else data)
+        if first:
+            raise OSError(5, "Input/output error")
+        return len(data)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_line_of_which_a_part_was_written_before_an_error_costs_that_line_alone(tmp_path: pathlib.Path):
+    clock = Clock()
+    _, file = a_start(tmp_path, clock)
+    clock.now += 5
+    file.write()
+    file._path = TornAtTheFirstError(tmp_path / LEDGER)  # type: ignore[assignment]
+    for _ in range(2):
+        clock.now += 5
+        file.write()
+    file._path = tmp_path / LEDGER
+    file.close()
+    assert [record["seconds"]["other"] for record in read_ledger(tmp_path / LEDGER)] == [5, 15, 15]
 
 
 def test_where_the_file_cannot_be_written_the_next_line_has_everything(tmp_path: pathlib.Path):

@@ -28,7 +28,8 @@ def test_a_task_without_targets_has_no_numbers(nsp: dict[str, float]):
 
 
 def test_perplexity_of_a_hopeless_or_broken_loss_does_not_overflow():
-    assert perplexity(1e4) == math.inf
+    assert perplexity(1e4) == perplexity(700.5) == perplexity(700.0) == math.inf
+    assert perplexity(699.5) == math.exp(699.5)
     assert math.isnan(perplexity(math.nan))
 
 
@@ -52,3 +53,24 @@ def test_the_next_sentence_baseline_is_the_better_constant_answer():
     assert next_sentence_baseline(np.array([[0, 1, -1], [1, 1, -1]])) == {"nsp_majority_accuracy": 0.75}
     assert next_sentence_baseline(np.array([0, 0, 0, 1])) == {"nsp_majority_accuracy": 0.75}
     assert next_sentence_baseline(np.full((2, 3), -1)) == {}
+
+
+@pytest.mark.parametrize("measure", ["next_token", "bilm", "skip_gram"])
+def test_another_objective_has_scores_of_its_own_name_and_a_perplexity_where_it_predicts_words(measure: str):
+    scores = summarise({f"{measure}_loss": 30.0, f"{measure}_correct": 4, f"{measure}_targets": 10})
+    wanted = {f"{measure}_loss": 3.0, f"{measure}_accuracy": 0.4, "loss": 3.0}
+    assert scores == pytest.approx(wanted if measure == "skip_gram" else wanted | {"perplexity": math.e**3})
+
+
+def test_pairs_alone_are_the_whole_loss():
+    scores = summarise({"nsp_loss": 3.0, "nsp_correct": 1, "nsp_examples": 2})
+    assert scores == {"nsp_loss": 1.5, "nsp_accuracy": 0.5, "loss": 1.5}
+
+
+def test_what_a_teacher_adds_is_a_mean_over_targets_or_tokens_and_no_part_of_the_loss():
+    sums = {"mlm_loss": 30.0, "mlm_correct": 4, "mlm_targets": 10, "tokens": 40}
+    taught = {"soft_loss": 5.0, "hidden_difference": 8.0, "attention_divergence": 2.0}
+    scores = summarise(sums | taught)
+    assert (scores["soft_loss"], scores["hidden_difference"], scores["attention_divergence"]) == (0.5, 0.2, 0.05)
+    assert scores["loss"] == 3.0
+    assert summarise({"soft_loss": 0.25, "mlm_targets": 0.0})["soft_loss"] == 0.25  # of an empty batch the sum itself

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import time
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
@@ -24,15 +25,17 @@ def events(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
     return found
 
 
-def test_lines_and_events_say_the_same(tmp_path: pathlib.Path):
+def test_lines_and_events_say_the_same_at_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(time, "time", lambda: 1234.5678901)
     with MetricsWriter(tmp_path, resume_step=0) as metrics:
         metrics.write(10, {"train/loss": 9.5, "train/rows": 3})
         metrics.write(20, {"train/loss": 8.5})
-    assert [{k: v for k, v in r.items() if k != "time"} for r in read_metrics(tmp_path / "metrics.jsonl")] == [
-        {"step": 10, "train/loss": 9.5, "train/rows": 3.0},
-        {"step": 20, "train/loss": 8.5},
-    ]
-    assert events(tmp_path) == [(10, "train/loss", 9.5), (10, "train/rows", 3.0), (20, "train/loss", 8.5)]
+        assert read_metrics(tmp_path / "metrics.jsonl") == [  # at once, so that a kill loses nothing
+            {"step": 10, "time": 1234.568, "train/loss": 9.5, "train/rows": 3.0},
+            {"step": 20, "time": 1234.568, "train/loss": 8.5},
+        ]
+        assert events(tmp_path) == [(10, "train/loss", 9.5), (10, "train/rows", 3.0), (20, "train/loss", 8.5)]
+    assert metrics._file.closed
 
 
 def test_a_resumed_run_has_every_step_once(tmp_path: pathlib.Path):
@@ -40,6 +43,7 @@ def test_a_resumed_run_has_every_step_once(tmp_path: pathlib.Path):
         for step in (10, 20, 30, 40):
             metrics.write(step, {"train/loss": float(step)})
     with MetricsWriter(tmp_path, resume_step=20) as metrics:  # the checkpoint of step 20 is the newest
+        assert [step for step, _, _ in events(tmp_path)] == [10, 20]
         for step in (30, 40, 50):
             metrics.write(step, {"train/loss": step + 0.5})
     wanted = [(10, 10.0), (20, 20.0), (30, 30.5), (40, 40.5), (50, 50.5)]
@@ -47,7 +51,27 @@ def test_a_resumed_run_has_every_step_once(tmp_path: pathlib.Path):
     assert [(step, value) for step, _, value in events(tmp_path)] == wanted
 
 
-@pytest.mark.parametrize("debris", ['{"step": 20, "train/lo', "\x00\x00\x00", '{"step": 20}', "[1]\n", "\n"])
+def test_a_run_that_goes_back_has_every_step_once_too(tmp_path: pathlib.Path):
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        for step in (10, 20, 30):
+            metrics.write(step, {"train/loss": float(step)})
+        with files_of_at_most(100):
+            metrics.write(40, {"train/loss": 40.0})  # is kept in memory
+        before = metrics._file
+        metrics.go_back(20)
+        assert before.closed
+        wanted = [(10, 10.0), (20, 20.0)]
+        assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+        metrics.write(30, {"train/loss": 30.5})
+        wanted.append((30, 30.5))
+        assert [(r["step"], r["train/loss"]) for r in read_metrics(tmp_path / "metrics.jsonl")] == wanted
+        assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+
+
+@pytest.mark.parametrize(
+    "debris",
+    ['{"step": 20, "train/lo', "\x00\x00\x00", '{"step": 20}', "[1]\n", "\n", '{"time": 1.0}\n', '{"step": "20"}\n'],
+)
 def test_what_a_kill_left_in_the_last_line_does_not_survive(tmp_path: pathlib.Path, debris: str):
     path = tmp_path / "metrics.jsonl"
     whole = '{"step": 10, "time": 1.0, "train/loss": 9.5}\n'
@@ -65,8 +89,12 @@ def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: pathlib.Path):
     (record,) = read_metrics(tmp_path / "metrics.jsonl")
     assert record["train/loss"] is None
     assert record["heldout/perplexity"] is None
-    write_json(tmp_path / "results.json", {"loss": math.nan, "curve": [1.0, math.inf]})
-    assert json.loads((tmp_path / "results.json").read_text()) == {"loss": None, "curve": [1.0, None]}
+    assert [(tag, math.isnan(value)) for _, tag, value in events(tmp_path)] == [("train/loss", True), ("heldout/perplexity", True)]
+    write_json(tmp_path / "results.json", {"loss": math.nan, "curve": [1.0, math.inf], "dev": {"f1": (0.5, -math.inf)}})
+    assert (tmp_path / "results.json").read_text() == (
+        '{\n  "loss": null,\n  "curve": [\n    1.0,\n    null\n  ],\n'
+        '  "dev": {\n    "f1": [\n      0.5,\n      null\n    ]\n  }\n}\n'
+    )
 
 
 def test_lines_that_a_full_disk_refused_come_when_it_has_room_again(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
@@ -84,6 +112,29 @@ def test_lines_that_a_full_disk_refused_come_when_it_has_room_again(tmp_path: pa
     assert [r.getMessage().partition(" (")[2] for r in caplog.records] == [
         "File too large); they are kept in memory until they can, and training continues"
     ]
+
+
+def test_every_outage_of_the_disk_is_told_once_and_what_came_last_is_written_at_the_end(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        for step in (1, 3, 5):
+            metrics.write(step, {"train/loss": float(step)})
+            with files_of_at_most(10):
+                metrics.write(step + 1, {"train/loss": step + 1.0})
+    wanted = [(step, float(step)) for step in range(1, 7)]
+    assert [(r["step"], r["train/loss"]) for r in read_metrics(tmp_path / "metrics.jsonl")] == wanted
+    assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+    assert len(caplog.records) == 3
+
+
+def test_lines_that_could_not_be_written_to_the_end_are_counted(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    metrics = MetricsWriter(tmp_path, resume_step=0)
+    with files_of_at_most(10):
+        for step in (1, 2):
+            metrics.write(step, {"train/loss": 1.0})
+        metrics.close()
+    assert caplog.messages[-1] == f"lost 2 lines of {tmp_path / 'metrics.jsonl'}"
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: pathlib.Path):
