@@ -65,7 +65,7 @@ class FlagParser(argparse.ArgumentParser):
                 return
             flag, equals, value = argument.partition("=")
             action = self._option_string_actions.get(flag)
-            if action is None or action.default == [] or isinstance(action, argparse._AppendAction):  # may be repeated
+            if action is None or isinstance(action, argparse._AppendAction):  # may be repeated
                 continue
             if not equals and action.nargs != 0:
                 value = given[i + 1] if i + 1 < len(given) else ""

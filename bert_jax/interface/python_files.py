@@ -32,9 +32,10 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
     if not callable(get_config):
         raise UserError(f"{flag}={file} has no function get_config(); see experiments/pretrain/quickstart.py for an example")
     takes = get_config.__code__.co_argcount if hasattr(get_config, "__code__") else 0
+    defaults = getattr(get_config, "__defaults__", None) or ()
     if argument is not None and not takes:
         raise UserError(f"{flag}={file}:{argument}: its get_config takes no argument; leave `:{argument}` out")
-    if argument is None and takes > len(get_config.__defaults__ or ()):
+    if argument is None and takes > len(defaults):
         documented = re.search(rf"{re.escape(file.name)}:(\S+)", module.__doc__ or "")
         example = f"for example {given}:{documented[1]}" if documented else "its docstring lists the arguments"
         raise UserError(f"{flag}={given} needs an argument, {flag}={given}:ARG; {example}")
@@ -106,7 +107,7 @@ def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
     files = (CHECKOUT / "experiments").rglob("[!_]*.py")
     known = sorted(file.relative_to(CHECKOUT).as_posix() for file in files)
     by_stem = {pathlib.PurePath(file).stem: file for file in known}
-    close = difflib.get_close_matches(pathlib.PurePath(name).stem, by_stem, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(pathlib.PurePath(name).stem, by_stem)
     hint = f"did you mean {by_stem[close[0]]!r}?" if close else f"the experiments are {', '.join(sorted(by_stem))}"
     places = dict.fromkeys(map(str, (pathlib.Path.cwd(), CHECKOUT)))
     looked = "" if pathlib.Path(name).is_absolute() else f" in {' or '.join(places)}"

@@ -1,14 +1,21 @@
-"""What every verb does about its standard streams and its locale, tried with small programs that are started as verbs are."""
+"""How a command ends, and what it does about its standard streams and its locale; the latter is tried with small programs that
+are started as verbs are."""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interface import command
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -19,6 +26,79 @@ def verb(main: str, *arguments: Any, shell: str = '"$@"', **environment: str) ->
     command = ["sh", "-c", shell, "sh", sys.executable, "-c", program, *map(os.fsencode, map(str, arguments))]
     variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "", **environment}
     return subprocess.run(command, env=variables, capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "said"),
+    [
+        (None, 0, ""),
+        (0, 0, ""),
+        (3, 3, ""),
+        (UserError("no"), 2, "error: no\n"),
+        (MemoryError(), 2, "error: this machine's memory ran out (no more could be allocated); end other programs, or take a "),
+        (
+            MemoryError("Unable to allocate 9 GiB"),
+            2,
+            "error: this machine's memory ran out (Unable to allocate 9 GiB); end other",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (OSError(errno.ENOSPC, "full", "a"), 2, "error: full: a; free disk space and run the same command again: it continues\n"),
+        (OSError(errno.EMFILE, "many"), 2, "error: many; end other programs, or allow more open files (ulimit -n)\n"),
+    ],
+)
+def test_a_command_ends_with_the_status_and_the_sentence_of_how_it_ended(ends: Any, status: int, said: str, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.run_verb(lambda: done(ends))
+    assert ended.value.code == status
+    assert capsys.readouterr().err.startswith(said)
+
+
+def done(ends: Any) -> int | None:
+    if isinstance(ends, BaseException):
+        raise ends
+    return ends
+
+
+@pytest.mark.parametrize("error", [OSError("without a number"), OSError(errno.ECHILD, "no remedy"), ValueError("a bug")])
+def test_an_error_without_a_remedy_keeps_its_traceback(error: Exception):
+    with pytest.raises(type(error), match=str(error.args[-1])):
+        command.run_verb(lambda: done(error))
+
+
+VERBS = {"run": "runs", "stop": "ends what runs"}
+
+
+def test_a_command_of_several_verbs_takes_the_first_argument_and_explains_them_without_one(capsys):
+    for arguments in ([], ["-h"], ["--help", "run"]):
+        assert command.choose_verb("program", "What it does.\n", VERBS, arguments) is None
+        help_text = "What it does.\n\nVerbs (each has --help):\n  run            runs\n  stop           ends what runs\n"
+        assert capsys.readouterr().out == help_text
+    assert command.choose_verb("program", "", VERBS, ["run", "--help"]) == "run"
+    with pytest.raises(UserError, match=r"^--x comes after the verb: program VERB --x; verbs are run, stop$"):
+        command.choose_verb("program", "", VERBS, ["--x", "run"])
+    with pytest.raises(UserError, match=r"^unknown verb 'stp': did you mean 'stop'\?; program --help$"):
+        command.choose_verb("program", "", VERBS, ["stp", "run"])
+
+
+def test_streams_that_would_refuse_a_character_escape_it_and_others_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), "ascii", errors="surrogateescape"))
+    command._prepare_streams()
+    assert (sys.stdout.errors, sys.stderr.errors) == ("backslashreplace", "surrogateescape")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    command._prepare_streams()
+
+
+def test_the_stream_in_the_place_of_a_closed_standard_error_leaves_its_descriptor_open(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    copy = os.dup(2)
+    try:
+        command._prepare_streams()
+        sys.stderr.close()
+        os.fstat(2)
+    finally:
+        os.dup2(copy, 2)
+        os.close(copy)
 
 
 def test_a_locale_of_ascii_changes_neither_arguments_nor_files_nor_what_is_printed(tmp_path):
@@ -41,7 +121,8 @@ def test_a_name_that_cannot_be_encoded_is_printed_all_the_same(environment):
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_what_is_written_to_a_closed_stream_goes_into_no_file(tmp_path, closed):
     file = tmp_path / "file"
-    main = "f = open(sys.argv[1], 'w'); print('o'); print('err', file=sys.stderr); os.system('echo x; echo y >&2'); f.write('x')"
+    main = "f = open(sys.argv[1], 'w'); assert f.fileno() == 3; "
+    main += "print('o'); print('err', file=sys.stderr); os.system('echo x; echo y >&2'); f.write('x')"
     done = verb(main, file, shell=f'"$@" {closed}')
     assert done.returncode == 0
     assert file.read_text() == "x"
@@ -69,17 +150,19 @@ def test_a_reader_that_leaves_before_anything_is_written_ends_the_verb_quietly(t
 
 
 @pytest.mark.parametrize(
-    ("main", "says"),
+    ("fails", "says"),
     [
-        ("open('/nowhere/x')", "error: No such file or directory: /nowhere/x; give an existing path"),
-        ("open('/')", "error: Is a directory: /; give an existing path"),
-        ("open('/dev/null/x')", "error: Not a directory: /dev/null/x; give an existing path"),
-        ("open('x' * 300)", "error: File name too long: xxx"),
-        ("raise PermissionError(13, 'Permission denied', b'secret')", "error: Permission denied: secret; change its permissions"),
-        ("raise OSError(5, 'Input/output error')", "error: Input/output error; the disk or the network file system fails"),
+        (lambda: pathlib.Path("/nowhere/x").read_text(), "error: No such file or directory: /nowhere/x; give an existing path"),
+        (lambda: pathlib.Path("/").read_text(), "error: Is a directory: /; give an existing path"),
+        (lambda: pathlib.Path("/dev/null/x").read_text(), "error: Not a directory: /dev/null/x; give an existing path"),
+        (lambda: pathlib.Path("x" * 300).read_text(), "error: File name too long: xxx"),
+        (lambda: done(PermissionError(13, "Permission denied", b"secret")), "error: Permission denied: secret; change its perm"),
+        (lambda: done(OSError(5, "Input/output error")), "error: Input/output error; the disk or the network file system fails"),
     ],
 )
-def test_an_error_of_the_system_is_a_sentence_with_a_remedy(main, says):
-    done = verb(main)
-    assert done.stderr.decode().startswith(says)
-    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+def test_an_error_of_the_system_is_a_sentence_with_a_remedy(fails: Callable[[], None], says: str, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.run_verb(fails)
+    said = capsys.readouterr().err
+    assert said.startswith(says)
+    assert (ended.value.code, said.count("\n")) == (2, 1)

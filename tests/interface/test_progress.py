@@ -24,6 +24,75 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+class Terminal(io.StringIO):
+    """A stream that shows what was flushed alone."""
+
+    def __init__(self, is_terminal: bool = True):
+        super().__init__()
+        self._is_terminal, self.shown = is_terminal, ""
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def flush(self) -> None:
+        self.shown = self.getvalue()
+
+
+CLEAR = "\r\x1b[2K"
+
+
+def test_on_a_terminal_one_line_is_drawn_anew_every_tenth_of_a_second_and_ends_with_a_line_break(clock: Clock):
+    stream = Terminal()
+    progress = Progress("tokenising", 1_004, "shards", stream=stream)
+    progress.update(4)
+    assert stream.shown == f"{CLEAR}tokenising 4/1,004 shards"
+    clock.now = 0.0625
+    progress.update(8)  # too soon
+    clock.now = 0.125
+    progress.update(1_000, note="12 M tokens", seconds_left=61)
+    progress.update(1_001)
+    drawn = f"{CLEAR}tokenising 4/1,004 shards{CLEAR}tokenising 1,000/1,004 shards, 12 M tokens, ETA 1m01s"
+    assert stream.shown == drawn
+    progress.close()
+    assert stream.shown == f"{drawn}{CLEAR}tokenising 1,001/1,004 shards, ETA 0s\n"
+
+
+def test_elsewhere_a_line_appears_at_once_then_every_ten_seconds_and_at_the_end(clock: Clock):
+    stream = Terminal(is_terminal=False)
+    progress = Progress("read", 7, "texts", stream=stream)
+    for now, done in ((0.0, 2), (9.9, 3), (10.0, 4), (19.9, 5), (20.0, 5)):  # the first 2 were there already
+        clock.now = now
+        progress.update(done)
+    assert stream.shown.splitlines() == ["read 2/7 texts", "read 4/7 texts, ETA 15s", "read 5/7 texts, ETA 13s"]
+    progress.update(7)
+    progress.close()
+    assert stream.shown.splitlines()[3:] == ["read 7/7 texts"]
+    progress.close()
+    assert len(stream.shown.splitlines()) == 4
+
+
+def test_without_a_total_or_before_anything_is_gained_there_is_no_time_left(clock: Clock):
+    stream = Terminal(is_terminal=False)
+    for total in (None, 9):
+        progress = Progress("read", total, "texts", plain_every=0.0, stream=stream)
+        progress.update(1)
+        clock.now += 30.0
+        progress.update(1 if total else 3, note="a note")
+    assert stream.shown.splitlines() == ["read 1 texts", "read 3 texts, a note", "read 1/9 texts", "read 1/9 texts, a note"]
+    Progress("read", 9, "texts", stream=stream).close()  # nothing was done
+    assert len(stream.shown.splitlines()) == 4
+
+
+def test_one_unit_that_was_gained_is_enough_for_an_estimate(clock: Clock):
+    stream = Terminal(is_terminal=False)
+    progress = Progress("read", 5, "texts", plain_every=0.0, stream=stream)
+    for done in (0, 1):
+        progress.update(done)
+        clock.now += 30.0
+    progress.update(1)
+    assert stream.shown.splitlines()[1:] == ["read 1/5 texts, ETA 2m00s", "read 1/5 texts, ETA 4m00s"]
+
+
 def test_what_is_done_before_the_delay_shows_nothing(clock: Clock):
     stream = io.StringIO()
     progress = Progress("evaluating", 8, "rows", delay=2.0, stream=stream)
@@ -51,3 +120,16 @@ def test_one_process_alone_shows_how_far_an_evaluation_is(clock: Clock, capsys: 
                 clock.now += 30.0
                 progress(done, 2)
     assert capsys.readouterr().err.splitlines() == ["evaluating dev: 1/2 rows", "evaluating dev: 2/2 rows"]  # no line twice
+
+
+def test_an_evaluation_of_two_seconds_shows_its_progress_and_its_end(clock: Clock, capsys: pytest.CaptureFixture[str]):
+    with evaluation_progress("dev", True) as progress:
+        for done in (1, 2, 8):
+            progress(done, 8)
+            clock.now += 0.9
+    assert capsys.readouterr().err == ""
+    with evaluation_progress("dev", True) as progress:
+        for done in (1, 2, 8):
+            progress(done, 8)
+            clock.now += 2.0
+    assert capsys.readouterr().err.splitlines() == ["evaluating dev: 2/8 rows, ETA 12s", "evaluating dev: 8/8 rows"]

@@ -18,8 +18,9 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
+from bert_jax.interface import ranges
 from bert_jax.interface.flags import FlagParser
-from bert_jax.interface.ranges import COUNT, InRange, intervals, kinds_of, range_error, range_text
+from bert_jax.interface.ranges import COUNT, SEED, InRange, OneOf, check_value, intervals, kinds_of, range_error, range_text
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.runtime.flags import flag_parser
 
@@ -79,6 +80,69 @@ def test_a_range_reads_as_a_person_would_say_it():
     assert range_text(COUNT) == "at least 1 and at most 2,147,483,647"
     assert range_text(Interval(gt=0, lt=0.5)) == "above 0 and below 0.5"
     assert range_text(Interval()) == ""
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (ranges.Count, "at least 1 and at most 2,147,483,647"),
+        (ranges.CountOrZero, "at least 0 and at most 2,147,483,647"),
+        (ranges.Seed, "at least 0 and at most 4,294,967,295"),
+        (ranges.BatchSize, "at least 1 and at most 1,048,576"),
+        (ranges.Fraction, "at least 0 and at most 1"),
+        (ranges.Dropout, "at least 0 and below 1"),
+        (ranges.LearningRate, "at least 0 and at most 1e+30"),
+        (ranges.Epsilon, "at least 1e-37 and at most 1"),
+    ],
+)
+def test_the_ranges_that_settings_share_are_those_of_their_kind(hint: Any, text: str):
+    (interval,) = intervals(hint)
+    assert range_text(interval) == text
+
+
+@pytest.mark.parametrize(
+    ("interval", "inside", "outside"),
+    [
+        (Interval(ge=1), (1, 2), (0, 0.999)),
+        (Interval(gt=1), (1.001, 2), (1, 0)),
+        (Interval(le=1), (1, 0), (1.001, 2)),
+        (Interval(lt=1), (0.999, 0), (1, 2)),
+        (Interval(gt=0, lt=1), (0.5,), (0, 1, -1, 2)),
+        (SEED, (0, 2**32 - 1), (-1, 2**32)),
+        (Interval(), (0, -1e300, 10**400), (math.inf, -math.inf, math.nan)),
+    ],
+)
+def test_the_ends_of_a_range_are_in_it_as_it_says(interval: Interval, inside: tuple[float, ...], outside: tuple[float, ...]):
+    assert [range_error(value, interval) for value in inside] == [""] * len(inside)
+    for value in outside:
+        said = f"must be {range_text(interval)}" if math.isfinite(value) else "must be a finite number"
+        assert range_error(value, interval) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "says"),
+    [
+        (None, ranges.Count, ""),
+        (0, ranges.Count, "k=0 must be at least 1 and at most 2,147,483,647"),
+        (2, ranges.Count | None, ""),
+        ((0.5, 1), tuple[ranges.Fraction, ...], ""),
+        ((0.5, 2), tuple[ranges.Fraction, ...], "k.1=2 must be at least 0 and at most 1"),
+        (((1,), (0,)), tuple[tuple[ranges.Count, ...], ...], "k.1.0=0 must be at least 1 and at most 2,147,483,647"),
+        ((3,), typing.Annotated[tuple[ranges.Fraction, ...], "a remark"] | None, "k.0=3 must be at least 0 and at most 1"),
+        ("a", ranges.Name, ""),
+        ("", ranges.Name, "k='' must not be empty; give a value, or leave the key out for the default"),
+        ("one", typing.Annotated[str, OneOf(("one", ""))], ""),
+        ("on", typing.Annotated[str, OneOf(("one", ""))], "k='on' is not one of one, nothing; did you mean 'one'?"),
+        ("zzz", typing.Annotated[str, OneOf(("one", ""))], "k='zzz' is not one of one, nothing"),
+    ],
+)
+def test_a_value_is_refused_by_the_range_at_its_place_in_the_annotation(value: Any, hint: Any, says: str):
+    try:
+        check_value("k", value, hint)
+        said = ""
+    except UserError as error:
+        said = str(error)
+    assert said == says
 
 
 VERBS = {

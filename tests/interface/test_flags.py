@@ -1,0 +1,80 @@
+"""What is accepted on a command line, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
+
+
+def parser() -> FlagParser:
+    made = FlagParser(prog="verb")
+    made.add_argument("-k", "--top-k", default="5")
+    made.add_argument("--lists", type=lambda text: text.split(","), default=[])
+    made.add_argument("--source", action="append", default=[])
+    made.add_argument("--quiet", action="store_true")
+    return made
+
+
+def refusal(*given: str, of: FlagParser | None = None) -> str:
+    with pytest.raises(UserError) as error:
+        (of or parser()).parse_args(given)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--top=1"], "unknown argument --top=1: did you mean '--top-k'?"),  # no abbreviation
+        (["--quite", "--sorce=a"], "unknown argument --quite: did you mean '--quiet'?"),
+        (["a", "--sorce=b"], "unexpected 'a': every argument is a flag, --name=value; see verb --help"),
+        (["--top-k"], "argument -k/--top-k: expected one argument; write --flag=VALUE, with the sign; see verb --help"),
+        (["--quiet=1"], "argument --quiet: ignored explicit argument '1'; see verb --help"),
+        (["--lists=a", "--lists=b"], "--lists=a and --lists=b contradict each other; give one of them"),
+        (["--top-k", "1", "-k", "2"], "--top-k=1 and -k=2 contradict each other; give one of them"),
+        (["--top-k=1", "--top-k"], "--top-k=1 and --top-k contradict each other; give one of them"),
+        (["--top-k=gs://b/a"], "--top-k=gs://b/a: this flag takes a local path; copy it with `gcloud storage cp`"),
+        (["--source=a", "--source=gs://b"], "--source=gs://b: this flag takes a local path; copy it with `gcloud storage cp`"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence(given: list[str], says: str):
+    assert refusal(*given) == says
+
+
+def test_a_flag_without_a_value_may_be_repeated_before_whatever_follows():
+    flags = parser().parse_args(["--quiet", "--top-k=1", "--quiet", "--source=a"])
+    assert (flags.quiet, flags.top_k, flags.source, flags.lists) == (True, "1", ["a"], [])
+
+
+def test_the_hint_of_the_command_goes_before_the_nearest_flag():
+    made = parser()
+    made.hint_for_unknown = lambda argument: "" if argument.startswith("--s") else f"see {argument}"
+    assert refusal("--config.a=1", of=made) == "unknown argument --config.a=1: see --config.a=1"
+    assert refusal("--sources=1", of=made) == "unknown argument --sources=1: did you mean '--source'?"
+
+
+def test_a_path_in_a_bucket_is_for_the_flags_that_may_have_one_and_for_texts():
+    made = parser()
+    made.may_be_in_bucket = ("--source",)
+    made.add_argument("texts", nargs="*")
+    flags = made.parse_args(["--source=gs://b", "gs://is no path"])
+    assert (flags.source, flags.texts) == (["gs://b"], ["gs://is no path"])
+
+
+def test_arguments_are_those_of_the_process_unless_they_are_given(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["verb", "--top-k=3"])
+    assert parser().parse_args().top_k == "3"
+    flags = parser().parse_args([], argparse.Namespace(source=["b"]))
+    assert (flags.top_k, flags.source) == ("5", ["b"])
+
+
+def test_a_name_is_taken_as_it_is_and_a_blank_one_is_refused():
+    assert (nonempty(" a"), nonempty_path("a/b")) == (" a", pathlib.Path("a/b"))
+    for blank in ("", "  "):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"^={blank} is empty; give a name, or leave the flag out$"):
+            nonempty(blank)

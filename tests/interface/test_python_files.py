@@ -1,0 +1,152 @@
+"""Experiment files and task modules: what they give, and what is said of those that cannot be used."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interface.python_files import CHECKOUT, file_errors_explained, load, load_module
+
+NESTED = """
+from __future__ import annotations
+import dataclasses, ml_collections
+@dataclasses.dataclass
+class Size:
+    width: int = 3
+def get_config():
+    return ml_collections.ConfigDict({"a": {"b": (1, [2, {"c": None}])}, "width": Size().width})
+"""
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """mine.py in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "mine.py"
+
+
+def refusal(given: str, flag: str = "--with") -> str:
+    with pytest.raises(UserError) as error:
+        load(given, flag)
+    return str(error.value)
+
+
+def test_settings_are_plain_dicts_lists_and_values(file: pathlib.Path):
+    file.write_text(NESTED)
+    assert load("mine.py") == {"a": {"b": [1, [2, {"c": None}]]}, "width": 3}
+    file.write_text("def get_config(): return {1: {2: (3,)}}")
+    assert load(str(file)) == {"1": {"2": [3]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "size"),
+    [
+        ("def get_config(size): return {'size': size}", ":big:one", "big:one"),
+        ("def get_config(size): return {'size': size}", ":", ""),
+        ("def get_config(size='small'): return {'size': size}", "", "small"),
+        ("def get_config(size='small'): return {'size': size}", ":big", "big"),
+        ("import functools\nget_config = functools.partial(dict, size=4)", "", 4),
+    ],
+)
+def test_what_follows_a_colon_is_the_argument(file: pathlib.Path, text: str, argument: str, size: object):
+    file.write_text(text)
+    assert load(f"mine.py{argument}") == {"size": size}
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "says"),
+    [
+        ("get_config = {}", "", "{file} has no function get_config(); see experiments/pretrain/quickstart.py for an example"),
+        ("def get_config(): return {}", ":x", "{file}:x: its get_config takes no argument; leave `:x` out"),
+        ("import functools\nget_config = functools.partial(dict)", ":x", "{file}:x: its get_config takes no argument; leave `:x"),
+        ("def get_config(a): return {}", "", "mine.py needs an argument, --with=mine.py:ARG; its docstring lists the arguments"),
+        ("'mine.py:big'\ndef get_config(a): 1", "", "mine.py needs an argument, --with=mine.py:ARG; for example mine.py:big"),
+        ("def get_config(a): return {}[a]", ":x", "{file}:x: its get_config rejects 'x' (KeyError('x')); see its docstring"),
+        ("def get_config(a): raise ValueError(a)", ":x", "{file}:x: its get_config rejects 'x' (ValueError('x')); see its doc"),
+        ("def get_config(a): return a", ":x", "{file}: its get_config returns 'x'; it must return a ConfigDict or a dict"),
+        ("def get_config(:\n", "", "{file}, line 1: invalid syntax"),
+        ("def get_config(): exit(3)", "", "{file} ended the program (sys.exit(3)) instead of returning its settings; correct"),
+        ("def get_config(a): exit(3)", ":x", "{file} ended the program (sys.exit(3)) instead of returning its settings; correct"),
+    ],
+)
+def test_an_experiment_file_that_gives_no_settings_is_refused(file: pathlib.Path, text: str, argument: str, says: str):
+    file.write_text(text)
+    assert refusal(f"mine.py{argument}").startswith(f"--with={says.format(file=file)}")
+
+
+@pytest.mark.parametrize(("head", "argument"), [("", ""), ("def get_config(): ", ""), ("def get_config(a): ", ":x")])
+def test_an_exception_in_a_file_is_told_with_its_own_lines_alone(file: pathlib.Path, head: str, argument: str):
+    file.write_text(f"def inner(): return 1 / 0\n{head}inner()\n")
+    first, *lines, last = refusal(f"mine.py{argument}").splitlines()
+    assert first == f"--with={file} raises ZeroDivisionError; correct the file here:"
+    assert [line.split(",")[:2] for line in lines if line.startswith("  File")] == [
+        [f'  File "{file}"', " line 2"],
+        [f'  File "{file}"', " line 1"],
+    ]
+    assert last == "ZeroDivisionError: division by zero"
+
+
+def test_a_refusal_of_the_file_itself_is_passed_on(file: pathlib.Path):
+    file.write_text("from bert_jax.errors import UserError\ndef get_config(): raise UserError('no')")
+    assert refusal("mine.py") == "no"
+
+
+def test_a_relative_file_is_looked_up_in_the_current_directory_and_then_in_the_checkout(file: pathlib.Path):
+    there = pathlib.Path("experiments/pretrain/quickstart.py")
+    assert load(str(there)) == load(str(CHECKOUT / there))
+    assert load_module(str(there), "--with", "a").__file__ == str(CHECKOUT / there)
+    (file.parent / there).parent.mkdir(parents=True)
+    (file.parent / there).write_text("def get_config(): return {'mine': 1}")
+    assert load(str(there)) == {"mine": 1}
+    assert load_module(str(there), "--with", "a").get_config() == {"mine": 1}
+
+
+def test_a_file_that_is_not_there_is_refused_with_where_it_was_looked_for_and_the_nearest(file: pathlib.Path):
+    looked = f"there is no file quikstart.py in {file.parent} or {CHECKOUT}; "
+    assert refusal("quikstart.py:x") == f"--with=quikstart.py:x: {looked}did you mean 'experiments/pretrain/quickstart.py'?"
+    absolute = file.parent / "qqqq.py"
+    known = (
+        refusal(str(absolute)).removeprefix(f"--with={absolute}: there is no file {absolute}; the experiments are ").split(", ")
+    )
+    assert known == sorted(known)
+    assert {"quickstart", "bert_base", "glue"} < {*known}
+
+
+def test_a_module_is_a_python_file_that_is_there(file: pathlib.Path):
+    file.write_text("X = 1 / 0")
+    for given, says in (
+        ("mine.txt", f"--with=mine.txt (looked for in {file.parent}; did you mean mine.py?) is not a file; give one"),
+        ("notes", f"--with={file.parent / 'notes'} is not a Python file; give one"),
+        ("mine.py", f'--with={file} raises ZeroDivisionError; correct the file here:\n  File "{file}", line 1'),
+    ):
+        if given == "notes":
+            (file.parent / given).write_text("X = 1")
+        with pytest.raises(UserError) as error:
+            load_module(given, "--with", "give one")
+        assert str(error.value).startswith(says)
+
+
+def test_a_later_exception_is_the_files_if_it_passes_through_it(file: pathlib.Path):
+    file.write_text("def half(x): return 1 / x\ndef refuse(): raise UserError('no')\nfrom bert_jax.errors import UserError")
+    module = load_module("mine.py", "--with", "")
+    with pytest.raises(UserError) as error, file_errors_explained("mine.py", "--with"):
+        module.half(0)
+    assert str(error.value).startswith(f'--with={file} raises ZeroDivisionError; correct the file here:\n  File "{file}", line 1')
+    with pytest.raises(UserError, match=r"^no$"), file_errors_explained("mine.py", "--with"):
+        module.refuse()
+    for given, action in (("mine.py", lambda: 1 / 0), ("", lambda: module.half(0))):
+        with pytest.raises(ZeroDivisionError), file_errors_explained(given, "--with"):
+            action()
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    """The modules of experiments leave no trace."""
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if name.startswith("experiment_"):
+            del sys.modules[name]
