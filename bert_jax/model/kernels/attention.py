@@ -55,19 +55,20 @@ def fused_attention(
     Raises ValueError for heads that the platform's kernel does not compute; `dispatch.choose_attention` chooses the
     implementation.
     """
-    shape = qkv[0].shape
-    reason = unsupported_heads(platform, shape[2] // num_heads, qkv[0].dtype)
+    query, *_ = qkv
+    shape = query.shape
+    reason = unsupported_heads(platform, shape[2] // num_heads, query.dtype)
     if reason:
         raise ValueError(reason)
     rate = 0.0 if dropout.seed is None else dropout.rate
     seed = jnp.uint32(0) if dropout.seed is None else dropout.seed.astype(jnp.uint32)
     drawn = jnp.stack([seed, jnp.uint32(first_row(shape[0]))])
     spec = nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None)
-    spec = drop_indivisible_axes(spec, (shape[0], shape[1], num_heads))
+    spec = drop_indivisible_axes(spec, (*shape[:2], num_heads))
     rows, heads = axes_of(spec[0]), axes_of(spec[2])
 
     def local(qkv: QKV, ids: Int[Array, "B L"], drawn: UInt32[Array, " 2"]) -> Float[Array, "B L D"]:
-        first = drawn[1] + _shard_index(rows) * np.uint32(qkv[0].shape[0])
+        first = drawn[1] + _shard_index(rows) * np.uint32(len(ids))
         place = Placement(drawn[0], first, _shard_index(heads), num_heads)
         plan = PLANS[platform].of(qkv[0].shape, num_heads // shard_count(heads), rate, interpret=interpret)
         return _attend_padded(plan, qkv, ids, place)

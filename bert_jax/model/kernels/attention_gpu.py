@@ -103,8 +103,8 @@ def tiles(kernel: str, length: int, head_width: int, dtype: DTypeLike) -> Tiles:
     Products of float32 use no matrix unit, and many more registers.
     """
     if jnp.dtype(dtype) == jnp.float32:
-        cut = Tiles(32, 32, 4 if head_width <= 64 else 8)
-    elif head_width > 64:
+        cut = Tiles(32, 32, 4 if head_width < 128 else 8)
+    elif head_width >= 128:
         cut = Tiles(64, 64, 8)
     else:
         cut = Tiles(64, 64, 4) if kernel == "key" else Tiles(128, 64, 8)

@@ -12,6 +12,7 @@ plain path on that kind of chip (`reject`).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -206,7 +207,7 @@ def _too_old(kind: str) -> str | None:
     Also None if this machine has no such GPU: its capability is unknown here, and the compiler will refuse the kernel.
     """
     has = compute_capability(kind)
-    if has is None or (_number(has) or 0.0) >= CAPABILITY:
+    if has is None or _number(has) >= CAPABILITY:
         return None
     return (
         f"fused attention on a GPU needs one by NVIDIA of compute capability {CAPABILITY} (Ampere) or later, and {kind} has {has}"
@@ -220,8 +221,9 @@ def compute_capability(kind: str) -> str | None:
     return next((device.compute_capability for device in here), None)
 
 
-def _number(capability: str) -> float | None:
+def _number(capability: str) -> float:
+    """A compute capability as a number; NaN, which reaches no other, for one that is none."""
     try:
         return float(capability)
     except ValueError:
-        return None
+        return math.nan

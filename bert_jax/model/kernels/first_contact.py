@@ -146,7 +146,6 @@ def remembered(path: pathlib.Path) -> dict[str, JsonObject]:
 
 def _write(path: pathlib.Path, records: Mapping[str, JsonObject]) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, dict(records))
     except OSError as error:
         log.warning("%s cannot be written (%s), so the next start compares the kernels again", path, error.strerror)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -178,3 +179,38 @@ def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
         assert abs(mask.mean() - (1 - rate)) < 0.02
         for other in masks[:i]:
             assert abs((mask == other).mean() - 0.5) < 0.02, "two blocks were drawn alike"
+
+
+def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
+    """Of two heads' attention with dropout, for a TPU: a forward pass and a backward pass."""
+
+    def loss(*qkv: Any) -> Any:
+        return fused_attention(qkv, ids, num_heads=2, dropout=Dropout(0.9, seed)).astype(jnp.float32).sum()
+
+    return jax.grad(loss, (0, 1, 2))(query, key, value)
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "tiles", "grid", "mib"),
+    [
+        (256, "bfloat16", 2 * 4, (1, 1), 16),  # two rows of two heads, two tiles of keys each
+        (1_024, "bfloat16", 2 * 2 * 4, (2, 1), 16),
+        (1_024, "float32", 2 * 2 * 4, (2, 1), 8 + 0.5 + 16),
+    ],
+)
+def test_a_program_for_a_tpu_draws_16_bits_a_score_from_the_chip_s_generator(
+    length: int, dtype: str, tiles: int, grid: tuple[int, int], mib: float
+):
+    """At a rate of 0.9 a score is dropped below 58,982 of 65,536."""
+    x = ((2, length, 128), dtype)
+    arrays = [jax.ShapeDtypeStruct(*like) for like in (x, x, x, ((2, length), "int32"), ((), "uint32"))]
+    traced = jax.jit(gradients).trace(*arrays)
+    assert traced.lower(lowering_platforms=("tpu",)).as_text().count("custom_call @tpu_custom_call") == 2
+    text = str(traced.jaxpr)
+    assert text.count("prng_seed ") == 2  # a stream for the one block of each kernel, or within its loops
+    assert text.count("= prng_random_bits[shape=(64, 256)]") == 2 * tiles
+    threshold = 58_982 * 65_536 - 2**31
+    assert len(re.findall(rf"bool\[64,256\] = ge \w+ {threshold}:", text)) == 2 * 2 * tiles
+    assert len(re.findall(r"i32\[64,256\] = shift_left \w+ 16:", text)) == 2 * tiles
+    assert text.count(f"grid={grid}") == text.count("dimension_semantics=('parallel', 'parallel')") == 2
+    assert text.count(f"vmem_limit_bytes={round(mib * 2**20)},") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding
 
 from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.kernels.attention_gpu import Tiles, padded_length, tiles
 from bert_jax.model.layers import Dropout
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.model.attention_cases import (
@@ -108,8 +110,33 @@ def test_a_program_for_cuda_has_three_kernels_and_no_array_of_length_by_length(l
         traced = jax.jit(gradients).trace(*inputs_of(length, head_width, dtype))
         program = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert program.count("custom_call @__gpu$xla.gpu.triton") == 3
+    assert re.findall(r"num_stages = (\d+)", program) == ["2"] * 3
     shapes = [shape.split("x")[:-1] for shape in re.findall(r"tensor<((?:\d+x)+)\w+>", program)]
     assert max(sum(int(size) >= length for size in shape) for shape in shapes) == 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "head_width", "dtype", "found"),
+    [
+        ("forward", 64, "bfloat16", Tiles(held=128, passed=64, warps=8)),
+        ("query", 64, "bfloat16", Tiles(held=128, passed=64, warps=8)),
+        ("key", 64, "bfloat16", Tiles(held=64, passed=64, warps=4)),
+        ("forward", 128, "bfloat16", Tiles(held=64, passed=64, warps=8)),
+        ("key", 128, "bfloat16", Tiles(held=64, passed=64, warps=8)),
+        ("forward", 64, "float32", Tiles(held=32, passed=32, warps=4)),
+        ("key", 128, "float32", Tiles(held=32, passed=32, warps=8)),
+    ],
+)
+def test_tiles_are_those_that_compiled_without_spilling_registers(kernel: str, head_width: int, dtype: str, found: Tiles):
+    assert tiles(kernel, 512, head_width, dtype) == found
+    for length in (16, 32, 64, 192, 320):
+        assert tiles(kernel, length, head_width, dtype).held == min(found.held, math.gcd(length, 64))
+        assert tiles(kernel, length, head_width, dtype).passed == min(found.passed, math.gcd(length, 64))
+
+
+def test_a_row_is_padded_to_a_power_of_two_and_beyond_64_to_a_multiple_of_it():
+    lengths = {1: 16, 16: 16, 17: 32, 51: 64, 64: 64, 65: 128, 129: 192, 512: 512}
+    assert {length: padded_length(length) for length in lengths} == lengths
 
 
 AMPERE = """

@@ -1,0 +1,125 @@
+"""The sizes that the TPU's kernels of attention are cut into, and the numbers by which a device finds its random words."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.model.kernels import attention_tpu
+from bert_jax.model.kernels.attention_plan import Placement, TpuPlan, divides_lanes, padded_length, vmem_bytes
+from bert_jax.model.kernels.attention_tpu import RandomBits
+
+MIB = 1 << 20
+
+
+def plan_of(rows: int, length: int, heads: int, head_width: int, rate: float = 0.0) -> TpuPlan:
+    return TpuPlan.of((rows, length, heads * head_width), heads, rate, interpret=True)
+
+
+@pytest.mark.parametrize(
+    ("length", "padded", "blocks", "queries"),
+    [
+        (1, 128, 1, 128),
+        (128, 128, 1, 128),
+        (129, 256, 1, 256),
+        (384, 384, 1, 384),
+        (512, 512, 1, 256),
+        (513, 1_024, 2, 256),
+        (8_192, 8_192, 16, 256),
+    ],
+)
+def test_a_row_is_padded_to_whole_tiles_and_beyond_512_to_whole_blocks(length: int, padded: int, blocks: int, queries: int):
+    plan = plan_of(2, length, 4, 64)
+    assert (padded_length(length), plan.length, plan.blocks, plan.queries) == (padded, padded, blocks, queries)
+    tiles = [(q, k, h) for q in range(0, min(padded, 512), queries) for k in range(0, min(padded, 512), 128) for h in (0, 1)]
+    assert plan.tiles == tiles
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_width", "groups", "lanes", "heads_of_a_group"),
+    [(4, 64, 2, 128, 2), (3, 64, 2, 128, 2), (8, 16, 1, 128, 8), (9, 16, 2, 128, 8), (2, 128, 2, 128, 1), (3, 256, 3, 256, 1)],
+)
+def test_heads_share_groups_of_128_lanes_or_have_a_wider_one_each(
+    heads: int, head_width: int, groups: int, lanes: int, heads_of_a_group: int
+):
+    plan = plan_of(1, 128, heads, head_width)
+    assert (plan.groups, plan.lanes, plan.heads, plan.width) == (groups, lanes, heads_of_a_group, groups * lanes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "heads", "head_width", "step"),
+    [
+        (32, 128, 16, 64, (2, 8)),  # BERT-Large: 16 units of 2 heads x 128 x 128 are 2**19 scores
+        (64, 128, 4, 32, (8, 1)),  # 8 units of 4 heads
+        (64, 128, 1, 128, (16, 1)),  # 16 units have 8 MiB, with half of the scores
+        (36, 128, 1, 128, (12, 1)),  # 18 rows would have more
+        (6, 128, 3, 64, (6, 2)),
+        (32, 256, 16, 64, (1, 4)),  # of several rows only all groups
+        (4, 512, 16, 64, (1, 1)),
+        (4, 512, 4, 256, (1, 2)),
+        (4, 8_192, 16, 64, (1, 1)),  # a unit, however large
+    ],
+)
+def test_a_grid_step_has_at_most_half_a_million_scores_and_8_mib_unless_it_is_one_unit(
+    rows: int, length: int, heads: int, head_width: int, step: tuple[int, int]
+):
+    assert plan_of(rows, length, heads, head_width).step == step
+
+
+@pytest.mark.parametrize(
+    ("length", "heads", "head_width", "dtype", "mib"),
+    [
+        (512, 16, 64, "bfloat16", 2 + 4),
+        (512, 16, 64, "float32", 4 + 16),
+        (128, 16, 64, "bfloat16", 8 + 4),  # 16 units
+        (512, 2, 256, "bfloat16", 8 + 8),  # two units, and twice as many registers
+        (1_024, 16, 64, "bfloat16", 4 + 0.5 + 4),  # the queries' gradient is added up over two blocks
+        (4_096, 16, 64, "float32", 32 + 2 + 16),
+    ],
+)
+def test_the_vector_memory_is_that_of_the_arrays_of_a_step_the_sums_and_the_spilled_registers(
+    length: int, heads: int, head_width: int, dtype: str, mib: float
+):
+    assert vmem_bytes(plan_of(32, length, heads, head_width), dtype) == mib * MIB
+
+
+def test_heads_divide_the_lanes_or_fill_them():
+    assert [width for width in range(1, 400) if divides_lanes(width)] == [16, 32, 64, 128, 256, 384]
+
+
+def test_a_dropout_rate_is_a_multiple_of_a_65536th():
+    assert plan_of(1, 128, 1, 64, rate=0.1).rate == 6_554 / 65_536
+    assert plan_of(1, 128, 1, 64, rate=0.9).rate == 58_982 / 65_536
+
+
+def test_a_device_is_told_its_first_row_and_its_first_group_among_all_groups():
+    place = Placement(jnp.uint32(2**32 - 1), jnp.uint32(5), jnp.uint32(3), num_heads=12)
+    assert plan_of(2, 128, 3, 64).seeds(place).tolist() == [-1, 5, 3 * 2, 6]  # two groups hold three of twelve heads
+    assert plan_of(2, 128, 3, 128).seeds(place).tolist() == [-1, 5, 3 * 3, 12]
+
+
+def hashed(word: int) -> int:
+    """`layers.hash_word` of a number."""
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
+        word = (word ^ word >> shift) * factor % 2**32
+    return word ^ word >> 15
+
+
+@pytest.mark.parametrize(("grid", "step"), [((0, 0), 5 * 8 + 2), ((3, 1), (5 + 3) * 8 + 2 + 4)])
+def test_every_unit_and_block_of_a_step_has_a_stream_of_its_own_and_every_step_too(
+    grid: tuple[int, int], step: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Streams are numbered by unit, by block of queries and by block of keys."""
+    monkeypatch.setattr(attention_tpu.pl, "program_id", lambda axis: jnp.int32(grid[axis]))
+    plan = plan_of(4, 256, 16, 64, rate=0.1)
+    assert plan.step == (1, 4)
+    random = RandomBits(plan, jnp.array([7, 5, 2, 8], jnp.int32))
+    assert (int(random.seed), int(random.step)) == (7, step)
+    monkeypatch.setattr(TpuPlan, "blocks", 3)
+    words = []
+    for unit in range(2):
+        for i in range(3):
+            for j in range(3):
+                random.start(unit, i, j)
+                words.append(int(random.word))
+    assert words == [hashed((hashed(7 + step) + stream) % 2**32) for stream in range(18)]
