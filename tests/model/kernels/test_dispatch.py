@@ -109,10 +109,23 @@ def test_a_gpu_that_cannot_multiply_bfloat16_is_refused(capability: str, reason:
         (("tpu", "TPU v4", 4_096, 64, "bfloat16"), "takes 22 MiB at length 4,096 and head width 64 in bfloat16, and a core"),
         (("tpu", "TPU v5", 8_192, 64, "float32"), "84 MiB"),
         (("tpu", "a chip to come", 4_096, 64, "bfloat16"), "has 16"),
+        (("tpu", "TPU v4", 128, 64, "float32"), "takes 32 MiB at length 128"),
     ],
 )
 def test_what_cannot_run_is_refused_with_its_reason(arguments: tuple, reason: str):
     assert reason in (no_attention_kernel(*arguments) or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "mib"),
+    [
+        ("TPU v2", 16), ("TPU v3", 16), ("TPU v4", 16), ("TPU v5 lite", 128), ("TPU v5", 64), ("TPU v6 lite", 128), ("TPU7x", 64),
+    ],
+)  # fmt: skip
+def test_the_vector_memory_of_a_core_decides_which_rows_stay_on_the_chip(kind: str, mib: int):
+    assert f"and a core of {kind} has {mib}" in str(no_attention_kernel("tpu", kind, 8_192, 256, "float32"))
+    for length, head_width, dtype in ((512, 256, "bfloat16"), (2_048, 64, "bfloat16")):  # the first takes 16 MiB exactly
+        assert no_attention_kernel("tpu", kind, length, head_width, dtype) is None
 
 
 def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.MonkeyPatch):
@@ -126,6 +139,7 @@ def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.Monk
     def pretended(config: ModelConfig, length: int) -> Choice:
         return Choice("tpu", "") if length < 1024 else Choice(None, "since it is long")
 
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_attention", pretended)
     monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_residual_norm", lambda config: Choice("tpu", ""))
     found = in_words(ModelConfig(), [512, 128, 2048], mesh)

@@ -33,7 +33,7 @@ class Chip:
 
     def __init__(self) -> None:
         self.compared: list[str] = []
-        self.wrong_on: jax.Device | None = None
+        self.wrong_on: list[jax.Device] = []
         self.figures = {"attention": RIGHT, "residual_norm": RIGHT}
         self.error: BaseException | None = None
 
@@ -41,7 +41,7 @@ class Chip:
         self.compared.append(operation)
         if self.error:
             raise self.error
-        if device == self.wrong_on:
+        if device in self.wrong_on:
             return Comparison(operation, (WRONG,))
         return Comparison(operation, (self.figures[operation],))
 
@@ -71,6 +71,7 @@ def start_again() -> None:
 
 def test_a_kernel_that_disagrees_turns_auto_to_plain_with_the_figures_in_the_log(chip: Chip, caplog: pytest.LogCaptureFixture):
     chip.figures["attention"] = WRONG
+    chip.wrong_on = jax.local_devices()[1:]  # the first device stands for all
     compare_kernels_once()
     reason = f"the kernel disagrees with the plain path here: {FIGURES}"
     assert f"model.attention=auto uses the plain path: {reason}" in caplog.text
@@ -167,7 +168,7 @@ def test_a_directory_that_cannot_be_written_and_a_damaged_file_only_cost_time(
 
 def test_a_kernel_that_disagrees_on_one_device_is_named_with_the_device_and_remembered(chip: Chip):
     devices = jax.local_devices()
-    chip.wrong_on = devices[3]
+    chip.wrong_on = [devices[3]]
     found = verdicts(devices, ["attention"], anew=True)["attention"]
     assert chip.compared == ["attention"] * len(devices)
     assert found["reason"] == f"device {devices[3].id}: the kernel disagrees with the plain path here: {FIGURES}"
@@ -175,6 +176,68 @@ def test_a_kernel_that_disagrees_on_one_device_is_named_with_the_device_and_reme
     compare_kernels_once({"residual_norm": "plain"})
     assert len(chip.compared) == len(devices)
     assert f"attention: plain, since device {devices[3].id}: the kernel disagrees" in in_words()
+
+
+def test_a_reason_names_two_devices_and_counts_the_others(chip: Chip):
+    devices = jax.local_devices()
+    told = [f"device {device.id}: the kernel disagrees with the plain path here: {FIGURES}" for device in devices]
+    for wrong, more in ((2, ""), (3, "; and on 1 more"), (5, "; and on 3 more")):
+        chip.wrong_on = devices[:wrong]
+        assert verdicts(devices, ["attention"], anew=True)["attention"]["reason"] == f"{told[0]}; {told[1]}{more}"
+
+
+@pytest.mark.parametrize(("count", "where"), [(1, "cpu"), (2, "2 x cpu")])
+def test_the_log_tells_of_an_agreement_its_time_and_the_figure_closest_to_its_limit(
+    count: int, where: str, chip: Chip, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    ticks = iter((1_000.0, 1_002.54))
+    monkeypatch.setattr(first_contact, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
+    far, close = dataclasses.replace(RIGHT, error=4e-5, limit=1.0), dataclasses.replace(RIGHT, error=2e-5)
+    found = [Comparison("attention", (close,)), Comparison("attention", (far,))]
+    monkeypatch.setattr(agreement, "compare", lambda *_, device: found[device.id])
+    with caplog.at_level(logging.INFO):
+        record = verdicts(jax.local_devices()[:count], ["attention"])["attention"]
+    assert record["seconds"] == 2.5
+    assert record["figures"] == [dataclasses.asdict(figure) for figure in (close, far)[:count]]
+    told = f"agrees with the plain path on {where}, compared in 3s (closest to its limit: {close})"
+    assert told in caplog.text
+
+
+def test_a_comparison_without_figures_is_logged_without_them(chip: Chip, caplog: pytest.LogCaptureFixture, monkeypatch: Any):
+    monkeypatch.setattr(agreement, "compare", lambda *_, device: Comparison("attention", ()))
+    with caplog.at_level(logging.INFO):
+        verdicts(jax.local_devices()[:1], ["attention"])
+    assert "closest" not in caplog.text
+    assert "agrees with the plain path on cpu" in caplog.text
+
+
+def test_a_figure_that_is_no_number_is_stored_as_none(chip: Chip):
+    chip.figures["attention"] = dataclasses.replace(WRONG, error=float("nan"))
+    compare_kernels_once({"residual_norm": "plain"})
+    assert json.loads(verdict_file("cpu").read_text())["attention"]["figures"][0]["error"] is None
+
+
+def test_every_start_holds_the_lock_of_the_verdicts_while_it_compares(chip: Chip, monkeypatch: pytest.MonkeyPatch):
+    held: list[Any] = []
+    monkeypatch.setattr(first_contact.fcntl, "lockf", lambda file, kind: held.append((file, kind)))
+    right = chip.compare
+
+    def compare(*arguments: Any, **named: Any) -> Comparison:
+        file, kind = held[-1]
+        assert pathlib.Path(file.name) == verdict_file("cpu").with_suffix(".lock")
+        assert (file.closed, kind) == (False, first_contact.fcntl.LOCK_EX)
+        return right(*arguments, **named)
+
+    monkeypatch.setattr(agreement, "compare", compare)
+    for start in (1, 2):
+        verdicts(jax.local_devices()[:1], ["attention"], anew=True)
+        assert len(held) == len(chip.compared) == start
+        assert held[-1][0].closed
+
+
+def test_verdicts_lie_in_the_folder_kernels_of_the_cache(chip: Chip, tmp_path: pathlib.Path):
+    assert verdict_file("TPU v5 lite").parent == tmp_path / "cache" / "kernels"
+    assert verdict_file("TPU v5 lite").name.startswith(f"TPU-v5-lite-jax-{jax.__version__}-")
 
 
 def test_a_model_that_is_loaded_as_a_library_is_compared_first(chip: Chip):
