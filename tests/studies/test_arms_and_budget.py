@@ -15,7 +15,6 @@ from bert_jax.configs.study import StudyTaskConfig
 from bert_jax.errors import UserError
 from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.head import TaskHead
-from bert_jax.metrics.writer import write_json
 from bert_jax.model.config import ModelConfig
 from bert_jax.studies import arms as arms_module
 from bert_jax.studies.arms import (
@@ -31,9 +30,8 @@ from bert_jax.studies.arms import (
 )
 from bert_jax.studies.budget import kept_steps, planned_steps, run_values, scaled_steps, tokens_of, with_steps
 from bert_jax.studies.calibration import measured_speed, plan, planned
-from bert_jax.studies.parts import Part, Planned, digest, shares_of
+from bert_jax.studies.parts import Part, digest, shares_of
 from bert_jax.studies.progress import expected_seconds, seconds_left
-from bert_jax.studies.table import all_scores, baseline_of, pretraining_numbers
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.text_task import SequenceHead
 from tests.studies.conftest import arms, study
@@ -208,34 +206,7 @@ def test_a_plan_is_kept_where_the_corpus_has_moved(tmp_path: pathlib.Path, exper
     assert planned(there, {"a": experiment}, tmp_path) == first
 
 
-# ------------------------------------------------------------------------------------------------------------------- the table
-TASKS: dict[str, Any] = {
-    "squad": types.SimpleNamespace(in_percent=True, splits={"train": "a", "dev": "b"}, metric="f1"),
-    "sick": types.SimpleNamespace(splits={"train": "a", "dev": "b"}, metric="accuracy"),
-}
-
-
-def test_the_mean_over_tasks_has_equal_units_where_scores_are_percent(tmp_path: pathlib.Path):
-    made = study(arms=arms("a"), seeds=[0], tasks=[{"name": name, "experiment": "e"} for name in TASKS])
-    whole = Planned(made, {}, {}, TASKS, tmp_path)
-    Part("a", 0, "squad").directory(tmp_path).mkdir(parents=True)  # type: ignore[union-attr]
-    for name, metric, score in (("squad", "f1", 80.0), ("sick", "accuracy", 0.6)):
-        record = {"scores": [{"dev": {metric: score}}], "metric": f"dev/{metric}", "baseline": {"dev": {metric: score / 2}}}
-        write_json(Part("a", 0, name).record(tmp_path), record)
-    found = all_scores(whole)["a"]
-    assert {name: by_seed[0] for name, by_seed in found.items()} == pytest.approx({"squad": 0.8, "sick": 0.6, "average": 0.7})
-    assert [baseline_of(whole, name) for name in TASKS] == [0.4, 0.3]
-
-
-def test_the_flops_of_an_arm_have_those_of_its_teacher(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
-    made, steps = study(arms=arms("a")), {"a": [3, 2]}
-    alone, taught = (
-        pretraining_numbers(Planned(made, steps, {"a": experiment}, {}, tmp_path, teachers), made.arms[0])["flops"]
-        for teachers in ({}, {"a": experiment.model})
-    )
-    assert taught == pytest.approx(4 / 3 * alone)
-
-
+# ---------------------------------------------------------------------------------------------------------------- what is checked
 def test_a_teacher_is_read_and_a_metric_is_known_before_anything_is_trained(
     monkeypatch: pytest.MonkeyPatch, experiment: PretrainingExperiment
 ):
