@@ -12,7 +12,6 @@ from typing import Any
 import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.corpus.files import JsonObject
@@ -91,7 +90,6 @@ def draw_sweep(
     `settings`: (label, scores of its seeds) of each setting.
     """
     figure = Figure(figsize=(max(5.6, 0.7 * len(settings) + 2.0), 4.2), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
     axes = figure.subplots()
     for place, (_, scores) in enumerate(settings):
@@ -114,7 +112,6 @@ def draw_panels(
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.5), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
     every = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, draw in zip(every, panels, strict=False):
@@ -140,7 +137,6 @@ def _draw(
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.6 * columns, 3.4 * rows + 0.5), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
     every = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, draw in zip(every, panels, strict=False):
@@ -268,9 +264,7 @@ def _plot_heldout_baseline(
     shown = list(dict.fromkeys(show(value) for _, _, value in spans))
     for i, (begin, end, value) in enumerate(spans):
         text = f"{label}, {', then '.join(shown)}" if i == 0 else None
-        # a run without steps has zero width: draw up to step 1
-        until = max(end, 1) if i == len(spans) - 1 else end
-        axes.plot([begin, until], [value, value], color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=text)
+        axes.plot([begin, end], [value, value], color=BASELINE, linewidth=1.5, linestyle=(0, (4, 2)), label=text)
 
 
 def _plot_baselines(axes: Axes, baselines: Mapping[str, float]) -> None:

@@ -106,6 +106,15 @@ def test_each_phase_has_the_baselines_of_its_own_rows(tmp_path: pathlib.Path, fi
     ]
 
 
+def test_a_phase_without_an_evaluation_has_no_baseline(tmp_path: pathlib.Path, figures: list[Figure]):
+    scores = {"heldout/mlm_accuracy": 0.1, "heldout/unigram_accuracy": 0.06}
+    records = [{"step": step, **scores} for step in (40, 80)] + [{"step": 130, **scores, "heldout/unigram_accuracy": 0.05}]
+    phases = [(0, "a"), (80, "b"), (100, "c")]
+    draw_curves(write(tmp_path / "metrics.jsonl", *records), tmp_path / "x.png", title="a run", phases=phases)
+    found = lines(figures[0], "MLM accuracy", "word frequency alone, 6 %, then 5 %")
+    assert found == [([0, 80], [0.06, 0.06]), ([100, 130], [0.05, 0.05])]
+
+
 def test_a_single_point_is_a_dot(tmp_path: pathlib.Path, figures: list[Figure]):
     metrics = write(tmp_path / "metrics.jsonl", {"step": 13, "train/loss": 0.7, "train/learning_rate": 1e-5, "dev/f1": 0.8})
     assert draw_task_curves(metrics, tmp_path / "x.png", title="a run", metric="dev/f1", baselines={"'a' for all": 0.5})
@@ -145,6 +154,26 @@ def test_windows_of_usual_length_are_drawn_as_they_are_and_none_is_lost():
     steps, values = merge_short_windows(np.array([1, 2, 3, 10, 20]), np.array([1.0, 1.0, 1.0, 2.0, 3.0]))
     assert float(values @ np.diff(steps, prepend=0)) == pytest.approx(3 + 7 * 2 + 10 * 3)
     assert merge_short_windows(np.zeros(0, np.int64), np.zeros(0))[0].size == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "merged"),
+    [
+        ([10, 20, 25, 35], [10, 20, 25, 35]),  # half the median is not short
+        ([10, 20, 30, 35], [10, 20, 30, 35]),
+        ([10, 20, 24, 34], [10, 20, 34]),
+        ([4, 14, 24, 34], [14, 24, 34]),
+        ([1, 2, 3], [1, 2, 3]),
+        ([4], [4]),
+    ],
+)
+def test_a_window_is_short_below_half_the_median(steps: list[int], merged: list[int]):
+    values = np.arange(1.0, len(steps) + 1)
+    found, means = merge_short_windows(np.array(steps), values)
+    assert found.tolist() == merged
+    assert float(means @ np.diff(found, prepend=0)) == pytest.approx(float(values @ np.diff(steps, prepend=0)))
+    if steps == merged:
+        assert means.tolist() == values.tolist()
 
 
 def test_nothing_to_draw_draws_nothing(tmp_path: pathlib.Path):
