@@ -51,7 +51,7 @@ class Array:
         """Bytes in memory, with the two fastest dimensions padded to the tile."""
         sizes = list(self.shape)
         if self.tiles and len(sizes) >= 2 and len(self.minor) == len(sizes):
-            for dimension, tile in zip(self.minor[:2], self.tiles[::-1], strict=True):
+            for dimension, tile in ((self.minor[0], self.tiles[1]), (self.minor[1], self.tiles[0])):
                 sizes[dimension] = -(-sizes[dimension] // tile) * tile
         return math.prod(sizes) * BITS.get(self.dtype, 32) // 8
 
@@ -67,8 +67,8 @@ class Instruction:
     operands: tuple[str, ...]
     text: str
     """The text after the operands: attributes and metadata."""
-    root: bool = False
-    literal: str = ""
+    root: bool
+    literal: str
     """The text in the parentheses of a constant or a parameter."""
 
     @functools.cached_property
@@ -105,6 +105,11 @@ class Instruction:
         """The loop's `known_trip_count`, if the compiler has recorded it."""
         found = _TRIPS.search(self.text)
         return int(found[1]) if found else None
+
+    @functools.cached_property
+    def index(self) -> int:
+        """The number of the element that a get-tuple-element takes."""
+        return int(self.attribute("index"))
 
     @functools.cached_property
     def kernel_body(self) -> str:
@@ -178,21 +183,19 @@ class Module:
 def parse(text: str) -> Module:
     """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is no HLO module."""
     computations: dict[str, Computation] = {}
-    entry = None
-    name, lines, is_entry = "", list[Instruction](), False
+    entry, header, lines = None, None, list[Instruction]()
     for line in text.splitlines():
-        if not line:
-            continue
-        if line[0] in "%E" and (header := _COMPUTATION.match(line)):
-            name, lines, is_entry = header[2], [], bool(header[1])
-        elif line[0] == "}" and name:
-            computations[name] = Computation(name, tuple(lines))
-            entry, name = (name if is_entry else entry), ""
-        elif name and (instruction := _instruction(line)):
+        if beginning := _COMPUTATION.match(line):
+            header, lines = beginning, []
+        elif header and line.startswith("}"):
+            computations[header[2]] = Computation(header[2], tuple(lines))
+            entry = computations[header[2]] if header[1] else entry
+            header = None
+        elif header and (instruction := _instruction(line)):
             lines.append(instruction)
     if entry is None:
         raise ValueError("no ENTRY computation: this is not the text of an HLO module")
-    return Module(computations, computations[entry])
+    return Module(computations, entry)
 
 
 def _instruction(line: str) -> Instruction | None:
@@ -204,13 +207,11 @@ def _instruction(line: str) -> Instruction | None:
     opcode = _OPCODE.match(rest, end)
     if not opcode:
         return None
-    close = _closing(rest, opcode.end() - 1)
+    close = _closing(rest, opcode.end(1))
     inside = rest[opcode.end() : close - 1]
     plain = opcode[1] in ("constant", "parameter")
     operands = () if plain else tuple(_OPERAND.findall(inside))
-    return Instruction(
-        match[2], opcode[1], arrays(rest[:end]), operands, rest[close:], bool(match[1]), inside if plain else ""
-    )
+    return Instruction(match[2], opcode[1], arrays(rest[:end]), operands, rest[close:], bool(match[1]), inside if plain else "")
 
 
 def _closing(text: str, start: int = 0) -> int:
@@ -256,9 +257,11 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
     compare = _compare(module, condition)
     if compare is None:
         return None
-    (counter, limit), direction = compare
-    first = _initial(module, inside, loop, counter)
-    last = limit.value if limit.value is not None else _initial(module, inside, loop, limit)
+    counter, limit, direction = compare
+    if counter.index is None:
+        return None
+    first = _initial(inside, loop, counter)
+    last = limit.value if limit.value is not None else _initial(inside, loop, limit)
     step = _step(module, body, counter.index)
     if first is None or last is None or not step:
         return None
@@ -268,38 +271,26 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The source of a scalar in a loop's condition: a constant, or element `index` of the loop's carried state."""
+    """The source of a scalar in a loop's condition: a constant, or element `index` of the loop's carried state; both None for
+    anything else."""
 
-    index: int = -1
+    index: int | None = None
     value: int | None = None
 
 
-def _compare(module: Module, condition: Computation) -> tuple[tuple[_Source, _Source], str] | None:
-    """((counter, limit), direction) of the comparison in a loop's condition, which may be inside a fusion; None without one."""
+def _compare(module: Module, condition: Computation) -> tuple[_Source, _Source, str] | None:
+    """(counter, limit, direction) of the comparison in a loop's condition, which may be inside a fusion; None without one."""
     root = condition.root
-    if root.opcode == "fusion":
-        inner = next(module.called(root), None)
-        compare = inner.root if inner else None
-        outer = root
-    else:
-        inner, compare, outer = None, root, None
-    if compare is None or compare.opcode != "compare":
+    inner = next(module.called(root), None) if root.opcode == "fusion" else None
+    compare = inner.root if inner else root
+    if compare.opcode != "compare":
         return None
-    found = []
-    for operand in compare.operands:
-        name: str | None = operand
-        if inner is not None:
-            source = inner.by_name.get(operand)
-            if source is not None and source.opcode == "parameter" and outer is not None:
-                name = outer.operands[int(source.literal)]
-            elif source is not None:
-                found.append(_Source(value=_integer(source)))
-                continue
-        found.append(_scalar(condition, name or ""))
-    if len(found) != 2 or found[0].index < 0:
-        return None
-    direction = re.search(r"direction=(\w+)", compare.text)
-    return (found[0], found[1]), direction[1] if direction else ""
+    parameters = (i for i in inner.instructions if i.opcode == "parameter") if inner else ()
+    outside = {parameter.name: root.operands[int(parameter.literal)] for parameter in parameters}
+    counter, limit = (
+        _scalar(condition, outside[name]) if name in outside else _scalar(inner or condition, name) for name in compare.operands
+    )
+    return counter, limit, compare.attribute("direction")
 
 
 def _scalar(computation: Computation, name: str) -> _Source:
@@ -309,7 +300,7 @@ def _scalar(computation: Computation, name: str) -> _Source:
     if instruction is None:
         return _Source()
     if instruction.opcode == "get-tuple-element":
-        return _Source(index=_index(instruction))
+        return _Source(index=instruction.index)
     return _Source(value=_integer(instruction))
 
 
@@ -319,15 +310,10 @@ def _integer(instruction: Instruction) -> int | None:
     return int(instruction.literal)
 
 
-def _index(instruction: Instruction) -> int:
-    found = re.search(r"index=(\d+)", instruction.text)
-    return int(found[1]) if found else -1
-
-
-def _initial(module: Module, inside: Computation, loop: Instruction, source: _Source) -> int | None:
+def _initial(inside: Computation, loop: Instruction, source: _Source) -> int | None:
     """The constant initial value of element `source.index` of the loop's carried state."""
     made = inside.by_name.get(loop.operands[0])
-    if made is None or made.opcode != "tuple" or not 0 <= source.index < len(made.operands):
+    if made is None or made.opcode != "tuple" or source.index is None:
         return None
     return _scalar(inside, made.operands[source.index]).value
 
@@ -335,7 +321,7 @@ def _initial(module: Module, inside: Computation, loop: Instruction, source: _So
 def _step(module: Module, body: Computation, index: int) -> int | None:
     """The constant that the body adds to element `index` of the carried state."""
     root = body.root
-    if root.opcode != "tuple" or not 0 <= index < len(root.operands):
+    if root.opcode != "tuple":
         return None
     made = body.by_name.get(root.operands[index])
     while made is not None and made.opcode in ("copy", "bitcast"):

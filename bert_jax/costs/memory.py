@@ -58,10 +58,9 @@ def memory_of(statistics: Statistics, module: Module, arguments: Mapping[str, Py
     named = {name: local_bytes(tree) for name, tree in arguments.items()}
     named["padding"] = max(0, statistics.argument_size_in_bytes - sum(named.values()))
     live = peak(module)
-    whole = sum(live.values()) or 1
     total, code = used_bytes(statistics), statistics.generated_code_size_in_bytes
-    scale = max(0, total - code - statistics.argument_size_in_bytes) / whole
-    temporaries = {name: round(size * scale) for name, size in live.items()}
+    rest = max(0, total - code - statistics.argument_size_in_bytes)
+    temporaries = {name: round(rest * size / sum(live.values())) for name, size in live.items()}
     return Memory(total, has, named, temporaries, code)
 
 
@@ -70,8 +69,7 @@ def used_bytes(statistics: Statistics) -> int:
     statistics would be too large, since results reuse the memory of donated arguments, and temporaries that of dead
     parameters."""
     s = statistics
-    kept = s.output_size_in_bytes - s.alias_size_in_bytes
-    parts = s.argument_size_in_bytes + kept + s.temp_size_in_bytes
+    parts = s.argument_size_in_bytes + s.output_size_in_bytes - s.alias_size_in_bytes + s.temp_size_in_bytes
     return int((getattr(s, "peak_memory_in_bytes", 0) or parts) + s.generated_code_size_in_bytes)
 
 
@@ -90,33 +88,29 @@ def _peak(module: Module, computation: Computation) -> dict[str, int]:
     """The numbers of the buffers of each value, for each of its elements."""
     sizes: list[int] = []
     makers: list[str] = []
+    born: dict[int, list[int]] = {}
     last: dict[int, int] = {}
-    order = computation.instructions
-    for step, i in enumerate(order):
-        given = [holds.get(name, [[]]) for name in i.operands]
-        if i.opcode == "parameter":
-            holds[i.name] = [[]] * max(1, len(i.arrays))
-        elif i.opcode in ALIASES:
-            holds[i.name] = _alias(i, given)
-        else:
-            start = len(sizes)
-            fresh = [array for array in i.arrays if not array.fast] if not i.opcode.endswith("-start") else []
-            numbers = iter(range(start, start + len(fresh)))
-            holds[i.name] = [[next(numbers)] if fresh and not array.fast else [] for array in i.arrays] or [[]]
-            sizes += [array.bytes for array in fresh]
-            makers += [_maker(place(i.op_name))] * len(fresh)
+    for step, i in enumerate(computation.instructions):
+        given = [holds.get(name, []) for name in i.operands]
         maker = _maker(place(i.op_name))
         for number in {n for value in given for element in value for n in element}:
             last[number] = step
             if makers[number] == OTHER and i.opcode != "tuple":
                 makers[number] = maker  # an unnamed allocation belongs to the loop that fills it
-    kept = {n for element in holds.get(computation.root.name, []) for n in element}
-    born: dict[int, list[int]] = {}
-    for step, i in enumerate(order):
-        for n in {n for element in holds[i.name] for n in element} if i.opcode not in ALIASES and i.opcode != "parameter" else ():
-            if n not in kept:
-                born.setdefault(step, []).append(n)
-    return _sweep(module, order, born, last, sizes, makers)
+        if i.opcode in ALIASES:
+            holds[i.name] = _alias(i, given)
+            continue
+        holds[i.name] = []
+        elsewhere = i.opcode == "parameter" or i.opcode.endswith("-start")
+        for array in i.arrays:
+            fresh = [] if elsewhere or array.fast else [len(sizes)]
+            holds[i.name].append(fresh)
+            born.setdefault(step, []).extend(fresh)
+            sizes += [array.bytes] * len(fresh)
+            makers += [maker] * len(fresh)
+    kept = {n for element in holds[computation.root.name] for n in element}
+    born = {step: [n for n in numbers if n not in kept] for step, numbers in born.items()}
+    return _sweep(module, computation.instructions, born, last, sizes, makers)
 
 
 def _sweep(
@@ -138,7 +132,7 @@ def _sweep(
                 free.remove(reused)
                 now[makers[reused]] -= sizes[reused]
             now[makers[n]] = now.get(makers[n], 0) + sizes[n]
-            dies.setdefault(max(step, last.get(n, step)), []).append(n)
+            dies.setdefault(last.get(n, step), []).append(n)
         inside: dict[str, int] = {}
         if i.opcode == "while":
             bodies = [_peak(module, called) for called in module.called(i)]
@@ -154,10 +148,9 @@ def _alias(i: Instruction, given: list[list[list[int]]]) -> list[list[int]]:
     """The buffers of a value that is a view of its operands."""
     if i.opcode == "tuple":
         return [[n for element in value for n in element] for value in given]
-    value = given[0] if given else [[]]
+    value = given[0]
     if i.opcode == "get-tuple-element":
-        index = int(i.attribute("index") or 0)
-        return [value[index]] if index < len(value) else [[n for element in value for n in element]]
+        return [value[i.index]] if i.index < len(value) else [[n for element in value for n in element]]
     if i.opcode == "bitcast":
         return [[n for element in value for n in element]]
     return value

@@ -43,7 +43,7 @@ def place(op_name: str) -> str:
 
 def _plain(part: str) -> str:
     """A part of the path without the wrappers of transformations; "" for a part that names no module."""
-    if re.match(r"^(jit|pjit|vmap|cond|branch_\d+_fun|custom_\w+)\b", part) or part.startswith("branch_"):
+    if re.match(r"(jit|pjit|vmap|cond|branch_\w*|custom_\w+)\b", part):
         return ""
     found = _CALL.match(part)
     name = found[1] if found else part

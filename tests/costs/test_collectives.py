@@ -32,7 +32,7 @@ def test_every_way_of_writing_groups_is_read(text: str, group: list[int] | None)
 
 
 def collective(groups: str) -> Instruction:
-    return Instruction("c", "all-reduce", (), (), f", replica_groups={groups}, dimensions={{0}}")
+    return Instruction("c", "all-reduce", (), (), f", replica_groups={groups}, dimensions={{0}}", False, "")
 
 
 def test_a_closed_ring_is_twice_as_fast_as_a_line_of_its_length():
@@ -117,7 +117,7 @@ def unnumbered(t: Topology) -> list[types.SimpleNamespace]:
 
 
 def send(kind: str) -> Instruction:
-    return Instruction("s", "send", (), (), f'_xla_megascale_transfer_type="{kind}"' if kind else "")
+    return Instruction("s", "send", (), (), f'_xla_megascale_transfer_type="{kind}"' if kind else "", False, "")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from bert_jax.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.costs.hlo import parse
 from bert_jax.costs.kernels import Schedule
-from bert_jax.costs.memory import peak
 from bert_jax.costs.places import UNNAMED
 from bert_jax.costs.topologies import Topology, parse_topology
 from tests.costs.devices import devices_of
@@ -290,14 +289,3 @@ def test_the_cores_of_a_chip_share_its_rates():
     assert interval(found, 0.0, V7X)[0] == pytest.approx(found.seconds)
     assert interval(found, 2307e12, V7X)[0] == 2.0
     assert utilisation(2307e12, 4.0, V7X) == 0.5
-
-
-def test_the_peak_of_memory_counts_what_is_alive_and_reuses_what_is_not():
-    def made(name: str, of: str, where: str) -> str:
-        return f'%{name} = f32[1024,1024]{{1,0:T(8,128)}} negate(%{of}), metadata={{op_name="jit(step)/{where}/neg"}}'
-
-    lines = (A, made("x", "a", "jvp(M)/layers"), made("y", "x", "jvp(M)/layers"), made("g", "y", "transpose(jvp(M))/layers"))
-    last = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%g, %z)"
-    assert peak(parse(program(*lines, last.replace("%z", "%y")))) == {"activations": 2**22, "gradients": 2**22}
-    assert peak(parse(program(*lines, last.replace("%z", "%x")))) == {"activations": 2 * 2**22}  # and g where y did
-    assert peak(parse(program(*lines, last.replace("%z", "%a")))) == {"activations": 2**22}

@@ -73,8 +73,26 @@ ENTRY %main (a: f32[8]) -> f32[8] {
 
 
 def test_text_without_an_entry_is_refused():
-    with pytest.raises(ValueError, match="no ENTRY"):
-        parse("HloModule nothing\n")
+    for text in ("HloModule nothing\n", CROSSING.replace("ENTRY ", ""), CROSSING.removesuffix("}\n")):
+        with pytest.raises(ValueError, match="no ENTRY"):
+            parse(text)
+
+
+def test_lines_that_are_no_instructions_are_passed_over_and_the_last_one_is_the_root_where_none_is_named():
+    lines = ("%b = token after-all()", "%c = f32[8]{0} not an instruction", "# nothing", "",
+             "%d = f32[8]{0} negate(%a), metadata={op_name=\"jit(f)/neg\"}", "%e = f32[8]{0} add(%a, %d)")  # fmt: skip
+    entry = parse(
+        "HloModule m\n%f = f32[] constant(1)\n\nENTRY %main (a: f32[8]) -> f32[8] {\n  " + "\n  ".join(lines) + "\n}\n"
+    ).entry
+    assert [i.name for i in entry.instructions] == ["b", "d", "e"]
+    assert entry.root.name == "e"
+    assert (entry.by_name["d"].op_name, entry.by_name["e"].op_name) == ("jit(f)/neg", "")
+    assert parse(LOOPS.replace("  ROOT %r", "  %r").replace("%start", "ROOT %start", 1)).entry.root.name == "start"
+
+
+def test_an_instruction_whose_line_is_cut_off_ends_with_the_line():
+    (cut,) = parse("ENTRY %main (a: f32[8]) -> f32[8] {\n  %x = f32[8]{0} negate(%a, %b\n}\n").entry.instructions
+    assert (cut.opcode, cut.text) == ("negate", "")
 
 
 def test_instructions_carry_opcode_operands_and_cycles():
@@ -91,6 +109,11 @@ def test_what_uses_a_result_is_found_nearest_first_and_beyond_a_send_to_another_
     assert [user.name for user in entry.users(entry.by_name["start"])] == ["begin", "in", "while", "r"]
     entry = parse(CROSSING).entry
     assert [user.name for user in entry.users(entry.by_name["a"])] == ["s", "t", "u"]
+    both = CROSSING.replace(
+        "  %s =", "  %b = f32[8]{0} negate(%a)\n  %c = f32[8]{0} add(%a, %b)\n  %d = f32[8]{0} negate(%c)\n  %s ="
+    )
+    entry = parse(both).entry
+    assert [user.name for user in entry.users(entry.by_name["a"])] == ["b", "c", "s", "d", "t", "u"], "each once"
 
 
 def test_a_loop_in_a_loop_has_trips_of_its_own_and_a_limit_may_be_carried_into_it():
@@ -122,16 +145,6 @@ def test_a_loop_runs_as_often_as_its_comparison_holds(direction: str, first: int
     assert trips(module, module.entry, module.entry.by_name["while"]) == expected
 
 
-def test_a_loop_whose_limit_is_not_constant_has_unknown_trips():
-    module = parse(LOOPS.replace("%seven = s32[]{:T(128)} constant(7)", "%seven = s32[]{:T(128)} custom-call()"))
-    assert trips(module, module.entry, module.entry.by_name["while"]) is None
-
-
-def test_a_trip_count_that_the_compiler_wrote_down_is_believed():
-    module = parse(LOOPS.replace("body=%outer_body", 'body=%outer_body, backend_config={"known_trip_count":{"n":"11"}}'))
-    assert trips(module, module.entry, module.entry.by_name["while"]) == 11
-
-
 def test_sizes_are_padded_to_the_tiles_of_the_layout():
     text = "(bf16[3,100]{1,0:T(8,128)(2,1)}, f32[16,2]{0,1:T(2,128)}, f32[8,128]{1,0:T(8,128)S(1)}, s32[])"
     plain, turned, fast, scalar = arrays(text)
@@ -139,6 +152,12 @@ def test_sizes_are_padded_to_the_tiles_of_the_layout():
     assert turned.bytes == 128 * 2 * 4
     assert fast.fast
     assert scalar.bytes == 4
+    deep, untiled, unknown, few = arrays("(f32[2,3,100]{2,1,0:T(8,128)}, f32[3,100]{1,0}, f4e2m1[8]{0}, s4[3,5]{1,0})")
+    assert deep.bytes == 2 * 8 * 128 * 4
+    assert (untiled.bytes, untiled.fast) == (3 * 100 * 4, False)
+    assert unknown.bytes == 8 * 4, "of a type that is not known: four bytes for an element"
+    assert few.bytes == 7
+    assert arrays("f32[3,100]{1,0:T(256)}")[0].bytes == 3 * 100 * 4
 
 
 @pytest.mark.parametrize(
@@ -154,6 +173,19 @@ def test_sizes_are_padded_to_the_tiles_of_the_layout():
         ("jit(train_step)/optimizer/jit(_where)/select_n", "update"),
         ("jit(train_step)/(optimizer/reduce_sum:optimizer/reduce_sum)", "update"),
         ("jit(f)/(transpose(jvp(M))/mlm_head/dot:transpose(jvp(M))/pooler/dot)", "mlm_head backward"),
+        ("jit(f)/transpose(jvp(M))/encoder/while/body/closed_call/checkpoint/rematted_computation/layers/feed_forward/dot",
+         "layers/feed_forward recomputed"),
+        ("jit(f)/jvp(M)/M.encode/encoder/closed_call/add", "encoder"),
+        ("jit(f)/jvp(M)/encoder/while/body/closed_call/layers/add", "layers"),
+        ("pjit(f)/jvp(M)/embeddings/norm/scale/mul", "embeddings/norm"),
+        ("jit(f)/jvp(M)/adapter/down/kernel/dot", "adapter/down"),
+        ("jit(f)/jvp(M)/branch_0_fun/pooler/tanh", "pooler"),
+        ("jit(f)/jvp(M)/cond/branch_1/pooler/_dot/dense.1/tanh", "pooler"),
+        ("jit(f)/jvp(M)/vmap(query)/Dense/pooler/dot;jit(g)/add", "pooler"),
+        ("jit(f)/jvp(M)/jit(pooler)/dot", "loss"),
+        ("jit(f)/jvp(M)/encoder/layers/attention/query/kernel/dot", "layers/attention/query"),
+        ("state.params['pooler']['kernel']", "parameters/state.params"),
+        ("params[0]", "parameters/params"),
         ("broadcast.12", "(unnamed)"),
         ("", "(unnamed)"),
     ],

@@ -1,27 +1,22 @@
-"""What would make a step fit: the search for the largest batch, and what counts as a program's memory."""
+"""What would make a step fit: the search for the largest batch, and the settings that are tried."""
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import aot
 from bert_jax.costs import cases, examination
 from bert_jax.costs.compiling import DoesNotFit
-from bert_jax.costs.hlo import parse
-from bert_jax.costs.memory import local_bytes, memory_of, used_bytes
 from bert_jax.costs.remedies import Size, Trial, first_that_fits, largest, largest_batch
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.errors import UserError
 from bert_jax.programs.lowered import costliest_run
-from tests.costs.test_estimate import A, program
+from tests.costs.test_memory import Statistics
 
 LARGEST = "the largest batch"
 GRID = "experiments/finetune/grid.py:glue/rte"
@@ -92,36 +87,6 @@ def test_a_batch_that_the_compiler_refuses_for_any_reason_is_too_large():
             return types.SimpleNamespace(memory=Statistics())
 
     assert largest_batch(Moody(), lambda rows: rows, 100.0, Size(64, 1e9), 1e8).rows == 5  # type: ignore[arg-type]
-
-
-@dataclasses.dataclass
-class Statistics:
-    """As `jax.stages.Compiled.memory_analysis()` gives them."""
-
-    argument_size_in_bytes: int = 10 * 2**20
-    output_size_in_bytes: int = 9 * 2**20
-    alias_size_in_bytes: int = 8 * 2**20
-    temp_size_in_bytes: int = 5 * 2**20
-    generated_code_size_in_bytes: int = 2**20
-    peak_memory_in_bytes: int = 14 * 2**20
-
-
-def test_donated_arguments_count_once_and_the_compilers_peak_before_the_sum_of_parts():
-    assert used_bytes(Statistics()) == 15 * 2**20
-    assert used_bytes(Statistics(peak_memory_in_bytes=0)) == (10 + 9 - 8 + 5 + 1) * 2**20
-
-
-def test_memory_is_made_of_named_arguments_padding_temporaries_and_code():
-    lines = (A, '%x = f32[1024,1024]{1,0:T(8,128)} negate(%a), metadata={op_name="jit(step)/jvp(M)/layers/neg"}',
-             "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%x, %a)")  # fmt: skip
-    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
-    split = NamedSharding(mesh, PartitionSpec("data"))
-    batch = jax.ShapeDtypeStruct((8, 2**18), jnp.float32, sharding=split)
-    assert local_bytes({"x": batch}) == 2 * 2**20
-    found = memory_of(Statistics(), parse(program(*lines)), {"batch": {"x": batch}}, 16 * 2**20)
-    assert found.arguments == {"batch": 2 * 2**20, "padding": 8 * 2**20}
-    assert found.temporaries == {"activations": 4 * 2**20}
-    assert (found.total, found.code, found.has) == (15 * 2**20, 2**20, 16 * 2**20)
 
 
 MIB = 2**20
