@@ -41,7 +41,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self._job, self._task, self._done = job, job.data.task, step
         self.throughput = Throughput(job.ledger)
         job.directory.mkdir(parents=True, exist_ok=True)
-        self.metrics = MetricsWriter(job.directory, resume_step=step or -1) if job.run.is_first else None
+        self.metrics = MetricsWriter(job.directory, resume_step=step) if job.run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._ledger = LedgerFile(job.directory, job.ledger) if job.run.is_first else None
         self._drawn = time.monotonic()

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from bert_jax.examples.labelled import row_shape
 from bert_jax.finetuning import log as finetuning_log
 from bert_jax.finetuning.log import FinetuningLog, log_start, shown
 from bert_jax.metrics.ledger import Ledger
+from bert_jax.metrics.ledger_file import LEDGER, read_ledger
 from bert_jax.metrics.throughput import Throughput
 from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
@@ -52,7 +54,8 @@ def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
 
 
 def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
-    watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: None)
+    patient: list[str] = []
+    watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: patient.append("compiling"), patient=patient)
     run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=watchdog)
     features = random_features("sequence", 8)
     shape = row_shape(features, LAYOUTS["sequence"])
@@ -63,7 +66,7 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
         "directory": tmp_path,
         "prefix": "",
         "ledger": Ledger(),
-        "mesh": make_mesh(MeshConfig()),
+        "mesh": make_mesh(MeshConfig(), jax.devices()[:1]),
         "data": types.SimpleNamespace(task=TASK, baselines=BASELINES, shape=shape),
         "program": types.SimpleNamespace(config=TINY),
         "batches": batches,
@@ -84,12 +87,14 @@ def test_compiling_is_announced_and_is_no_part_of_the_rates(said: FinetuningLog,
     said.throughput = Throughput(Ledger(clock), clock)
     with said.compiling("training step", {"input_ids": np.zeros((12, 128), np.int32)}):
         assert told()[-1] == "compiling the training step for 12 rows of 128 tokens"  # before, not after
+        assert said._job.run.watchdog.patient == ["compiling"]
         clock.now += 136.0
     assert told()[-1].startswith("compiled the training step for 12 rows of 128 tokens in ")
     clock.now += 2.0
     said.training(1, window(rows=16))
     (record,) = read_metrics(tmp_path / METRICS)
     assert record["train/rows_per_second"] == 8.0
+    assert record["train/accuracy"] == record["train/loss"] == 1.0  # of one label
 
 
 def test_every_dev_line_has_the_baseline_beside_the_score_that_counts(said: FinetuningLog, told):
@@ -176,6 +181,18 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
     assert told()[-1] == "2 of these steps had no finite loss or gradient and were skipped"
     last = read_metrics(tmp_path / METRICS)[-1]
     assert (last["train/seconds_left"], last["train/grad_norm"], last["train/accuracy"]) == (1, 3, 0)
+    assert last["train/loss"] == pytest.approx(6e6)  # without a weight it is finite all the same
+
+
+def test_a_run_of_a_sweep_makes_its_directory_and_keeps_its_time_there_to_the_end(tmp_path: pathlib.Path):
+    directory = tmp_path / "runs" / "seed-1"
+    for starts in (1, 2):
+        with FinetuningLog(job_in(tmp_path, directory=directory), 0) as log:
+            log.training(1, window())
+            assert len(read_ledger(directory / LEDGER)) == 2 * starts - 1
+        assert len(read_ledger(directory / LEDGER)) == 2 * starts
+    assert log._ledger is not None
+    assert not log._ledger._thread.is_alive()
 
 
 def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
@@ -183,17 +200,17 @@ def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
 ):
     drawn: list[Any] = []
     clock = Clock()
-    monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: drawn.append((files, settings)))
+    monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: drawn.append((clock.now, files, settings)))
     monkeypatch.setattr(finetuning_log.time, "monotonic", clock)
     said._drawn = 0.0
     said._job.data.baselines = BASELINES | {"dev_other": Baseline({"f1": 0.5}, {"'b' for all": 0.5})}
-    for clock.now in (9.0, 11.0, 15.0, 22.0):
+    for clock.now in (9.0, 10.0, 11.0, 15.0, 22.0):
         said.evaluation(2, {"dev": {"f1": 0.8125}, "dev_other": {"f1": 0.25, "accuracy": 0.5}})
     record = read_metrics(tmp_path / METRICS)[-1]
     assert (record["dev/f1"], record["dev_other/f1"], record["dev_other/accuracy"]) == (0.8125, 0.25, 0.5)
-    assert len(drawn) == 2  # at 11 and 22 seconds
+    assert [when for when, *_ in drawn] == [11.0, 22.0]
     settings = {"title": f"toy: {tmp_path.name}", "metric": "dev/f1", "baselines": BASELINES["dev"].named}
-    assert drawn[0] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
+    assert drawn[0][1:] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
 
 
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
@@ -220,6 +237,13 @@ def test_the_start_tells_the_origin_of_the_weights_the_task_and_few_labels(told)
     assert told()[2] == "labels: a, b, c"
     assert "model: 2 layers, 16 wide, 2 heads, from random weights in the shape of m" in told()
     assert told()[4].startswith("devices: 8 x cpu")
+
+
+@pytest.mark.parametrize("kind", ["regression", "span"])
+def test_values_and_spans_have_no_labels_to_tell(told, kind: str):
+    task: Any = types.SimpleNamespace(name="toy", head=HEADS[kind], metric="f1", splits={"train": "abc"})
+    log_start(FinetuningExperiment.from_dict({"init_from": "m"}), task, TINY, BASELINES)
+    assert not [line for line in told() if line.startswith("labels")]
 
 
 @pytest.mark.parametrize(
