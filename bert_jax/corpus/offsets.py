@@ -27,11 +27,12 @@ class ShardedOffsets:
     def __getitem__(self, where: int | slice) -> np.ndarray:
         """The offset with this index, or those of a slice of step 1."""
         if not isinstance(where, slice):
-            return self[where : where + 1][0]
+            (offset,) = self[where : where + 1]
+            return offset
         start, stop, step = where.indices(len(self))
         assert step == 1
         found = np.empty(max(0, stop - start), np.int64)
-        part = max(0, int(np.searchsorted(self._firsts, start, side="right")) - 1)
+        part = int(np.searchsorted(self._firsts, start, side="right")) - 1
         at = start
         while at < stop:
             part = min(part, len(self._parts) - 1)

@@ -28,6 +28,7 @@ def test_prose_passes_untouched_and_uncounted():
     [
         ("markup-lines", "<div class='x'>"),
         ("markup-lines", "</p><br/>Menu"),
+        ("markup-lines", "<b>A menu of four</b>"),
         ("markup-lines", "{{Infobox settlement"),
         ("markup-lines", "{| class='wikitable'"),
         ("markup-lines", "|- style=bold"),
@@ -49,7 +50,13 @@ def test_each_rule_drops_its_kind_of_line_counts_it_and_can_be_switched_off(rule
 
 @pytest.mark.parametrize(
     "line",
-    ["<p>This paragraph has its words between two tags.</p>", "| But this?", "See https://example.com for it.", "{x} is a set."],
+    [
+        "<p>This paragraph has its words between two tags.</p>",
+        "<p>It has five words altogether.</p>",
+        "| But this?",
+        "See https://example.com for it.",
+        "{x} is a set.",
+    ],
 )
 def test_prose_with_some_markup_in_it_is_kept(line):
     assert clean([*PROSE, line])[1] == {}
@@ -82,6 +89,9 @@ def test_the_longest_sentence_and_the_shortest_document_are_kept():
     text = "Just so long."
     for limits in ({"max_sentence_characters": len(text)}, {"min_document_characters": len(text)}):
         assert clean([text], **{"min_document_characters": 1, **limits}) == ([text], {})
+    for given in ("a" * 5000, "b" * 20):  # the limits where none are stated
+        assert clean([given]) == ([given], {})
+    assert clean(["a" * 5001, "b" * 19]) == ([], {"long-sentences": 1, "short-documents": 1})
     assert clean([text], max_sentence_characters=len(text) - 1, min_document_characters=1)[0] == []
     assert clean([text], min_document_characters=len(text) + 1)[0] == []
 

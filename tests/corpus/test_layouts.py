@@ -45,3 +45,49 @@ def test_unwrapping_gives_a_line_a_paragraph():
     paragraphs = unwrap(WRAPPED)
     assert len(paragraphs) == 2
     assert paragraphs[0].startswith("It was a bright cold day in the middle of the month, and all the clocks")
+
+
+def prose_of(length: int, lines: int = 4) -> list[str]:
+    """Lines of one paragraph with `length` characters each, and a last line."""
+    return [*[("word " * length)[: length - 1] + "s"] * lines, "The end."]
+
+
+def test_lines_are_wrapped_from_four_of_them_up_to_the_widest_column_and_from_the_narrowest():
+    assert is_wrapped(prose_of(60))
+    assert not is_wrapped(prose_of(60, lines=3))
+    assert is_wrapped(prose_of(120))
+    assert not is_wrapped(prose_of(121))
+    assert is_wrapped(prose_of(45))
+    assert not is_wrapped(prose_of(44))
+
+
+def test_lines_of_which_half_end_with_an_end_mark_are_not_wrapped():
+    open_end, closed = "w" * 60, "w" * 59 + "."
+    assert is_wrapped([open_end, open_end, open_end, closed, closed, "The end."])
+    assert not is_wrapped([open_end, open_end, closed, closed, "The end."])
+
+
+def test_the_last_line_of_a_paragraph_says_nothing_about_wrapping():
+    lines = [*prose_of(60), "", "Short.", "", "Short.", "", "Short.", "", "Short.", "", "Short."]
+    assert is_wrapped(lines)
+    assert not is_wrapped(["", "w" * 60, "", "w" * 60, "", "w" * 60, "", "w" * 60, "", "w" * 60])
+
+
+def test_a_line_of_more_than_a_sentence_in_five_is_a_paragraph():
+    two, one = "It rained. It snowed.", "It was late."
+    assert detect_layout("\n".join([two, one, one, one, one])) == "sentences"
+    assert detect_layout("\n".join([two, one, one, one])) == "paragraphs"
+
+
+def test_paragraphs_between_blank_lines_are_a_book_unless_half_of_them_have_another_line():
+    one, two = "It rained. It snowed.", "It rained. It snowed.\nIt was late. They slept."
+    assert detect_layout("\n\n".join([one, one, two])) == "book"
+    assert detect_layout("\n\n".join([one, two])) == "paragraphs"
+    assert detect_layout("\n\n".join([one, one])) == "book"
+    assert detect_layout(one) == "paragraphs"
+
+
+def test_only_the_first_2000_lines_are_looked_at():
+    lines = ["It rained."] * 2000
+    assert detect_layout("\n".join([*lines, "It rained. " * 500])) == "sentences"
+    assert detect_layout("\n".join([*lines[1:], "It rained. " * 500])) == "paragraphs"

@@ -23,7 +23,10 @@ CASES = [
     "He was born (b. 1791) in Kent, cf. Vol. 3, pp. 4–5, fig. 2. | It is known.",
     "The meeting is at 5 p.m. on Monday. | We met at 5 p.m. | The room was cold.",
     "1. First, open it. | 2. Then close it.",
-    "... and so on. | That was it.",
+    f"{'1' * 24}. First, open it. | {'2' * 25}. | Then close it.",  # a longer number is not that of an item
+    "She moved to the U.S. | I stayed there, etc. | No. | I will not.",
+    "... and so on. | That was it. | ... Then it went on. | It is over.",
+    "—— ? Nobody knew. | — — ? | Nobody knew.",  # three marks begin a sentence, four are one
     "He likes vitamin C. | The rest is silence.",
     "William II. | The next king was tall. | So am I. | We agree.",
     "See G. I. Gurdjieff and Ulysses S. Grant. | Both wrote.",
@@ -57,8 +60,9 @@ def test_nothing_but_white_space_is_lost(hostile_strings):
     assert re.sub(r"\s", "", joined) == re.sub(r"\s", "", text)
 
 
-def test_a_left_over_bracket_stays_with_its_sentence():
-    assert split_sentences("He left. )") == ["He left. )"]
+@pytest.mark.parametrize("text", ["He left. )", "He left. (", "He left. (a", "He left. (and came back)"])
+def test_a_bracket_that_is_left_over_or_goes_on_in_small_letters_stays_with_its_sentence(text):
+    assert split_sentences(text) == [text]
 
 
 def gold_paragraphs(path):
