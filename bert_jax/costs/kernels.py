@@ -51,7 +51,7 @@ class Schedule:
     trips: tuple[int, ...]
     """The trip count of each loop, in the order of the text; the first loop is the one over the grid, if the kernel has a
     grid."""
-    unread_loops: int = 0
+    unread_loops: int
     """The number of loops whose trip count could not be read; they count as one trip."""
 
 
@@ -148,7 +148,7 @@ def schedules_of(module: Module, topology: Topology, version: str, cache: pathli
     found: dict[str, Schedule] = {}
     missing: dict[str, tuple[pathlib.Path, JsonObject]] = {}
     for body, call in kernel_calls(module).items():
-        key = hashlib.sha256(repr((version, READER, topology.chip.name, call)).encode()).hexdigest()[:20]
+        key = hashlib.sha256(repr((version, READER, topology.chip.name, call)).encode()).hexdigest()
         kept = cache / f"{key}.json"
         if kept.exists():
             fields = parse_json(kept.read_text())

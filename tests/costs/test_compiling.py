@@ -36,7 +36,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def schedules(module: Any, topology: Any, version: str) -> dict[str, Schedule]:
         assert (topology, version) == (T, "1.2")
-        return {i.kernel_body: Schedule(100, 1_500_000, (10,)) for i in module.entry.instructions if i.kernel_body}
+        return {i.kernel_body: Schedule(100, 1_500_000, (10,), 0) for i in module.entry.instructions if i.kernel_body}
 
     monkeypatch.setattr(compiling, "schedules_of", schedules)
     return done

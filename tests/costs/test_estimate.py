@@ -230,9 +230,9 @@ def test_a_synchronous_all_reduce_is_fully_exposed_and_its_bytes_are_counted():
 def test_a_kernel_costs_its_schedule_but_at_least_its_passage_through_memory():
     call = 'ROOT %r = f32[1024,1024]{1,0:T(8,128)} custom-call(%a), custom_call_target="tpu_custom_call", '
     call += 'backend_config={"body":"XYZ"}'
-    slow = estimated(program(A, call), {"XYZ": Schedule(100, 1_500_000, (10,))})
+    slow = estimated(program(A, call), {"XYZ": Schedule(100, 1_500_000, (10,), 0)})
     assert slow.seconds == pytest.approx(1e-3)
-    quick = estimated(program(A, call), {"XYZ": Schedule(100, 100, (1,))})
+    quick = estimated(program(A, call), {"XYZ": Schedule(100, 100, (1,), 0)})
     assert quick.seconds == pytest.approx(2 * 2**22 / 819e9)
     assert (slow.unknown_kernels, slow.by_kind) == (0, {"kernel": pytest.approx(1e-3)})
     unknown = estimated(program(A, call))
