@@ -84,8 +84,6 @@ class Figure:
 class Comparison:
     """All figures of one kernel on one device."""
 
-    operation: str
-    """The key of `ModelConfig` that chooses the implementation: "attention" or "residual_norm"."""
     figures: tuple[Figure, ...]
     failure: str = ""
     """The error of a kernel that does not compile or run, with its case; "" for one that does."""
@@ -143,8 +141,8 @@ def compare(
                 figures += of_case(case, platform, interpret)
             except Exception as error:  # the compilers of kernels raise exceptions of many types
                 first = (str(error).splitlines() or [""])[0]
-                return Comparison(operation, tuple(figures), f"{type(error).__name__}: {first[:300]} ({case})")
-    return Comparison(operation, tuple(figures))
+                return Comparison(tuple(figures), f"{type(error).__name__}: {first[:300]} ({case})")
+    return Comparison(tuple(figures))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- attention
@@ -294,5 +292,5 @@ def _slope_figures(
             some = [jnp.asarray(moved, x.dtype) if i == at else x for i, x in enumerate(inputs)]
             losses.append(float((np.asarray(forward(*some), np.float64) * np.asarray(gradient, np.float64)).sum()))
         expected = float((slope.astype(np.float64) * step).sum())
-        error = abs((losses[0] - losses[1]) / 2 / expected - 1) if expected else np.inf
+        error = abs((losses[0] - losses[1]) / 2 / expected - 1)
         yield Figure(str(case), f"dropout of the backward pass (slope along {name})", error, SLOPE_LIMIT)

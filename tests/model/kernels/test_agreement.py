@@ -11,9 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from bert_jax.model.kernels import agreement, attention_tpu, residual_norm_tpu
 from bert_jax.model.kernels.agreement import RATE, Case, Comparison, Figure, compare, plain_attention
+from bert_jax.model.kernels.attention_plan import BLOCK
+from bert_jax.model.kernels.dispatch import unsupported_heads, unsupported_width
 from bert_jax.model.layers import Dropout
 
 PLAIN = Case(2, 21, 2, 16, "float32")
@@ -35,8 +38,8 @@ def test_the_kernels_agree_with_the_plain_path(operation: str, platform: str, ca
     assert found.reason == ""
     assert found.worst is not None
     measured = {figure.quantity for figure in found.figures}
-    if platform == "gpu" or operation == "residual_norm":
-        assert "values" in measured, "they drop what the plain path drops"
+    drops_as_plain = platform == "gpu" or operation == "residual_norm"
+    assert ("values" in measured) == drops_as_plain
     assert any("dropout of the backward pass" in quantity for quantity in measured)
 
 
@@ -139,21 +142,136 @@ def test_every_other_fault_is_found_by_its_name(change: Kernel, case: Case, expe
 
 def test_a_kernel_that_does_not_compile_is_no_error_but_a_reason_with_its_case(monkeypatch: pytest.MonkeyPatch):
     def refused(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError("Mosaic cannot lower this\nwith a second line")
+        devices.append(jax.config.jax_default_device)
+        raise NotImplementedError(messages[len(devices) - 1])
 
+    devices: list[Any] = []
+    messages = ("Mosaic cannot lower this\nwith a second line", "", "")
     monkeypatch.setattr(agreement, "fused_attention", refused)
-    found = compare("attention", "tpu", (PLAIN,))
-    assert found.reason == f"the kernel does not run here: NotImplementedError: Mosaic cannot lower this ({PLAIN})"
+    for told in ("Mosaic cannot lower this", ""):
+        found = compare("attention", "tpu", (PLAIN,))
+        assert found.reason == f"the kernel does not run here: NotImplementedError: {told} ({PLAIN})"
+    assert compare("attention", "tpu", device=jax.local_devices()[3]).reason.endswith(f"({agreement.ATTENTION_CASES[0]})")
+    assert compare("residual_norm", "tpu", (PLAIN,)).failure, "without `interpret` it runs on TPUs alone"
+    assert devices == [jax.local_devices()[n] for n in (0, 0, 3)]
 
 
 def test_a_reason_shows_three_figures_and_counts_the_others():
     wrong = tuple(Figure("a case", f"quantity {i}", 0.5, 0.01) for i in range(5))
-    right = Figure("a case", "another", 0.001, 0.01)
-    found = Comparison("attention", (*wrong, right))
-    assert found.reason.count("off by 50 %, at most 1 %, in a case") == 3
-    assert found.reason.endswith("; and 2 more")
-    assert Comparison("attention", (right,)).reason == ""
-    assert not Figure("a case", "not a number", float("nan"), 1.0).agrees
+    right = Figure("a case", "another", 0.01, 0.01)
+    for faults, end in ((5, "; and 2 more"), (4, "; and 1 more"), (3, "")):
+        found = Comparison((*wrong[:faults], right))
+        assert found.reason.count("off by 50 %, at most 1 %, in a case") == 3
+        assert found.reason.endswith(f"in a case{end}")
+    assert Comparison((right,)).reason == ""
+
+
+def test_the_worst_figure_is_the_closest_to_its_limit_or_one_above_it():
+    far, close = Figure("a case", "far", 0.5, 1.0), Figure("a case", "close", 0.02, 0.03)
+    above, no_number = Figure("a case", "above", 0.0011, 0.001), Figure("a case", "not a number", float("nan"), 1.0)
+    assert Comparison((far, close)).worst == close
+    assert Comparison((far, above, close)).worst == above
+    assert Comparison((far, no_number, close)).worst == no_number
+    assert Comparison(()).worst is None
+
+
+def test_a_case_is_told_with_its_heads_if_there_are_several_and_its_dropout_if_there_is_some():
+    assert str(NORM) == "1 x 40 tokens, width 128, float32, dropout 0.25"
+    assert str(PLAIN) == "2 x 21 tokens, width 2 x 16, float32"
+
+
+QKV, NORMED = "values gradient of query key value", "values gradient of x y scale bias"
+
+
+@pytest.mark.parametrize(
+    ("operation", "platform", "dtype", "rate", "checks"),
+    [
+        ("attention", "tpu", "float32", 0.0, {"differences": QKV}),
+        ("attention", "tpu", "float32", RATE, {"masks": "", "slopes": "query key value"}),
+        ("attention", "tpu", "bfloat16", RATE, {"masks": "", "slopes": "value"}),
+        ("attention", "gpu", "bfloat16", RATE, {"differences": QKV, "masks": "", "slopes": "value"}),
+        ("residual_norm", "tpu", "float32", 0.0, {"differences": NORMED}),
+        ("residual_norm", "tpu", "float32", RATE, {"differences": NORMED, "slopes": "y"}),
+        ("residual_norm", "tpu", "bfloat16", RATE, {"differences": NORMED}),
+    ],
+)  # fmt: skip
+def test_what_is_measured_follows_from_the_dtype_the_dropout_and_whose_masks_they_are(
+    operation: str, platform: str, dtype: str, rate: float, checks: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    """bfloat16 rounds small differences away, in which no slope is seen but that of the values, along which any step is exact."""
+    case, seen = Case(1, 16, 1, 128, dtype, rate), {}
+
+    def differences(of: Case, names: Any, *_: Any) -> list[Figure]:
+        assert of == case
+        seen["differences"] = " ".join(dict.fromkeys(" ".join(names).split()))
+        return []
+
+    def masks(of: Case, *_: Any) -> list[Figure]:
+        assert of == case
+        seen["masks"] = ""
+        return []
+
+    def slopes(of: Case, function: Any, arrays: Any, names: Any, measured: Any, linear: str = "") -> list[Figure]:
+        assert of == case
+        assert len(names) == len(arrays) - 1
+        assert linear in (*measured, "")
+        seen["slopes"] = " ".join(measured)
+        return []
+
+    for name, check in (("_differences", differences), ("_mask_figures", masks), ("_slope_figures", slopes)):
+        monkeypatch.setattr(agreement, name, check)
+    assert compare(operation, platform, (case,)) == Comparison(())
+    assert seen == checks
+
+
+@pytest.mark.parametrize(("dtype", "limit", "unit"), [("float32", 1e-4, 0.0), ("bfloat16", 0.05, 2**-8)])
+def test_limits_are_roundings_and_six_deviations_of_random_masks(dtype: str, limit: float, unit: float):
+    """Units of 8 seeds, 3 rows and 2 heads, with 64 kept or dropped keys at a rate of 1/4: the variance of a mean is 1/192."""
+    case = Case(3, 64, 2, 16, dtype, RATE)
+    patterns = scipy.linalg.hadamard(64)[1:49].reshape(8, 3, 2, 64).astype(np.float32)  # orthogonal, each with mean 0
+    patterns[7, 2, 1, :32] = patterns[0, 1, 0, :32]  # half of another's
+
+    def attend(dropout: Dropout) -> Any:
+        def context(query: Any, key: Any, value: Any) -> Any:
+            heads = 1.5 + jnp.asarray(patterns)[dropout.seed - 7].transpose(0, 2, 1)[..., None] / 4  # exact in bfloat16
+            wide = jnp.where(jnp.arange(16) == 0, jnp.broadcast_to(heads, (3, 64, 2, 16)), 0.0)
+            return (wide.reshape(3, 64, 32) * value).astype(dtype)
+
+        return context
+
+    scale, spread, equal = agreement._mask_figures(case, attend)
+    mean = 0.5 + patterns.mean() / 4
+    variance = np.square(patterns / 4 + 0.5).mean()
+    assert scale == Figure(str(case), "scale of dropout", pytest.approx(mean), pytest.approx(6 * (1 / 192 / 3_072) ** 0.5 + unit))
+    assert spread.error == pytest.approx((variance * 192) ** 0.5 - 1)
+    assert spread.limit == pytest.approx(6 / 6_144**0.5 + 2 * unit)
+    of_two = np.abs(np.corrcoef(patterns.reshape(48, 64)) - np.eye(48)).max()
+    assert equal == Figure(str(case), "equal masks of two rows, heads or seeds", pytest.approx(of_two), 6 / 8)
+    ones = [jnp.ones((2, 3), dtype)] * 2
+    same = list(agreement._differences(case, ("values", "gradient"), jnp.positive, jnp.positive, ones))
+    assert same == [Figure(str(case), name, 0.0, limit) for name in ("values", "gradient")]
+
+
+def test_a_difference_is_that_of_the_worst_vector_over_its_size_or_the_mean_size():
+    wanted = np.array([[3.0, 4.0], [0.0, 0.1]])
+    size = (25.01 / 4) ** 0.5
+    assert agreement._worst_vector(wanted + np.array([[0.5, 0.0], [0.0, 0.0]]), wanted) == pytest.approx(0.1)
+    off = np.array([[0.5, 0.0], [0.3, 0.4]])
+    assert agreement._worst_vector(wanted + off, wanted) == pytest.approx(0.125**0.5 / size)
+
+
+@pytest.mark.parametrize(("of_x", "of_y"), [(1.0, 1.0), (1.1, 0.9)])
+def test_a_slope_is_off_by_the_factor_of_its_gradient(of_x: float, of_y: float):
+    @jax.custom_vjp
+    def function(x: Any, y: Any) -> Any:
+        return jnp.sin(x) + 3 * y
+
+    function.defvjp(lambda x, y: (function(x, y), x), lambda x, gradient: (of_x * jnp.cos(x) * gradient, of_y * 3 * gradient))
+    arrays = list(jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 8)), jnp.float32))
+    figures = list(agreement._slope_figures(NORM, function, arrays, ("x", "y"), ("y", "x"), linear="y"))
+    for figure, name, factor in zip(figures, "yx", (of_y, of_x), strict=True):
+        quantity = f"dropout of the backward pass (slope along {name})"
+        assert figure == Figure(str(NORM), quantity, pytest.approx(abs(1 / factor - 1), abs=1e-3), 0.03)
 
 
 def test_cases_cover_packed_and_padded_rows_odd_lengths_both_dtypes_and_dropout():
@@ -161,6 +279,15 @@ def test_cases_cover_packed_and_padded_rows_odd_lengths_both_dtypes_and_dropout(
         assert {case.dtype for case in cases} == {"float32", "bfloat16"}
         assert any(case.length % 2 for case in cases)
         assert any(case.rate for case in cases)
-    ids = np.asarray(agreement.packed_ids(2, 51))
-    assert (ids == 0).any(1).tolist() == [True, False]
-    assert all(len(set(row[row > 0])) > 1 for row in ids)
+    assert agreement.ATTENTION_CASES[2].length > BLOCK
+    for case in agreement.ATTENTION_CASES:
+        for platform in ("tpu", "gpu"):
+            assert unsupported_heads(platform, case.head_width, case.dtype) is None
+    for case in agreement.NORM_CASES:
+        assert case.heads == 1
+        assert unsupported_width(case.head_width, case.dtype) is None
+    for rows, padded in ((2, 1), (3, 2), (1, 1)):
+        ids = np.asarray(agreement.packed_ids(rows, 51))
+        assert (ids == 0).sum(1).tolist() == [7] * padded + [0] * (rows - padded)
+        assert all(set(row[row > 0]) == {1, 2, 3} for row in ids)
+        assert (np.diff(ids[:, :44]) >= 0).all()

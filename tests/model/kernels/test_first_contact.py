@@ -42,8 +42,8 @@ class Chip:
         if self.error:
             raise self.error
         if device in self.wrong_on:
-            return Comparison(operation, (WRONG,))
-        return Comparison(operation, (self.figures[operation],))
+            return Comparison((WRONG,))
+        return Comparison((self.figures[operation],))
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_comparison_that_ended_the_process_counts_as_a_disagreement(chip: Chip
     def killed(*_: Any, **__: Any) -> Comparison:
         """The file as a compiler leaves it that aborts the process here."""
         chip.left = path.read_text()  # type: ignore[attr-defined]
-        return Comparison("attention", (RIGHT,))
+        return Comparison((RIGHT,))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agreement, "compare", killed)
@@ -193,7 +193,7 @@ def test_the_log_tells_of_an_agreement_its_time_and_the_figure_closest_to_its_li
     ticks = iter((1_000.0, 1_002.54))
     monkeypatch.setattr(first_contact, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
     far, close = dataclasses.replace(RIGHT, error=4e-5, limit=1.0), dataclasses.replace(RIGHT, error=2e-5)
-    found = [Comparison("attention", (close,)), Comparison("attention", (far,))]
+    found = [Comparison((close,)), Comparison((far,))]
     monkeypatch.setattr(agreement, "compare", lambda *_, device: found[device.id])
     with caplog.at_level(logging.INFO):
         record = verdicts(jax.local_devices()[:count], ["attention"])["attention"]
@@ -204,7 +204,7 @@ def test_the_log_tells_of_an_agreement_its_time_and_the_figure_closest_to_its_li
 
 
 def test_a_comparison_without_figures_is_logged_without_them(chip: Chip, caplog: pytest.LogCaptureFixture, monkeypatch: Any):
-    monkeypatch.setattr(agreement, "compare", lambda *_, device: Comparison("attention", ()))
+    monkeypatch.setattr(agreement, "compare", lambda *_, device: Comparison(()))
     with caplog.at_level(logging.INFO):
         verdicts(jax.local_devices()[:1], ["attention"])
     assert "closest" not in caplog.text
