@@ -36,10 +36,25 @@ class Task:
         return {"split": split, "logits": [float(one[0]) for one in logits]}
 
 
+class Noting:
+    """A jitted function that notes the shapes for which it is lowered, and how often it runs."""
+
+    def __init__(self, function: Any):
+        self._function, self.calls = function, list[Any]()
+
+    def __call__(self, *arguments: Any) -> jax.Array:
+        self.calls.append("runs")
+        return self._function(*arguments)
+
+    def lower(self, params: jax.Array, batch: dict[str, jax.Array]) -> Any:
+        self.calls.append(batch["input_ids"].shape)
+        return self._function.lower(params, batch)
+
+
 class Program:
     """A program whose logits are the token after [CLS] times the parameter."""
 
-    config, head, abstract, shardings = TINY, "head", None, None
+    config, head, abstract, shardings = TINY, "head", "abstract", "shardings"
 
     def __init__(self, *settings: Any):
         self.settings, self.compiled = settings, set()
@@ -47,7 +62,7 @@ class Program:
         def logits(params: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
             return params * jnp.take_along_axis(batch["input_ids"], batch["cls_positions"] + 1, axis=1)[..., None]
 
-        self.logits = jax.jit(logits)
+        self.logits = Noting(jax.jit(logits))
 
     def is_new(self, function: str, batch: dict[str, np.ndarray]) -> bool:
         key = (function, batch["input_ids"].shape)
@@ -98,7 +113,8 @@ def test_the_scalars_of_a_run_follow_from_its_steps(tmp_path: pathlib.Path, made
     assert (job.batches.steps_per_epoch, job.last_step) == (3, 12)
     assert job.scalars == {"steps": 12, "warmup_steps": 3, "peak": 0.5, "seed": 3}
     assert job.evaluations == {3, 6, 9, 12}
-    _, start, task, features, steps_per_epoch, mesh = made[0].settings
+    experiment, start, task, features, steps_per_epoch, mesh = made[0].settings
+    assert experiment is job.experiment
     assert (start, task, features, steps_per_epoch, mesh) == (job.start, job.data.task, FEATURES["train"], 3, job.mesh)
 
 
@@ -107,6 +123,24 @@ def test_more_steps_than_are_counted_are_refused(tmp_path: pathlib.Path, made: l
     assert job_in(tmp_path).last_step == 12
     with pytest.raises(UserError, match=r"config\.training\.epochs=5 are 15 steps, above 12; lower it"):
         job_in(tmp_path, training={"epochs": 5})
+
+
+def test_a_run_begins_with_the_weights_of_its_start_and_a_head_of_its_own(
+    tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch
+):
+    job = job_in(tmp_path)
+    monkeypatch.setattr(jobs, "with_own_head", lambda *given: types.SimpleNamespace(params=given))
+    monkeypatch.setattr(jobs, "with_shardings", lambda arrays, shardings: (arrays, shardings))
+    assert job.begin() == ("state", (job.start, TINY, "head", job.experiment))  # type: ignore[comparison-overlap]
+    assert job.state == ("abstract", "shardings")  # type: ignore[comparison-overlap]
+
+
+def test_the_memory_that_a_run_needs_is_that_of_its_batches(
+    tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jobs, "finetuning_demand", lambda *given: given)
+    job = job_in(tmp_path)
+    assert job.demand() == (job.experiment, job.batches, SHAPE.length, job.mesh)  # type: ignore[comparison-overlap]
 
 
 def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pathlib.Path, made: list[Program]):
@@ -151,7 +185,8 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
         yield lambda done, total: shown.append((done, total))
 
     monkeypatch.setattr(jobs, "evaluation_progress", progress)
-    monkeypatch.setattr(jobs, "evaluation_rows", lambda shape, platform, multiple: 2 * multiple)
+    asked: list[Any] = []
+    monkeypatch.setattr(jobs, "evaluation_rows", lambda shape, *rest: (asked.append((shape, *rest)), 2)[1])
     job = job_in(tmp_path, tmp_path / "seed-3", devices=1)
     timed: list[Activity] = []
     during = job.ledger.during
@@ -162,9 +197,11 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
         assert scores.keys() == {"dev"}
         assert scores["dev"]["split"] == "dev"
         np.testing.assert_allclose(scores["dev"]["logits"], wanted)  # type: ignore[arg-type]
+    assert asked == [(SHAPE, "cpu", 1)]
     assert timed == [Activity.COMPILING]
     assert shown[0] == ("seed-3  dev", True)
     done, total = shown[len(shown) // 2 - 1]
     assert done == total
     batches = len(shown) // 2 - 1
+    assert job.program.logits.calls == [(2, SHAPE.length), *["runs"] * 2 * batches]  # type: ignore[attr-defined]
     assert job.run.watchdog.seen == 2 * batches * ["evaluation"]  # type: ignore[attr-defined]
