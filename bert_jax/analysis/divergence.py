@@ -70,7 +70,7 @@ def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "
 
 def tree(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray, "_ 4"]:
     """The average-linkage tree of heads by their distances, the roots of the divergences: as scipy's `linkage`."""
-    condensed = scipy.spatial.distance.squareform(np.sqrt(divergence), checks=False)
+    condensed = scipy.spatial.distance.squareform(np.sqrt(divergence))
     return np.asarray(scipy.cluster.hierarchy.linkage(condensed, "average"), np.float64)
 
 
@@ -82,6 +82,6 @@ def plane(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray,
     points = np.zeros((count, 2))
     for axis in range(min(2, count)):
         column = vectors[:, -1 - axis]
-        column = column * np.sign(column[np.abs(column).argmax()] or 1.0)  # eigenvectors have no sign of their own
+        column = column * np.sign(column[np.abs(column).argmax()])  # eigenvectors have no sign of their own
         points[:, axis] = column * np.sqrt(max(values[-1 - axis], 0.0))
     return points

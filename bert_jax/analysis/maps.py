@@ -52,8 +52,8 @@ def word_slots(batch: Batch, in_words: bool = True) -> Slots:
     numbers = batch["words"] if in_words else positions
     columns = jnp.broadcast_to(jnp.arange(sequences.shape[1], dtype=jnp.int32)[None], sequences.shape)
     follows = (numbers[:, 1:] == numbers[:, :-1]) & (sequences[:, 1:] == sequences[:, :-1])
-    first = jnp.concatenate([jnp.ones_like(follows[:, :1]), ~follows], axis=1) & (sequences > 0)
-    own = jax.lax.cummax(jnp.where(first, columns, 0), axis=1)
+    first = jnp.concatenate([jnp.ones_like(follows[:, :1]), ~follows], axis=1)
+    own = jax.lax.cummax(columns * first, axis=1)
     members = (own[:, :, None] == columns[:, None, :]) & (sequences > 0)[:, :, None]
     return Slots(
         members=members.astype(jnp.float32),

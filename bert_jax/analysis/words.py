@@ -28,10 +28,10 @@ class Kind(enum.IntEnum):
     """The kinds of words. [MASK] and [UNK] stand for words of the text, and are such."""
 
     PADDING = 0
-    WORD = 1
-    PUNCTUATION = 2
-    CLS = 3
-    SEP = 4
+    WORD = enum.auto()
+    PUNCTUATION = enum.auto()
+    CLS = enum.auto()
+    SEP = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Window:
     """Words that the model reads together, [CLS] and [SEP] among them."""
 
     words: tuple[Word, ...]
-    segment_b: int = -1
-    """The number of the first word of the second text; -1 where there is none."""
+    segment_b: int = 0
+    """The number of the first word of the second text; 0 where there is none."""
     start: int = 0
     """The number in its text of the first word after [CLS]: 0, and more in later windows of a text that is cut."""
 
@@ -61,7 +61,7 @@ class Window:
         numbers = [number for number, word in enumerate(self.words) for _ in word.ids]
         return Item(
             [i for word in self.words for i in word.ids],
-            numbers.index(self.segment_b) if self.segment_b >= 0 and of_pairs else -1,
+            numbers.index(self.segment_b) if self.segment_b and of_pairs else -1,
             columns={"words": numbers, "kinds": [int(self.words[number].kind) for number in numbers]},
         )
 

@@ -47,7 +47,7 @@ def read_attention(engine: Engine, window: Window) -> Attention:
     if not (np.isfinite(pieces).all() and np.isfinite(words).all()):
         raise UserError(f"{engine.name} gives {NOT_FINITE}")
     every = {"layer": range(1, config.num_layers + 1), "head": range(1, config.num_heads + 1)}
-    second = window.segment_b if window.segment_b >= 0 else len(window.words)
+    second = window.segment_b or len(window.words)
     return Attention(
         model=engine.name,
         pieces=NamedArray(pieces, {**every, "from": range(n), "to": range(n)}),

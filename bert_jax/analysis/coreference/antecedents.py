@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from bert_jax.analysis.coreference.sections import Section, sections
 from bert_jax.analysis.heads.statistics import head_names
 from bert_jax.analysis.maps import Batch, Params, from_chosen_words, word_slots
 from bert_jax.analysis.named import Axes, NamedArray
+from bert_jax.analysis.words import grouped
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.ranges import Seed, check_ranges
 from bert_jax.interface.words import counted
@@ -102,7 +102,7 @@ def measure_antecedents(
     rng = np.random.default_rng(options.seed)
     of_pairs = engine.config.has_segments
     windows = 0
-    for group in _groups(_read(engine, file, counts, options), SECTIONS * engine.mesh.size):
+    for group in grouped(_read(engine, file, counts, options), SECTIONS * engine.mesh.size):
         windows += len(group)
         group = [(document, section) for document, section in group if section.questions]
         orders = (section.shuffled(rng) if options.control == "shuffled-words" else None for _, section in group)
@@ -197,23 +197,16 @@ def coreferent(text: Text) -> Text:
 def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Int[Array, "X N H"], Float[Array, "X N H"]]:
     """For every query the rank of the candidate that each head attends to most, and the attention to it, float32.
 
-    The batch is that of `Section.item`. A query without a candidate has rank 0.
+    The batch is that of `Section.item`. A query without a candidate has rank 0, that of [CLS] at the beginning of its row.
     """
     slots = word_slots(batch)
     rows, columns = jnp.divmod(batch["query_positions"], batch["input_ids"].shape[1])
     ranks, sequence = batch["candidates"][rows], slots.sequence[rows]
     own = slots.sequence[rows, columns][:, None]
-    allowed = (sequence == own) & (sequence > 0) & (ranks > 0) & (ranks < batch["targets"][:, None])
+    allowed = (sequence == own) & (ranks > 0) & (ranks < batch["targets"][:, None])
     chosen, weights = [], []
     for layer in attention_weights(params, config, batch):
-        attention = jnp.where(allowed[:, None], from_chosen_words(layer, slots, rows, columns), -1.0)
-        best = attention.argmax(-1)
-        chosen.append(jnp.where(allowed.any(-1)[:, None], jnp.take_along_axis(ranks, best, axis=1), 0))
+        attention = jnp.where(allowed[:, None], from_chosen_words(layer, slots, rows, columns), -jnp.inf)
+        chosen.append(jnp.take_along_axis(ranks, attention.argmax(-1), axis=1))
         weights.append(attention.max(-1))
     return jnp.stack(chosen, axis=1), jnp.stack(weights, axis=1)
-
-
-def _groups(numbered: Iterable[tuple[int, Section]], size: int) -> Iterator[list[tuple[int, Section]]]:
-    waiting = iter(numbered)
-    while group := list(itertools.islice(waiting, size)):
-        yield group

@@ -152,7 +152,8 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
     gained = np.where(neither[order], 1, 0) - np.take_along_axis(answers, order, 0)
     right = answers.sum(0) + np.concatenate([np.zeros((1, gained.shape[1])), gained.cumsum(0)])
     k, head = (int(i) for i in np.unravel_index(right.argmax(), right.shape))
-    threshold = float(attention[order[k, head], head]) if k < len(order) else float(np.nextafter(attention[:, head].max(), 2))
+    levels = np.sort(attention[:, head])
+    threshold = float(np.append(levels, np.nextafter(levels[-1], np.inf))[k])
     own_neither = reported.n.values[:, list(reported.n["group"]).index(NEITHER)] > 0
     said = reported.attention.values[:, head] < threshold
     found = np.where(said, own_neither, _names_right(reported)[:, head])

@@ -71,9 +71,8 @@ class Conll2012File(TextFile):
         self._read(reader, rows)
         if reader is not None:
             self.tell(f"{self.path}, line {self.line}: the file ends without '#end document'; is it whole?")
-            found += 1
             yield reader.document()
-        if not found:
+        elif not found:
             raise UserError(f"{self.path} holds no document that can be read; give a file of CoNLL-2012")
 
     def _read(self, reader: _Reader | None, rows: Sequence[Record]) -> None:

@@ -55,7 +55,7 @@ class CorefudFile(TextFile):
         fields: tuple[str, ...] = ("GRP",)
         mode = False
         reader: _Reader | None = None
-        number = -1
+        number: int | None = None
         for sentence in self._treebank:
             self.line = self._treebank.line
             names = [match[1] for comment in sentence.comments if (match := _NEWDOC.match(comment))]

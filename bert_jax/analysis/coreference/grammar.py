@@ -94,9 +94,10 @@ def tree_head(words: Sequence[int], heads: Sequence[int]) -> int:
     inside = set(words)
 
     def depth(word: int) -> int:
-        steps = 0
-        while heads[word] >= 0:
-            word, steps = heads[word], steps + 1
-        return steps
+        path = []
+        while word >= 0:
+            path.append(word)
+            word = heads[word]
+        return len(path)
 
     return min((word for word in words if heads[word] not in inside), key=lambda word: (depth(word), word))

@@ -20,7 +20,7 @@ class Phrase:
 
     label: str
     first: int
-    last: int = -1
+    last: int
     parts: list[Phrase | int] = dataclasses.field(default_factory=list)
     """Its constituents and words, in order."""
 
@@ -39,7 +39,7 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
             if word:
                 path[-1].parts.append(i)
             elif opens:
-                path[-1].parts.append(phrase := Phrase(label, i))
+                path[-1].parts.append(phrase := Phrase(label, i, i))
                 path.append(phrase)
             elif len(path) > 1:
                 path.pop().last = i

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
@@ -85,5 +86,5 @@ def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator
         own = first = last
         if last < count:
             context = max(0, min(room // 2, room - sizes[last]))
-            first = next((word for word in range(last + 1) if ends[last] - ends[word] <= context), last)
+            first = bisect.bisect_left(ends, ends[last] - context)
             first = min((start for start in sentences if first <= start <= last), default=first)

@@ -188,5 +188,5 @@ def finds(
     if axis == 2:
         rest = rest.swapaxes(1, 2)
     own = jnp.take_along_axis(attention, jnp.expand_dims(place[:, None], axis), axis).squeeze(axis)
-    most = jnp.where(rest[:, None], attention, -1.0).max(axis)
+    most = jnp.where(rest[:, None], attention, -jnp.inf).max(axis)
     return (own > most) & gold.any(2)[:, None]
