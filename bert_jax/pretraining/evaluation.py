@@ -66,7 +66,7 @@ class HeldoutEvaluation:
                 self._run.watchdog.alive("evaluation")
                 progress(min(number * self._batch_size, self._count), self._count)
             scores = summarise(jax.device_get(total))
-            if self._tokens_per_word and "mlm_loss" in scores:
+            if self._tokens_per_word:
                 scores["word_perplexity"] = perplexity(scores["mlm_loss"] * self._tokens_per_word)
             return scores | self._baseline
 

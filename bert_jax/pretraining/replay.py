@@ -179,8 +179,10 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for path, norm in jax.tree_util.tree_leaves_with_path(jax.device_get(norms)):
         name = "/".join(str(key.key) for key in path)
-        each = enumerate(norm) if np.ndim(norm) else [(0, norm)]
-        found |= {name.replace("layers/", f"layers/{layer}/", 1): float(one) for layer, one in each}
+        if np.ndim(norm):
+            found |= {name.replace("layers/", f"layers/{layer}/"): float(one) for layer, one in enumerate(norm)}
+        else:
+            found[name] = float(norm)
     return found
 
 

@@ -1,0 +1,83 @@
+"""The model of a step of a pretraining run: which checkpoint is read, and whose tokenizer it has."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import pytest
+
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.errors import UserError
+from bert_jax.pretraining import kept
+from bert_jax.pretraining.kept import model_of_step
+from bert_jax.sharding.mesh import MeshConfig
+from tests.random_rows import TINY
+
+EXPERIMENT = PretrainingExperiment(
+    model=TINY, phases=(PhaseConfig(steps=9, length=32),), mesh=MeshConfig(data=2, fsdp=2, tensor=2)
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is asked of the checkpoints, of which there are those of steps 1,000 and 2,000; nothing is restored in truth."""
+    calls: list[Any] = []
+
+    def restore(step: int, layout: Any, former: Any) -> Any:
+        calls.append((step, layout, former))
+        return types.SimpleNamespace(params={"mlm_head": "weights", "distillation": "its projection"})
+
+    @contextlib.contextmanager
+    def checkpoints(directory: pathlib.Path, *, read_only: bool) -> Iterator[Any]:
+        calls.append((directory, read_only))
+        yield types.SimpleNamespace(steps=[1_000, 2_000], restore=restore)
+
+    def program(experiment: PretrainingExperiment, mesh: Any) -> Any:
+        return types.SimpleNamespace(state=(experiment, mesh))
+
+    monkeypatch.setattr(kept, "Checkpoints", checkpoints)
+    monkeypatch.setattr(kept, "pretraining_program", program)
+    monkeypatch.setattr(kept, "former_layout", lambda experiment, mesh: ("former", experiment, mesh))
+    monkeypatch.setattr(kept, "on_host", lambda params, mesh: {**params, "on": mesh})
+    monkeypatch.setattr(kept, "load_tokenizer", lambda directory: ("tokenizer of", directory))
+    monkeypatch.setattr(kept, "staged", lambda directory: ("staged", directory))
+    of_split = [types.SimpleNamespace(tokenizer=("tokenizer of", split)) for split in ("train", "heldout")]
+    monkeypatch.setattr(kept, "open_splits", lambda directory: of_split if directory[0] == "staged" else None)
+    return calls
+
+
+def workdir_of(directory: pathlib.Path, *folders: str) -> pathlib.Path:
+    config = EXPERIMENT.to_dict() | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": "a"}
+    (directory / "config.json").write_text(json.dumps(config))
+    for folder in folders:
+        (directory / folder).mkdir()
+    return directory
+
+
+def test_the_model_of_a_step_is_read_onto_one_device_with_the_tokenizer_of_the_corpus_or_of_the_exported_model(asked, tmp_path):
+    workdir = workdir_of(tmp_path, "checkpoints")
+    found: Any = model_of_step(workdir, 2_000)
+    (directory, read_only), (step, (experiment, mesh), (_, *former)) = asked
+    assert (directory, read_only, step) == (workdir / "checkpoints", True, 2_000)
+    assert experiment == dataclasses.replace(PretrainingExperiment.from_dict(EXPERIMENT.to_dict()), mesh=MeshConfig())
+    assert (list(mesh.devices.flat), former) == (jax.devices()[:1], [experiment, mesh])
+    assert found.params == {"mlm_head": "weights", "on": mesh}
+    assert (found.config, found.tokenizer) == (TINY, ("tokenizer of", "train"))
+    (workdir / "model").mkdir()
+    assert model_of_step(workdir, 1_000).tokenizer == ("tokenizer of", workdir / "model")
+
+
+def test_a_step_without_a_checkpoint_is_refused_with_those_that_are_there(asked, tmp_path):
+    with pytest.raises(UserError, match=r"--step=7: .* has none, not the checkpoint of that step; .*keep_at='\[7\]'"):
+        model_of_step(workdir_of(tmp_path), 7)
+    with pytest.raises(UserError, match=r"--step=7: .* has those of 1,000, 2,000, not the checkpoint"):
+        model_of_step(workdir_of(tmp_path, "checkpoints"), 7)
+    with pytest.raises(UserError, match=r"--from=.*there holds no run"):
+        model_of_step(tmp_path / "there", 7)

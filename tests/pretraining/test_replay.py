@@ -1,0 +1,341 @@
+"""A step of a run once more: which weights and which batch it has, and how it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.errors import UserError
+from bert_jax.pretraining import replay as module
+from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
+from bert_jax.runtime.workdir import CONFIG
+from bert_jax.training.steps import TrainState
+from tests.random_rows import TINY
+
+EXPERIMENT = PretrainingExperiment.from_dict(
+    PretrainingExperiment(
+        model=TINY, phases=(PhaseConfig(steps=3, length=32), PhaseConfig(steps=4, length=32, learning_rate=0.5))
+    ).to_dict()
+)
+NOTHING: Any = None
+
+
+def at_step(step: int) -> Any:
+    zero = jnp.int32(0)
+    return TrainState(step=jnp.int32(step), params={}, opt_state=(), skipped=zero, skipped_in_a_row=zero)
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The phases for which a source of batches is made; a batch tells its phase and its step in the phase."""
+    made: list[int] = []
+
+    def source(experiment: Any, phase: int, corpus: Any) -> Any:
+        assert (experiment, corpus) == (EXPERIMENT, "corpus")
+        made.append(phase)
+        return types.SimpleNamespace(at=lambda step: (phase, step))
+
+    monkeypatch.setattr(module, "batch_source", source)
+    monkeypatch.setattr(module, "to_device", lambda batch, mesh, spec: ("on", mesh, spec, batch))
+    return made
+
+
+def program_of(**parts: Any) -> Any:
+    return types.SimpleNamespace(experiment=EXPERIMENT, mesh="mesh", state="layout", **parts)
+
+
+def batches(program: Any = None) -> Batches:
+    return Batches(program or program_of(), "corpus")  # type: ignore[arg-type]
+
+
+def test_the_batch_of_a_step_is_that_of_its_place_in_its_phase_behind_those_that_were_passed_over(sources):
+    of = batches()
+    assert [of.phase(step) for step in range(7)] == [0, 0, 0, 1, 1, 1, 1]
+    found: list[Any] = [of.at(0, 0), of.at(2, 10), of.at(3, 0), of.at(6, 10)]
+    assert found == [(0, 0), (0, 12), (1, 0), (1, 13)]
+    assert sources == [0, 1], "each phase has one source"
+
+
+@pytest.mark.parametrize(
+    ("saved", "every", "step", "found"),
+    [
+        ([4, 8], 5, 6, 4),
+        ([4, 8], 5, 8, 8),
+        ([4, 8], 5, 9, 8),
+        ([4, 8], 5, 3, "the beginning"),
+        ([4, 8], 3, 3, 4),  # too far from the beginning: the earliest that is left
+        ([4, 8], 2, 3, 4),
+        ([], 5, 4, "the beginning"),
+        (None, 5, 4, "the beginning"),
+        ([], 5, 5, None),
+        (None, 5, 5, None),
+        (None, 5, 6, None),
+    ],
+)
+def test_the_weights_are_made_from_the_newest_state_before_the_step_else_the_earliest(
+    saved, every, step, found, monkeypatch, tmp_path
+):
+    class Checkpoints:
+        steps = saved
+
+        def __init__(self, directory: pathlib.Path, *, read_only: bool):
+            assert (directory, read_only) == (tmp_path / "checkpoints", True)
+
+        def __enter__(self) -> Checkpoints:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def restore(self, step: int, layout: Any, former: Any) -> int:
+            assert (layout, former) == ("layout", ("former", program.experiment, "mesh"))
+            return step
+
+    monkeypatch.setattr(module, "Checkpoints", Checkpoints)
+    monkeypatch.setattr(module, "former_layout", lambda experiment, mesh: ("former", experiment, mesh))
+    monkeypatch.setattr(module, "first_parameters", lambda *arguments: (arguments == (program, "corpus")) and "the beginning")
+    program = program_of()
+    kept = dataclasses.replace(EXPERIMENT.checkpoints, every=every)
+    program.experiment = dataclasses.replace(EXPERIMENT, checkpoints=kept)
+    if saved is not None:
+        (tmp_path / "checkpoints").mkdir()
+    if found is None:
+        with pytest.raises(UserError, match=f"holds no checkpoint, so the weights of step {step} are lost"):
+            module._nearest_state(program, tmp_path, "corpus", step)  # type: ignore[arg-type]
+    else:
+        assert module._nearest_state(program, tmp_path, "corpus", step) == found  # type: ignore[arg-type]
+
+
+def test_the_steps_up_to_the_one_that_is_asked_for_are_trained_again_each_with_its_batch(sources, monkeypatch):
+    trained: list[Any] = []
+    shown: list[Any] = []
+
+    def training_step(phase: int) -> Callable[..., Any]:
+        trained.append(f"compiled for phase {phase}")
+
+        def step(state: Any, batch: Any) -> Any:
+            trained.append((int(state.step), batch))
+            return dataclasses.replace(state, step=state.step + 1), {}
+
+        return step
+
+    class Progress:
+        def __init__(self, *about: Any):
+            shown.append(about)
+
+        def update(self, done: int) -> None:
+            shown.append(done)
+
+        def close(self) -> None:
+            shown.append("end")
+
+    monkeypatch.setattr(module, "Progress", Progress)
+    monkeypatch.setattr(module, "passed_over", lambda state: 10)
+    program = program_of(training_step=training_step, arguments=lambda state, batch: (state, batch))
+    state = module._trained_on(program, at_step(1), batches(program), 5)
+    assert int(state.step) == 5
+    on = ("on", "mesh", module.BATCH)
+    assert trained == [
+        *("compiled for phase 0", (1, (*on, (0, 11))), (2, (*on, (0, 12)))),
+        *("compiled for phase 1", (3, (*on, (1, 10))), (4, (*on, (1, 11)))),
+    ]
+    assert shown == [("trained", 4, "steps"), 1, 2, 3, 4, "end"]
+    for first in (5, 6):
+        assert int(module._trained_on(program, at_step(first), batches(program), 5).step) == first
+    assert len(trained) == 6
+
+
+@pytest.fixture
+def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Replay, list[Any]]]:
+    """(step, the step of the state that is found) -> (the replay, what was asked for), with everything costly left out."""
+    asked: list[Any] = []
+
+    def gradient_norms(phase: int) -> Callable[..., Any]:
+        return lambda state, batch: ({"head": np.float32(3)}, {"mlm_loss": (phase, int(state.step), batch)})
+
+    program = program_of(gradient_norms=gradient_norms, arguments=lambda state, batch: (state, batch))
+
+    def make(experiment: Any, mesh: Any, teacher: Any) -> Any:
+        assert (experiment, teacher) == ((EXPERIMENT, "teacher"), "teacher")
+        program.mesh = mesh
+        return program
+
+    def run(step: int, there: int) -> tuple[Replay, list[Any]]:
+        asked.clear()
+        monkeypatch.setattr(module, "_nearest_state", lambda *about: asked.append(about[3]) or at_step(there))
+        corpus: Any = types.SimpleNamespace(vocabulary="vocabulary")
+        monkeypatch.setattr(module, "batch_source", lambda *about: types.SimpleNamespace(at=lambda step: (about[1:], step)))
+        return replay(EXPERIMENT, pathlib.Path("workdir"), corpus, step), [*asked, corpus]
+
+    monkeypatch.setattr(module, "check_batch_sizes", lambda experiment, mesh: asked.append((experiment, mesh.size)))
+    monkeypatch.setattr(module, "load_teacher", lambda experiment, vocabulary: "teacher" if vocabulary == "vocabulary" else None)
+    monkeypatch.setattr(module, "taught_by", lambda experiment, teacher: (experiment, teacher))
+    monkeypatch.setattr(module, "pretraining_program", make)
+    monkeypatch.setattr(module, "_trained_on", lambda program, state, batches, step: asked.append(step) or state)
+    monkeypatch.setattr(module, "passed_over", lambda state: 20)
+    monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch, measure: (params, batch, measure))
+    return run
+
+
+def test_a_step_has_the_weights_before_it_its_own_batch_and_its_own_rate(replayed):
+    found, (checked, near, trained, corpus) = replayed(5, 4)
+    assert checked == (EXPERIMENT, 8)
+    assert (near, trained) == (4, 4)
+    batch: Any = ((1, corpus), 4 - 3 + 20)
+    assert (found.step, found.weights_of, found.batch) == (5, 4, batch)
+    phase, step, (_, mesh, _, given) = found.sums["mlm_loss"]  # type: ignore[misc]
+    assert (phase, step, given, mesh.size) == (1, 4, batch, 8)
+    assert found.learning_rate == pytest.approx(0.5 * (1 - 1 / 4))
+    assert found.norms == {"head": 3.0}
+    assert found.losses == ({}, batch, "mlm")  # type: ignore[comparison-overlap]
+
+
+def test_with_later_weights_the_dropout_is_still_that_of_the_step(replayed):
+    found, _ = replayed(5, 6)
+    assert (found.step, found.weights_of, found.sums["mlm_loss"][1]) == (5, 6, 4)
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_the_first_and_the_last_step_can_be_replayed(step, replayed):
+    assert replayed(step, step - 1)[0].step == step
+
+
+@pytest.mark.parametrize("step", [-1, 0, 8])
+def test_a_step_that_the_run_does_not_have_is_refused(step):
+    with pytest.raises(UserError, match=f"--replay={step} is not a step of this run; name one of 1 to 7"):
+        replay(EXPERIMENT, pathlib.Path("workdir"), NOTHING, step)
+
+
+# ------------------------------------------------------------------------------------------------------------------- the experiment
+
+
+def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corpus_is_the_same(monkeypatch, tmp_path):
+    splits = [types.SimpleNamespace(name=name) for name in ("train", "heldout")]
+    opened: list[str] = []
+    monkeypatch.setattr(module, "staged", lambda directory: opened.append(directory) or "staged")
+    monkeypatch.setattr(module, "open_splits", lambda directory: splits if directory == "staged" else None)
+    monkeypatch.setattr(module, "fingerprint", lambda train, heldout: f"{train.name} {heldout.name}")
+
+    def write(fingerprint: str) -> None:
+        config = EXPERIMENT.to_dict() | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": fingerprint}
+        (tmp_path / CONFIG).write_text(json.dumps(config))
+
+    write("train heldout")
+    allowed = ("corpus.directory", "mesh.*")
+    changes = [("corpus.directory", "moved"), ("mesh.tensor", "2")]
+    experiment, corpus = experiment_of(tmp_path, changes, allowed)
+    assert (experiment.corpus.directory, experiment.mesh.tensor, experiment.phases) == ("moved", 2, EXPERIMENT.phases)
+    assert (corpus, opened) == (splits[0], ["moved"])
+    with pytest.raises(UserError, match=r"--config\.seed=3 would make it another run; with --replay set corpus\.directory, mesh"):
+        experiment_of(tmp_path, [("seed", "3")], allowed)
+    write("of another corpus")
+    with pytest.raises(UserError, match=r"corpus moved is not the one that this run was trained on; .*corpus\.directory=DIR"):
+        experiment_of(tmp_path, changes, allowed)
+
+
+# ------------------------------------------------------------------------------------------------------------- what is told of it
+
+
+def test_norms_are_told_by_parameter_and_those_of_layers_by_layer():
+    tree = {"encoder": {"layers": {"query": {"kernel": np.float32([1, 2])}}}, "mlm_head": {"bias": np.float32(4)}}
+    norms = {"encoder/layers/0/query/kernel": 1, "encoder/layers/1/query/kernel": 2, "mlm_head/bias": 4}
+    assert named_norms(tree) == norms
+    assert dataclasses.replace(FOUND, norms=norms).norm == pytest.approx(math.sqrt(21))
+
+
+@pytest.mark.parametrize(
+    ("rows", "devices", "parts"), [(64, 1, [32, 32]), (32, 8, [32]), (40, 1, [40]), (64, 64, [64]), (96, 3, [96])]
+)
+def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(rows, devices, parts, monkeypatch):
+    sizes: list[int] = []
+
+    def to_device(batch: Any, mesh: Any, spec: Any) -> Any:
+        sizes.append(len(batch["input_ids"]))
+        return batch
+
+    def forward(model: Any, params: Any, batch: Any, seed: Any, next_sentence: bool) -> Any:
+        assert (model, seed, next_sentence) == (TINY, None, True)
+        return params * batch["input_ids"]
+
+    monkeypatch.setattr(module, "to_device", to_device)
+    monkeypatch.setattr(module, "forward", forward)
+    monkeypatch.setattr(module, "row_losses", lambda outputs, batch, measure: {f"{measure}_loss": (outputs + batch["x"]).sum(1)})
+    ids = np.arange(2 * rows).reshape(rows, 2)
+    program: Any = types.SimpleNamespace(
+        experiment=dataclasses.replace(EXPERIMENT, model=TINY), mesh=types.SimpleNamespace(size=devices)
+    )
+    found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1}, "mlm")
+    np.testing.assert_array_equal(found["mlm_loss"], (4 * ids + 1).sum(1))
+    assert sizes == parts
+
+
+BATCH = {
+    "input_ids": np.array([[101, 5, 103, 7, 102, 0], [101, 103, 103, 102, 0, 0], [101, 9, 102, 11, 103, 102]]),
+    "sequence_ids": np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]]),
+    "masked_positions": np.array([[2, 0], [1, 2], [4, 0]]),
+    "masked_targets": np.array([[6, -1], [8, 9], [12, -1]]),
+    "nsp_labels": np.array([[1, -1], [-1, -1], [0, 1]]),
+}
+FOUND = Replay(
+    step=1_234,
+    weights_of=1_233,
+    learning_rate=1.25e-4,
+    sums={"mlm_loss": 12.0, "mlm_correct": 1.0, "mlm_targets": 4.0, "nsp_loss": 1.5, "nsp_correct": 2.0, "nsp_examples": 3.0},  # type: ignore[dict-item]
+    norms={"a": 3.0, "b": 4.0, "c": math.nan},
+    batch=BATCH,
+    losses={"mlm_loss": np.array([1.0, np.nan, 2.5]), "nsp_loss": np.array([0.5, 0.0, 0.25])},
+)
+TOKENIZER: Any = types.SimpleNamespace(
+    decode=lambda ids: "".join(f"<{i}>" for i in ids), tokens=lambda ids: [f"t{i}" for i in ids]
+)
+
+
+def test_a_step_is_told_with_its_losses_its_gradients_and_its_rows_the_worst_first():
+    found = dataclasses.replace(FOUND, norms={"a": 3.0, "b": 4.0})
+    assert list(report(found, pathlib.Path("run"), TOKENIZER)) == [
+        "step 1,234 of run, learning rate 0.000125",
+        "with the weights that it had",
+        "MLM loss 3, 25.0 % of 4 right (with dropout, as in the log)",
+        "NSP loss 0.5, 66.7 % of 3 right (with dropout, as in the log)",
+        "norm of the gradient 5",
+        "             4  b",
+        "             3  a",
+        "3 rows, the largest MLM loss first (without dropout); [shown -> predicted]",
+        "row 1: MLM nan, NSP 0.000",
+        "  <101> [t103 -> t8] [t103 -> t9] <102>",
+        "row 2: MLM 2.500, NSP 0.250 (second text: follows, random)",
+        "  <101><9><102><11> [t103 -> t12] <102>",
+        "row 0: MLM 1.000, NSP 0.500 (second text: random)",
+        "  <101><5> [t103 -> t6] <7><102>",
+    ]
+
+
+def test_a_step_whose_own_weights_are_lost_says_so_and_a_gradient_that_is_no_number_comes_first():
+    told = list(report(dataclasses.replace(FOUND, weights_of=2_000), pathlib.Path("run"), None))
+    says = "with the weights of step 2,000, the earliest that are left: these are not its losses and gradients"
+    assert told[1] == says
+    assert [line.split()[-1] for line in told if line.startswith("     ")] == ["c", "b", "a"]
+
+
+def test_an_objective_without_pairs_is_told_under_its_own_name_and_an_empty_batch_divides_by_nothing():
+    sums: Any = {"next_token_loss": 0.5, "next_token_correct": 0.25, "next_token_targets": 0.0}
+    found = dataclasses.replace(FOUND, sums=sums, losses={"next_token_loss": np.array([1.0, 2.0, 3.0])})
+    told = list(report(found, pathlib.Path("run"), None))
+    assert told[2] == "next token loss 0.5, 25.0 % of 1 right (with dropout, as in the log)"
+    assert "NSP" not in "".join(told)
+
+
+def test_without_a_tokenizer_a_row_is_told_by_its_ids_and_a_row_without_text_after_its_last_word_ends_there():
+    assert row_text(BATCH, 0, None) == "101 5 [103 -> 6] 7 102"
+    batch = {name: array[:1, :3] if array.shape[1] == 6 else array for name, array in BATCH.items()}
+    assert row_text(batch, 0, TOKENIZER) == "<101><5> [t103 -> t6]"
