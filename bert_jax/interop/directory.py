@@ -60,8 +60,8 @@ def _alone(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[pathlib
 
     Raises Unwritable where another process holds the lock, because it writes to `directory`. The lock ends with its process.
     """
-    descriptor = -1
-    while descriptor < 0:
+    descriptor = None
+    while descriptor is None:
         temporary.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(temporary, os.O_RDONLY)
         try:
@@ -73,7 +73,7 @@ def _alone(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[pathlib
             pass
         if not _is_still(temporary, descriptor):  # another process has removed it since it was opened
             os.close(descriptor)
-            descriptor = -1
+            descriptor = None
     try:
         for path in temporary.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -277,7 +277,7 @@ def params_from_tensors(
 def _without_fixed_positions(tensors: dict[str, np.ndarray], config: ModelConfig, source: str) -> dict[str, np.ndarray]:
     """`tensors` without the position table. Raises UserError unless its rows are those of `fixed_positions`, in the precision of
     the file."""
-    table = np.asarray(tensors.get(POSITIONS, np.zeros(0)))
+    table = np.asarray(tensors.get(POSITIONS, ()))
     wanted = fixed_positions(config)
     if table.shape != wanted.shape or not np.array_equal(table, wanted.astype(table.dtype)):
         raise UserError(

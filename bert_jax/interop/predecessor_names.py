@@ -16,7 +16,7 @@ def predecessor_axes(config: ModelConfig) -> dict[str, str]:
     if config.character_cnn:
         axes = {"embeddings/characters/symbols": "V bytes"}
         shapes = character_shapes(config.word_width)
-        axes |= {f"embeddings/characters/{path}": _numbered(shape) for path, shape in shapes.items()}
+        axes |= {f"embeddings/characters/{path}": " ".join(_numbered(shape)) for path, shape in shapes.items()}
     axes |= {"pooler/dense/kernel": "D E", "pooler/dense/bias": "E"}
     if config.encoder == "static":
         return axes | {"skip_gram_head/context_embeddings/embedding": "V A", "skip_gram_head/counts": "V"}
@@ -33,10 +33,10 @@ def predecessor_sizes(config: ModelConfig) -> dict[str, int]:
     sizes = {"A": config.word_width, "B": config.hidden_size // config.word_width, "bytes": BYTES}
     if config.character_cnn:
         for shape in character_shapes(config.word_width).values():
-            sizes |= dict(zip(_numbered(shape).split(), shape, strict=True))
+            sizes |= _numbered(shape)
     return sizes
 
 
-def _numbered(shape: tuple[int, ...]) -> str:
-    """Names of the axes of `shape`: their number and size, such as "0:256 1:2"."""
-    return " ".join(f"{n}:{size}" for n, size in enumerate(shape))
+def _numbered(shape: tuple[int, ...]) -> dict[str, int]:
+    """The name of each axis of `shape`, its number and size such as "1:256", with the size."""
+    return {f"{n}:{size}": size for n, size in enumerate(shape)}

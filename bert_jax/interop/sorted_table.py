@@ -113,7 +113,7 @@ def _encode_block(entries: Mapping[bytes, bytes]) -> bytes:
         if n and n % RESTART_INTERVAL == 0:
             restarts.append(len(block))
             last = b""
-        shared = next((i for i, (a, b) in enumerate(zip(last, key, strict=False)) if a != b), min(len(last), len(key)))
+        shared = sum(last.startswith(key[:n]) for n in range(1, len(key)))  # less than all of it, since keys ascend
         for length in (shared, len(key) - shared, len(value)):
             block += encode_varint(length)
         block += key[shared:] + value

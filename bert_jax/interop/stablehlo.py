@@ -33,7 +33,6 @@ from bert_jax.interop.huggingface import OURS, Model
 from bert_jax.interop.locate import CONFIG
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.weights import WEIGHTS
-from bert_jax.model.bert import INPUTS as ROW
 from bert_jax.model.bert import Bert
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import pretraining_model
@@ -153,19 +152,20 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
     def outputs_of(bert: Any, input_ids: Array, attention_mask: Array, token_type_ids: Array) -> dict[str, Array]:
         positions = jax.lax.broadcasted_iota(jnp.int32, input_ids.shape, 1)
         first = jnp.zeros_like(input_ids[:, :1])  # the position of [CLS]
-        batch = dict(zip(ROW, (input_ids, token_type_ids, positions, attention_mask), strict=True))
+        batch = {"input_ids": input_ids, "token_type_ids": token_type_ids, "sequence_ids": attention_mask}
+        batch |= {"position_ids": positions}
         if function == "labels":
             logits = bert(batch | {"cls_positions": first})["logits"]
-            return {"logits": logits if bert.head.per_token else logits[:, 0]}
+            return {"logits": logits if bert.head.per_token else logits.squeeze(1)}
         last, _ = bert.encode(batch)
         pooled = bert.pool(last, first) if "pooler" in used else None
         if function == "encode":
-            return {"last_hidden_state": last} | ({} if pooled is None else {"pooled": pooled[:, 0]})
+            return {"last_hidden_state": last} | ({} if pooled is None else {"pooled": pooled.squeeze(1)})
         outputs = {}
         if "mlm_head" in used:
             outputs["mlm_logits"] = bert.mlm_head(last, bert.embeddings.word_embeddings.embedding)
         if "nsp_head" in used:
-            outputs["nsp_logits"] = bert.nsp_head(pooled)[:, 0]
+            outputs["nsp_logits"] = bert.nsp_head(pooled).squeeze(1)
         return outputs
 
     apply = nn.apply(outputs_of, module)

@@ -45,9 +45,8 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
     def change(table: np.ndarray) -> np.ndarray:
         rows = table[np.arange(positions) % old]
-        if new == "random" and positions > old:
-            fresh = truncated_normal(config.initializer_range)(jax.random.key(seed), (positions - old, rows.shape[1]))
-            rows[old:] = np.asarray(fresh)
+        if new == "random":
+            rows[old:] = truncated_normal(config.initializer_range)(jax.random.key(seed), rows[old:].shape)
         return rows
 
     tokenizer = model.tokenizer
@@ -150,11 +149,13 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     A word that starts with an added one is then encoded with it. Raises UserError for a token that is in the vocabulary already,
     or that no text can produce, since the text rules change or split it.
     """
-    info, limit = tokenizer.vocabulary, tokenizer.max_word_characters or 0
+    info = tokenizer.vocabulary
     if info.kind != "wordpiece":
         raise UserError(
             f"tokens cannot be added to a {info.kind} model, whose pieces have probabilities; train a new vocabulary"
         )
+    limit = tokenizer.max_word_characters
+    assert limit is not None, "WordPiece has a limit"
     there = set(tokenizer.pieces)
     for token in tokens:
         words = _words(info, token)

@@ -192,7 +192,7 @@ def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarra
         with incomplete[0].open("wb") as file:
             for name in sorted(tensors, key=str.encode):
                 value = np.asarray(tensors[name])
-                content = value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
+                content = np.asarray(value, value.dtype.newbyteorder("<")).tobytes()
                 entry = Entry(numbers[value.dtype], value.shape, 0, file.tell(), len(content), checksum(content), False)
                 entries[name.encode()] = _encode_entry(entry)
                 file.write(content)

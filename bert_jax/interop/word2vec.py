@@ -30,7 +30,7 @@ def export_word2vec(directory: pathlib.Path, model: Model) -> None:
     table = np.asarray(model.params["embeddings"]["word_embeddings"]["embedding"], np.float32)[: model.tokenizer.size]
     check_finite({"word vectors": table}, f"nothing is written to {directory}: {{found}}; the model is unusable")
     for piece in model.tokenizer.pieces:
-        if not piece or len(piece.split()) != 1:
+        if piece.split() != [piece]:
             raise UserError(f"the piece {piece!r} has spaces, which word2vec's format cannot hold; choose another format")
     with replaced_when_complete(directory, is_ours=holds_word2vec, format_files=(*FILES, VECTORS)) as incomplete:
         with (incomplete / VECTORS).open("w", encoding="utf-8") as file:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 
@@ -14,9 +17,10 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from bert_jax.errors import UserError
-from bert_jax.interop.huggingface import export_model, import_model
+from bert_jax.heads.registry import make_head
+from bert_jax.interop.huggingface import NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.locate import find_model_directory
-from tests.interop.tiny import as_model, make_model, make_vocabulary
+from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 
 @pytest.fixture
@@ -67,6 +71,8 @@ def test_the_directory_holds_what_transformers_looks_for(exported, tiny):
     assert files == {
         "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
     }  # fmt: skip
+    for name in ("config.json", "tokenizer_config.json"):
+        assert re.match(r'\{\n  "\w+": ', (exported / name).read_text()), "people can read it"
     with safetensors.safe_open(exported / "model.safetensors", "np") as file:
         assert file.metadata() == {"format": "pt"}
         assert file.get_slice("bert.embeddings.word_embeddings.weight").get_shape() == [config.vocab_size, config.hidden_size]
@@ -96,10 +102,13 @@ def test_a_workdir_means_the_model_in_it(exported):
 
 def test_a_second_export_replaces_the_first_and_keeps_what_a_person_added(exported, vocabulary):
     (exported / "README.md").write_text("mine")
+    (exported / "onnx").mkdir()
+    (exported / "onnx" / "model.onnx").write_text("mine too")
     params, config = make_model(vocabulary, num_layers=1)
     export_model(exported, as_model(params, config, vocabulary))
     assert import_model(exported).config.num_layers == 1
     assert (exported / "README.md").read_text() == "mine"
+    assert (exported / "onnx" / "model.onnx").read_text() == "mine too"
     assert [path.name for path in exported.parent.iterdir()] == ["model"]
 
 
@@ -164,8 +173,11 @@ def test_a_place_where_nothing_can_be_written_is_named(tiny, vocabulary, tmp_pat
 def test_a_vocabulary_of_another_size_is_refused_on_export_and_import(exported, tiny, vocabulary, tmp_path):
     params, config = tiny
     uncased = make_vocabulary(tmp_path / "uncased", cased=False)
-    with pytest.raises(UserError, match=rf"vocabulary has \d+ entries but the model's vocab_size is {config.vocab_size}"):
+    says = rf"the vocabulary has \d+ entries but the model's vocab_size is {config.vocab_size}"
+    with pytest.raises(UserError, match=rf"^{tmp_path / 'm'}: {says}"):
         export_model(tmp_path / "m", as_model(params, config, uncased))
+    with pytest.raises(UserError, match=f"^the hub's: {says}"):
+        export_model(tmp_path / "m", dataclasses.replace(as_model(params, config, uncased), source="the hub's"))
     assert not (tmp_path / "m").exists()
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(uncased / name, exported)
@@ -180,6 +192,43 @@ def test_another_vocabulary_of_the_same_size_is_told_by_its_hash(exported):
     (exported / "tokenizer.json").unlink()
     with pytest.raises(UserError, match="not the one that the model was trained with"):
         import_model(exported)
+
+
+@pytest.mark.parametrize(("stated", "says"), [(0, ""), (None, ""), (1, "pad_token_id=1 in config.json, but .* is 0; correct")])
+def test_the_padding_of_the_configuration_is_that_of_the_vocabulary(exported, stated, says):
+    edit_config(exported, pad_token_id=stated)
+    with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
+        import_model(exported)
+
+
+def test_whether_a_head_was_trained_on_pairs_is_kept_with_it_alone(vocabulary, tmp_path):
+    def back(kind: str, of_pairs: bool | None) -> bool | None:
+        model = make_labelled_model(vocabulary, make_head(kind, labels=("a", "b")), num_layers=1)
+        export_model(tmp_path / "m", dataclasses.replace(model, of_pairs=of_pairs))
+        return import_model(tmp_path / "m").of_pairs
+
+    assert [back("sequence", of_pairs) for of_pairs in (True, False, None)] == [True, False, None]
+    assert back("token", True) is None  # which reads no pairs
+    assert back("sequence", True)
+    assert import_model(tmp_path / "m", drop=["sequence_head"]).of_pairs is None
+    head = make_head("sequence", labels=("a", "b"))
+    assert import_model(tmp_path / "m", new=NewParts(["nsp_head"])).of_pairs
+    assert import_model(tmp_path / "m", new=NewParts(["sequence_head"], head)).of_pairs is None
+    model = import_model(tmp_path / "m", drop=["sequence_head"])
+    stated = dataclasses.replace(model, of_pairs=True)  # of the head that it had
+    assert with_new_parts(stated, NewParts(["sequence_head"], head)).of_pairs is None
+    fields = json.loads((tmp_path / "m" / "config.json").read_text())
+    edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | {"of_pairs": "yes"})
+    assert import_model(tmp_path / "m").of_pairs is None
+
+
+def test_files_that_nobody_reads_are_told(exported):
+    assert import_model(exported).notes == ()
+    for name in ("modules.json", "README.md", "pytorch_model.bin.index.json", ".hidden.json"):
+        (exported / name).write_text("{}")
+    for name in ("1_Pooling", ".cache"):
+        (exported / name).mkdir()
+    assert import_model(exported).notes == ("files that are neither read nor copied: 1_Pooling, modules.json",)
 
 
 @pytest.mark.parametrize("size", [0, 5, 100, -8])

@@ -20,6 +20,7 @@ from bert_jax.interop.huggingface_config import (
     config_to_json,
     head_from_json,
     own_fields,
+    untrained_parts,
 )
 from bert_jax.model.config import ModelConfig
 
@@ -175,7 +176,7 @@ def test_what_transformers_leaves_out_is_its_default():
         ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0}}, "contradicts"),
         ({"id2label": dict.fromkeys("012", "x")}, "id2label gives the outputs 0, 1, 2 the same label 'x'; give"),
         ({"id2label": {"0": "same", "1": "same"}, "label2id": {"same": 1}}, "gives the outputs 0, 1 the same label 'same'"),
-        ({"num_labels": 10**9}, "num_labels=1000000000 must be a whole number up to 1,000,000; copy"),
+        ({"num_labels": 1_000_001}, "num_labels=1000001 must be a whole number up to 1,000,000; copy"),
         ({"num_labels": -1}, "num_labels=-1 must be a whole number up to"),
         ({"id2label": {"0": "a", "2": "b"}}, r"the ids of id2label are \[0, 2\]; they must count 0, 1, 2"),
         ({"id2label": {"1": "a", "2": "b"}}, "they must count"),
@@ -213,6 +214,36 @@ def test_a_class_is_known_by_its_name_or_by_tensors_that_leave_no_doubt():
         architecture_from_json({}, [*encoder, "classifier.bias"], "c.json")
     with pytest.raises(UserError, match=r"c\.json: architectures=\['GPT2LMHeadModel'\] is not a supported class"):
         architecture_from_json({"architectures": ["GPT2LMHeadModel"]}, encoder, "c.json")
+
+
+@pytest.mark.parametrize("named", ["BertModel", [3], ["BertModel", 3]])
+def test_classes_that_are_no_list_of_names_are_refused(named):
+    with pytest.raises(UserError, match=r'c\.json: architectures=.* must be a list such as \["BertModel"\]'):
+        architecture_from_json({"architectures": named}, (), "c.json")
+
+
+def test_a_model_of_our_own_type_is_what_its_tensors_are_whatever_class_it_names():
+    fields = {"architectures": ["BertForPreTraining"], "model_type": "bilm"}
+    assert architecture_from_json(fields, ["cls.predictions.bias"], "") == "BertForMaskedLM"
+
+
+@pytest.mark.parametrize("names", ["nsp_head", {"nsp_head": 1}, ["nsp_head", 3]])
+def test_untrained_parts_that_are_no_list_of_names_are_refused(names):
+    with pytest.raises(UserError, match=r'c\.json: "untrained" under "bert_jax" is .*, not a list of parts; export'):
+        untrained_parts({"bert_jax": {"untrained": names}}, "c.json")
+    assert untrained_parts({"bert_jax": {"untrained": ["nsp_head"]}}, "") == {"nsp_head"}
+    assert untrained_parts({"bert_jax": "yes"}, "") == untrained_parts({}, "") == frozenset()
+
+
+def test_a_head_is_named_among_our_own_fields_where_transformers_has_no_class_for_it():
+    plain = {"kind": "token", "pooling": "pooler", "layers": "last", "lstm": 0}
+    head = TokenHead(labels=("O", "B"))
+    assert own_fields(CONFIG, head) == {}
+    bilm = dataclasses.replace(CONFIG, encoder="bilm", character_cnn=True, tied_decoder=False)
+    assert own_fields(bilm, head) == {"character_cnn": True, "head": plain}
+    assert own_fields(bilm, None) == {"character_cnn": True}
+    assert own_fields(CONFIG, dataclasses.replace(head, lstm=3)) == {"head": plain | {"lstm": 3}}
+    assert own_fields(CONFIG, dataclasses.replace(head, crf="free")) == {"head": plain | {"crf": "free"}}
 
 
 def test_the_class_for_some_parts_is_the_smallest_that_reads_what_was_trained():

@@ -109,6 +109,7 @@ def hub(tmp_path: pathlib.Path) -> Iterator[Hub]:
         shutil.copytree(GOLDEN / "tokenizer", directory, dirs_exist_ok=True)
     for unused in ("pytorch_model.bin", "tf_model.h5", "README.md", "flax_model.msgpack"):
         (models["lab/whole"] / unused).write_bytes(b"large")
+    (models["lab/shards"] / "pytorch_model.bin").write_bytes(b"large")
     (models["lab/pytorch"] / "model.safetensors").rename(models["lab/pytorch"] / "pytorch_model.bin")
     (models["lab/none"] / "model.safetensors").unlink()
     server = Hub(models)
@@ -170,8 +171,10 @@ def test_a_directory_goes_before_a_hub_model_of_the_same_name(tmp_path, monkeypa
         ({"gs://bucket/run/model": ["config.json", "model.safetensors", "other.bin"]}, ("gs://bucket/run/model", True)),
         ({"gs://bucket/run": ["config.json", "model.safetensors", "other.bin"]}, ("gs://bucket/run", True)),
         ({"gs://bucket/run": ["bert_config.json", "bert_model.ckpt.index"]}, ("gs://bucket/run", False)),
+        ({"gs://bucket/run": ["config.json"], "gs://bucket/run/checkpoints": ["1/state"]}, ("gs://bucket/run", False)),
+        ({"gs://bucket/run": ["config.json", "metrics.jsonl"], "gs://bucket/run/checkpoints": ["1/state"]}, None),
     ],
-    ids=["workdir", "model", "original"],
+    ids=["workdir", "model", "original", "configuration alone", "workdir without a model"],
 )
 def test_of_a_workdir_in_a_bucket_the_model_is_copied_and_of_a_model_the_files_that_are_read(objects, fetched, monkeypatch):
     asked = []
@@ -179,12 +182,21 @@ def test_of_a_workdir_in_a_bucket_the_model_is_copied_and_of_a_model_the_files_t
     def fetch(place: str, name: str, *, deep: bool, wanted=None) -> pathlib.Path:
         reads = wanted is not None and wanted("config.json") and wanted("model.safetensors") and not wanted("other.bin")
         asked.append((place, reads))
+        assert not deep
         return pathlib.Path("copy")
 
-    monkeypatch.setattr(locate, "listed", lambda place, deep=True: dict.fromkeys(objects.get(place, []), 1))
+    def listed(place: str, *, deep: bool = True) -> dict[str, int]:
+        assert deep == place.endswith("/checkpoints")
+        return dict.fromkeys(objects.get(place, []), 1)
+
+    monkeypatch.setattr(locate, "listed", listed)
     monkeypatch.setattr(locate, "fetched", fetch)
-    assert locate.local_model("gs://bucket/run") == pathlib.Path("copy")
-    assert asked == [fetched]
+    if fetched is None:
+        with pytest.raises(UserError, match=r"^gs://bucket/run is a workdir without an exported model yet; continue its run"):
+            locate.local_model("gs://bucket/run")
+    else:
+        assert locate.local_model("gs://bucket/run") == pathlib.Path("copy")
+        assert asked == [fetched]
 
 
 @pytest.mark.parametrize("name", ["absent", "./a/b", "../a", "a/b/c", "/a/b", "-x/y", "~/a b", "a/", "..", "a//b"])
@@ -213,6 +225,7 @@ def test_a_hub_model_is_fetched_once_without_what_is_not_read(hub, tmp_path):
 def test_shards_are_fetched_with_their_index(hub, tmp_path):
     directory = found(ask("lab/shards", hub.address, tmp_path / "home")[1])
     assert {path.name for path in GOLDEN.joinpath("token_in_shards").iterdir()} < {path.name for path in directory.iterdir()}
+    assert "pytorch_model.bin" not in hub.fetched
 
 
 def test_weights_in_pytorchs_form_are_fetched_where_there_are_no_others(hub, tmp_path):

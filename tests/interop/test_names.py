@@ -1,13 +1,26 @@
 from __future__ import annotations
 
+import dataclasses
+
 import flax.linen as nn
+import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
 from bert_jax.errors import UserError
-from bert_jax.interop.names import TABLE, our_shapes, params_from_tensors, tensors_from_params, their_names, their_shape
+from bert_jax.interop.names import (
+    POSITIONS,
+    TABLE,
+    our_shapes,
+    params_from_tensors,
+    reading_notes,
+    tensors_from_params,
+    their_names,
+    their_shape,
+)
 from bert_jax.model.pretraining import abstract_parameters
+from tests.interop.tiny import make_model
 
 
 @pytest.fixture
@@ -81,6 +94,14 @@ def test_missing_unknown_and_misshapen_tensors_are_all_listed(tiny, tensors):
     assert "the file" in message
 
 
+@pytest.mark.parametrize(("count", "rest"), [(11, ""), (12, ""), (13, " and 1 more")])
+def test_at_most_twelve_tensors_are_listed(tiny, tensors, count, rest):
+    names = [f"other.{n:02}" for n in range(count)]
+    with pytest.raises(UserError) as caught:
+        params_from_tensors(tensors | dict.fromkeys(names, np.zeros(1, np.float32)), tiny[1], "the file")
+    assert str(caught.value).endswith(f"not part of this model: {', '.join(names[:12])}{rest}")
+
+
 def test_a_layer_too_many_is_refused(tiny, tensors):
     _, config = tiny
     layer = "bert.encoder.layer.0."
@@ -123,10 +144,57 @@ def test_a_stored_copy_of_the_decoder_must_be_the_word_table(tiny, tensors):
         params_from_tensors(tensors | copies | {"cls.predictions.decoder.weight": table + 1}, config, "")
 
 
+def test_positions_in_another_order_are_refused(tiny, tensors):
+    tensors["bert.embeddings.position_ids"] = np.array([[0, 2, 1]])
+    with pytest.raises(UserError, match=r"the file: bert\.embeddings\.position_ids is not 0, 1, 2, \.\.\.; other positions"):
+        params_from_tensors(tensors, tiny[1], "the file")
+
+
+def test_an_untied_decoder_may_share_its_bias_with_nobody_or_state_it_twice(vocabulary):
+    params, config = make_model(vocabulary, tied_decoder=False)
+    tensors = tensors_from_params(params, config)
+    bias, unread = (np.full(config.vocab_size, x, np.float32) for x in (1, 2))
+    for stated in ({"cls.predictions.bias": bias}, {"cls.predictions.bias": unread, "cls.predictions.decoder.bias": bias}):
+        back = params_from_tensors(tensors | stated, config, "")
+        np.testing.assert_array_equal(back["mlm_head"]["bias"][: config.vocab_size], bias)
+
+
+@pytest.mark.parametrize("change", ["another", "short", "absent"])
+def test_positions_that_are_computed_are_stored_and_compared(vocabulary, change):
+    params, config = make_model(vocabulary, positions="sinusoidal", vocab_multiple=1)
+    tensors = tensors_from_params(params, config)
+    jax.tree.map(np.testing.assert_array_equal, params_from_tensors(tensors, config, ""), params)
+    table = tensors.pop(POSITIONS)
+    tensors |= {"another": {POSITIONS: table + np.float32(1e-3)}, "short": {POSITIONS: table[:-1]}, "absent": {}}[change]
+    with pytest.raises(UserError, match=r"file: .* is not the sinusoidal table of 40 rows that config\.json names"):
+        params_from_tensors(tensors, config, "file")
+
+
+def test_what_was_read_otherwise_than_it_stands_is_told(tiny, tensors):
+    _, config = tiny
+    assert reading_notes(tensors, config, None, ()) == ()
+    table, bias = (tensors[name] for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"))
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): x for name, x in tensors.items()}
+    old |= {"cls.predictions.decoder.weight": table, "bert.embeddings.position_ids": np.arange(40)[None]}
+    old["cls.seq_relationship.bias"] = old["cls.seq_relationship.bias"].astype(np.float16)
+    assert reading_notes(old, config, None, ["nsp_head", "span_head"]) == (
+        "nsp_head was left out",
+        "renamed 6 tensors from LayerNorm.gamma and LayerNorm.beta to weight and bias",
+        "cls.predictions.decoder.weight, a copy of bert.embeddings.word_embeddings.weight, was left out",
+        "bert.embeddings.position_ids, which is no parameter, was left out",
+        "weights in float16 were converted to float32",
+    )
+    untied = dataclasses.replace(config, tied_decoder=False)
+    own = {"cls.predictions.decoder.weight": table, "cls.predictions.decoder.bias": bias}
+    assert reading_notes(tensors | own, untied, None, ()) == ()
+
+
 def test_parameters_that_do_not_fit_the_configuration_are_a_bug_that_says_which(tiny):
     params, config = tiny
     broken = {name: part for name, part in params.items() if name != "encoder"} | {"extra": {"x": np.zeros(1)}}
-    with pytest.raises(ValueError, match=r"missing encoder/layers/attention/query/kernel.*unknown extra/x"):
+    broken["nsp_head"] = {"dense": {"kernel": np.zeros((16, 3)), "bias": np.zeros(2)}}
+    says = r"missing encoder/layers/attention.*.*unknown extra/x; nsp_head/dense/kernel is \[16, 3\], expected \[16, 2\]"
+    with pytest.raises(ValueError, match=says):
         tensors_from_params(broken, config)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import jax
 import numpy as np
@@ -15,6 +16,8 @@ from bert_jax.heads.registry import make_head
 from bert_jax.interop.conversion import load_model
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.names import our_shapes
+from bert_jax.interop.word2vec import export_word2vec
+from bert_jax.model.config import ModelConfig
 from tests.interop.tiny import make_model, make_vocabulary
 
 SETTINGS = {
@@ -68,13 +71,55 @@ def test_word2vecs_text_format_gives_the_vectors_bit_for_bit(vocabulary, tmp_pat
     back = load_model(tmp_path / "vectors")
     table = model.params["embeddings"]["word_embeddings"]["embedding"][: model.config.vocab_size]
     assert np.array_equal(back.params["embeddings"]["word_embeddings"]["embedding"], table)
-    assert back.parts == ()
+    size = model.config.vocab_size
+    assert back.config == ModelConfig(encoder="static", num_layers=0, vocab_size=size, hidden_size=16)
+    assert (back.parts, back.source, back.notes) == ((), str(tmp_path / "vectors"), ())
+    lines[0] = f"{size + 1} 16"
+    (tmp_path / "vectors" / "vectors.txt").write_text("\n".join([*lines, f"unknown{' 1' * 16}"]) + "\n", encoding="utf-8")
+    assert load_model(tmp_path / "vectors").notes == ("vectors of 1 word that the vocabulary lacks were left out",)
+
+
+def test_vectors_without_a_vocabulary_take_the_one_that_is_named_and_may_get_new_parts(vocabulary, tmp_path):
+    model = model_of(vocabulary, "static")
+    export_word2vec(tmp_path / "vectors", model)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (tmp_path / "vectors" / "vectors.txt").rename(alone / "vectors.txt")
+    convert.main([f"--from={alone}", f"--to={tmp_path / 'm'}", f"--vocab={vocabulary}", "--new=skip_gram_head"])
+    back = import_model(tmp_path / "m")
+    assert (back.parts, back.untrained) == (("skip_gram_head",), {"skip_gram_head"})
+    assert back.tokenizer.vocabulary == model.tokenizer.vocabulary
+    convert.main([f"--from={alone}", f"--to={tmp_path / 'm'}", f"--vocab={vocabulary}"])
+    assert import_model(tmp_path / "m").parts == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"pieces": ["the", "new york"]}, "the piece 'new york' has spaces, which word2vec's format cannot hold; choose another"),
+        ({"pieces": ["", "the"]}, "the piece '' has spaces"),
+        ({"pieces": [" the", "of"]}, "the piece ' the' has spaces"),
+        ({"table": np.array([[1, np.nan]] * 2, np.float32)}, "nothing is written to .*: NaN or infinity in word vectors"),
+    ],
+    ids=["two words", "no word", "space before", "not finite"],
+)
+def test_words_that_would_not_come_back_are_not_written(vocabulary, tmp_path, change, says):
+    pieces = change.get("pieces", ["the", "of"])
+    words = types.SimpleNamespace(pieces=pieces, size=2, save=lambda directory: None)
+    table = change.get("table", np.zeros((2, 2), np.float32))
+    config = ModelConfig(encoder="static", num_layers=0, vocab_size=2, hidden_size=2)
+    model = Model(params={"embeddings": {"word_embeddings": {"embedding": table}}}, config=config, tokenizer=words)
+    with pytest.raises(UserError, match=says):
+        export_word2vec(tmp_path / "vectors", model)
+    assert not (tmp_path / "vectors").exists()
 
 
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (lambda lines: ["words 16", *lines[1:]], "line 1 must be the number of words and the width"),
+        (lambda lines: [f"{lines[0]} 1", *lines[1:]], "line 1 must be the number of words and the width"),
+        (lambda lines: ["0 16"], "line 1 must be the number of words and the width"),
         (lambda lines: [*lines[:3], lines[3] + " 1.0", *lines[4:]], "line 4 must be a word and 16 finite numbers"),
         (lambda lines: [*lines[:3], lines[3].rsplit(" ", 1)[0] + " nan", *lines[4:]], "line 4 must be a word and 16 finite"),
         (lambda lines: lines[:-1], "its first line says"),

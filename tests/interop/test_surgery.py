@@ -100,6 +100,10 @@ def test_copied_positions_repeat_the_learned_table_and_random_ones_are_fresh(mod
     assert 0.2 * limit < random[40:].std() < 0.6 * limit
     assert np.abs(random[40:]).max() <= limit
     assert len(np.unique(random[40:])) > 900
+    np.testing.assert_array_equal(positions_of(with_positions(model, 100, "random", seed=0)), random)
+    assert not np.array_equal(positions_of(with_positions(model, 100, "random", seed=1)), random)
+    for fewer in (7, 40):
+        np.testing.assert_array_equal(positions_of(with_positions(model, fewer, "random")), old[:fewer])
 
 
 def test_a_shorter_position_table_is_the_beginning_of_the_old_one(model):
@@ -164,9 +168,9 @@ def test_chosen_layers_are_those_layers(vocabulary):
     [
         ([0, 2], "there is no layer 2 to keep: the model has 2 layers, from 0 to 1"),
         ([-1], "there is no layer -1"),
-        ([1, 0], "ascending"),
-        ([0, 0], "each once"),
-        ([], "one or more"),
+        ([1, 0], "the layers to keep are 1, 0; name one or more, each once, in ascending order"),
+        ([0, 0], "the layers to keep are 0, 0;"),
+        ([], "the layers to keep are none;"),
     ],
 )
 def test_layers_that_are_not_there_or_out_of_order_are_refused(model, keep, message):
@@ -242,6 +246,15 @@ def test_an_added_word_is_read_as_one_piece_and_the_vocabularys_hash_says_so(mod
 def test_a_token_that_no_text_would_give_is_refused_with_what_text_gives(model, token, message):
     with pytest.raises(UserError, match=message):
         extended(model.tokenizer, [token])
+
+
+def test_a_token_may_be_as_long_as_a_word(model, tmp_path):
+    assert extended(model.tokenizer, ["a" * 200]).pieces[-1] == "a" * 200
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{piece}\n" for piece in model.tokenizer.pieces), encoding="utf-8")
+    shorter = extended(load_tokenizer(path, lowercase=False, max_word_characters=50), ["a" * 50])
+    assert shorter.max_word_characters == 50
+    assert shorter.tokens(shorter.encode(f"{'a' * 50} {'a' * 51}")) == ["a" * 50, "[UNK]"]
 
 
 def test_a_token_named_twice_is_refused(model):

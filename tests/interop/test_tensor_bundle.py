@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import sorted_table
 from bert_jax.interop.sorted_table import encode_table, read_varint
 from bert_jax.interop.tensor_bundle import DTYPES, find_bundle, read_bundle, write_bundle
+from tests.interop.tables import MAGIC, framed, varint
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "tf1"
 BERT = GOLDEN / "bert" / "model.ckpt-1000"
@@ -25,11 +26,6 @@ def copied(name: str, directory: pathlib.Path) -> pathlib.Path:
     for path in GOLDEN.glob(f"{name}.*"):
         shutil.copy(path, directory)
     return directory / name
-
-
-def varint(value: int) -> bytes:
-    low = bytes([value & 0x7F | (0x80 if value > 0x7F else 0)])
-    return low + varint(value >> 7) if value > 0x7F else low
 
 
 def field(number: int, value: int | bytes) -> bytes:
@@ -53,23 +49,6 @@ def table_file(directory: pathlib.Path, entries: dict[bytes, bytes]) -> pathlib.
     (directory / "x.index").write_bytes(encode_table(entries))
     (directory / "x.data-00000-of-00001").write_bytes(bytes(4))
     return directory / "x"
-
-
-def framed(*blocks: bytes, index: list[int] | None = None) -> bytes:
-    """A table of these blocks in the index's order (theirs), their last names made up."""
-    content = b""
-    order = range(len(blocks)) if index is None else index
-
-    def append(block: bytes) -> bytes:
-        nonlocal content
-        handle = varint(len(content)) + varint(len(block))
-        content += block + b"\0" + struct.pack("<I", sorted_table.checksum(block + b"\0"))
-        return handle
-
-    handles = [append(block) for block in blocks]
-    metadata = append(sorted_table._encode_block({}))
-    last = append(sorted_table._encode_block({f"{n:04}".encode(): handles[block] for n, block in enumerate(order)}))
-    return content + (metadata + last).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
 
 
 def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
@@ -194,7 +173,7 @@ def test_a_cut_file_is_named_whatever_is_left_of_it(tmp_path):
         read_bundle(prefix)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04" * 500, bytes(5_000), "größe\n".encode() * 40])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04" * 500, bytes(5_000), "größe\n".encode() * 40, bytes(39) + MAGIC])
 def test_another_file_is_no_index(content, tmp_path):
     (tmp_path / "x.index").write_bytes(content)
     with pytest.raises(UserError, match="it does not end with the footer of a table"):
@@ -206,6 +185,9 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     os.truncate(tmp_path / "x.index", 1 << 40)
     with pytest.raises(UserError, match="it has more than 16,777,216 bytes"):
         read_bundle(tmp_path / "x")
+    os.truncate(tmp_path / "x.index", 1 << 24)  # the largest that is read
+    with pytest.raises(UserError, match="it does not end with the footer of a table"):
+        read_bundle(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
@@ -216,6 +198,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
         ({b"": field(1, 1) + field(3, field(2, 9))}, "needs a reader of version 9, and this reader has version 1"),
         ({b"": HEADER, b"w": entry(2**62, size=4)}, "w: the shape .* is impossible"),
         ({b"": HEADER, b"w": entry(0, 2**62, size=0)}, "w: the shape .* is impossible"),
+        ({b"": HEADER, b"w": entry(2**24, 2**24, size=4)}, "w: the shape .* is impossible"),
         ({b"": HEADER, b"w": entry(*[1] * 33, size=4)}, "w: the shape .* is impossible"),
         ({b"": HEADER, b"w": entry(2, size=4)}, r"w: it has 4 bytes, which is wrong for float32 \[2\]"),
         ({b"": HEADER, b"w": entry(size=4, shard=1)}, "w: its shard is 1, but there are only shards 0 to 0"),
@@ -271,11 +254,32 @@ def test_blocks_that_lead_back_are_refused(tmp_path):
         read_bundle(tmp_path / "x")
 
 
-def test_names_out_of_order_are_refused(tmp_path):
-    halves = ({b"b": entry(size=4)}, {b"": HEADER, b"a": entry(size=4)})
+@pytest.mark.parametrize("first", [b"a", b"b"], ids=["equal", "lower"])
+def test_names_out_of_order_are_refused(first, tmp_path):
+    halves = ({b"": HEADER, first: entry(size=4)}, {b"a": entry(size=4)})
     (tmp_path / "x.index").write_bytes(framed(*map(sorted_table._encode_block, halves)))
     with pytest.raises(UserError, match="its keys are not in ascending order"):
         read_bundle(tmp_path / "x")
+
+
+def test_limits_themselves_are_within_the_format(tmp_path):
+    """This reader's version, a shape of 32 axes, no element beside many, and fields of a fixed size that later writers add."""
+    fixed = varint(9 << 3 | 1) + bytes(range(8)) + varint(10 << 3 | 5) + bytes(4)
+    entries = {
+        b"": field(1, 1) + field(3, field(2, 1)),
+        b"empty": entry(0, 2**47, size=0),
+        b"later": fixed + entry(size=4, dtype=3),
+        b"w": entry(*[1] * 32, size=4),
+    }
+    found = read_bundle(table_file(tmp_path, entries)).entries
+    assert {name: x.shape for name, x in found.items()} == {"empty": (0, 2**47), "later": (), "w": (1,) * 32}
+    assert (found["later"].dtype, found["later"].size) == (3, 4)
+
+
+def test_tensors_without_elements_need_no_data(tmp_path):
+    write_bundle(tmp_path / "x", {"empty": np.zeros((3, 0), np.float32)})
+    assert (tmp_path / "x.data-00000-of-00001").stat().st_size == 0
+    assert read_bundle(tmp_path / "x").entries["empty"].shape == (3, 0)
 
 
 def test_no_description_makes_the_reader_fail_otherwise_than_with_a_sentence(tmp_path):
@@ -310,6 +314,13 @@ def test_a_write_that_fails_leaves_nothing_and_the_older_bundle_as_it_was(tmp_pa
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_data_and_index_are_whole_on_the_disk_before_they_have_their_names(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda file: seen.append((os.fstat(file).st_size, len(list(tmp_path.glob("x.*"))))))
+    write_bundle(tmp_path / "x", {"w": np.float32([1, 2, 3])})
+    assert seen == [(12, 0), ((tmp_path / "x.index").stat().st_size, 0)]
+
+
 def test_the_index_is_gone_before_other_numbers_take_the_place_of_its_own(tmp_path, monkeypatch):
     write_bundle(tmp_path / "x", {"w": np.float32([1])})
     seen = []
@@ -335,10 +346,11 @@ def test_a_checkpoint_is_found_by_its_directory_its_beginning_and_any_of_its_fil
 
 @pytest.mark.parametrize("folder", ["", "/data/bert/run/", r"C:\\run\\", "gs://bucket/run/"])
 def test_of_several_the_one_that_the_file_checkpoint_names_is_taken(folder, tmp_path):
-    for step in (0, 1000, 900):
+    for step in (0, 1000):
         (tmp_path / f"model.ckpt-{step}.index").touch()
     with pytest.raises(UserError, match=r"holds several checkpoints; name one of .*model\.ckpt-0, .*model\.ckpt-1000"):
         find_bundle(tmp_path)
+    (tmp_path / "model.ckpt-900.index").touch()
     state = tmp_path / "checkpoint"
     state.write_text(f'model_checkpoint_path: "{folder}model.ckpt-900"\nall_model_checkpoint_paths: "model.ckpt-1000"\n')
     assert find_bundle(tmp_path) == tmp_path / "model.ckpt-900"

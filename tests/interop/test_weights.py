@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import shutil
 import struct
 import sys
+import types
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +16,7 @@ import pytest
 import safetensors.numpy
 
 from bert_jax.errors import UserError
-from bert_jax.interop.weights import read_weights, weights_file
+from bert_jax.interop.weights import check_finite, read_weights, weights_file
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "heads"
 INDEX = "model.safetensors.index.json"
@@ -191,6 +193,45 @@ def test_pytorchs_form_without_pytorch_names_what_to_install(tmp_path, monkeypat
 class Malicious:
     def __reduce__(self):
         return os.mkdir, (os.environ["BERT_JAX_TEST_MARK"],)
+
+
+class Loaded:
+    """A tensor as PyTorch gives it, for machines without PyTorch."""
+
+    def __init__(self, array: np.ndarray, dtype: str):
+        self.array, self.dtype = array, dtype
+
+    def float(self) -> Loaded:
+        return Loaded(self.array.astype(np.float32), "float32")
+
+    def detach(self) -> Loaded:
+        return self
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+
+def test_pytorch_reads_tensors_alone_and_those_of_bfloat16_become_float32(tmp_path, monkeypatch):
+    asked = []
+
+    def load(path: pathlib.Path, **options: Any) -> dict[str, Loaded]:
+        asked.append((path, options))
+        return {"half": Loaded(TENSORS["b"], "float16"), "wide": Loaded(TENSORS["a"].astype(ml_dtypes.bfloat16), "bfloat16")}
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load, bfloat16="bfloat16"))
+    path = tmp_path / "pytorch_model.bin"
+    assert_same(read_weights(path), {"half": TENSORS["b"], "wide": TENSORS["a"]})
+    assert asked == [(path, {"map_location": "cpu", "weights_only": True})]
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"), [((), ""), (("b",), "refused: NaN or infinity in b;"), (("c", "a"), "in a and 1 more tensors;")]
+)
+def test_the_first_tensor_that_is_not_finite_is_named_with_how_many_follow(broken, says):
+    values = {"c": np.nan, "b": -np.inf, "a": np.inf}
+    tensors = {name: np.float32([1, values[name] if name in broken else 2]) for name in "abc"}
+    with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
+        check_finite(tensors, "refused: {found}; end")
 
 
 def test_pytorchs_form_holds_the_same_tensors(tmp_path):

@@ -1,0 +1,250 @@
+"""The steps of `convert` by themselves: what is said of a model and of its changes, and which sources and targets there are."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax import convert
+from bert_jax.errors import UserError
+from bert_jax.heads.registry import make_head
+from bert_jax.interop import conversion
+from bert_jax.interop.conversion import changed, load_model, model_lines, part_lines, read_all, written
+from bert_jax.interop.huggingface import Model, export_model
+from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture(scope="module")
+def model(tiny, vocabulary) -> Model:
+    return dataclasses.replace(as_model(*tiny, vocabulary), source="SOURCE")
+
+
+def flags_of(*arguments: str, **changes: Any) -> argparse.Namespace:
+    flags = convert._parser().parse_args(["--from=A", "--to=B", *arguments])
+    conversion.check_flags(flags)
+    return argparse.Namespace(**vars(flags) | changes)
+
+
+def test_a_bert_is_described_by_its_parts_sizes_and_vocabulary(model):
+    size = sum(x.size for x in _leaves(model.params))
+    sha = model.tokenizer.vocabulary.sha256[:12]
+    assert model_lines(model) == [
+        f"SOURCE: {size:,} parameters",
+        "parts: embeddings, encoder, pooler, mlm_head, nsp_head",
+        "2 layers, 16 wide, 4 heads, 40 positions, 3 token types, activation gelu_tanh",
+        f"vocabulary: 140 pieces (wordpiece, cased, sha256 {sha}...)",
+    ]
+    old = sum(x.size for part, tree in model.params.items() if part != "pooler" for x in _leaves(tree))
+    assert model_lines(model, ["pooler"])[:2] == [
+        f"SOURCE: {old:,} parameters", "parts: embeddings, encoder, mlm_head, nsp_head"
+    ]  # fmt: skip
+
+
+def _leaves(tree: Any) -> list[np.ndarray]:
+    return [x for each in tree.values() for x in _leaves(each)] if isinstance(tree, dict) else [tree]
+
+
+def test_other_positions_directions_casings_and_encoders_are_told(tmp_path):
+    lowercase = make_vocabulary(tmp_path / "lowercase", cased=False)
+
+    def lines(**fields: Any) -> list[str]:
+        return model_lines(as_model(*make_model(lowercase, num_layers=1, **fields), lowercase))[2:]
+
+    assert lines(positions="sinusoidal", direction="left_to_right")[0].endswith(
+        "40 positions (sinusoidal), 3 token types, activation gelu_tanh, left to right"
+    )
+    assert "(wordpiece, lower-cased, sha256 " in lines()[1]
+    assert lines(encoder="bilm", hidden_size=16)[0] == "biLM of 1 layer, 16 wide, cells 24 wide"
+
+
+def test_a_head_is_described_with_its_problem_and_labels(vocabulary):
+    sequence = make_labelled_model(vocabulary, make_head("sequence", labels=("no", "yes"), problem="multi_label"))
+    assert part_lines(sequence, ["pooler", "sequence_head"]) == [
+        "parts: pooler, sequence_head", "sequence_head: multi_label, labels no, yes"
+    ]  # fmt: skip
+    assert part_lines(sequence, ["pooler"]) == ["parts: pooler"]
+    assert part_lines(sequence, []) == []
+    span = make_labelled_model(vocabulary, make_head("span"))
+    assert part_lines(span, ["span_head"])[1] == "span_head: classification, 2 outputs without names"
+
+
+VOCABULARY = "vocabulary: 140 -> 141 pieces (cased); embeddings: 140 kept, 1 averaged over the old pieces of the new piece "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "notes"),
+    [
+        ([], []),
+        (["--layers=2"], ["layers: 2 -> 2 (kept: 0, 1)"]),
+        (["--keep-layers=1"], ["layers: 2 -> 1 (kept: 1)"]),
+        (["--max-position=50"], ["position table: 40 -> 50 rows (new rows: copied)"]),
+        (["--max-position=50", "--new-positions=random"], ["position table: 40 -> 50 rows (new rows: random)"]),
+        (["--max-position=40"], ["position table: 40 -> 40 rows"]),
+        (["--max-position=1"], ["position table: 40 -> 1 row"]),
+        (["--token-types=5"], ["token types: 3 -> 5 (new types: copies of type 0)"]),
+        (["--token-types=3"], ["token types: 3 -> 3"]),
+        (["--token-types=1"], ["token types: 3 -> 1"]),
+        (
+            ["--add-tokens=TOKENS"],
+            [f"{VOCABULARY}(0 with unknown pieces), 0 removed", "tokens that the vocabulary already had: 1 of 2"],
+        ),
+        (
+            ["--replace-vocab=VOCABULARY", "--cased"],
+            [
+                "vocabulary: 140 -> 7 pieces (cased); embeddings: 6 kept, 1 averaged over the old pieces of the new piece "
+                "(1 with unknown pieces), 134 removed"
+            ],
+        ),
+    ],
+    ids=lambda value: " ".join(value) if any(text.startswith("--") for text in value) else "",
+)
+def test_each_change_is_told_with_what_was_before(model, tmp_path, arguments, notes):
+    (tmp_path / "TOKENS").write_text("rivers\nparis\n")
+    (tmp_path / "VOCABULARY").mkdir()
+    (tmp_path / "VOCABULARY" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\n東\n", encoding="utf-8")
+    flags = flags_of(*(a.replace("=TOKENS", f"={tmp_path}/TOKENS").replace("=VOC", f"={tmp_path}/VOC") for a in arguments))
+    result, told = changed(model, flags)
+    assert told == notes
+    if arguments == ["--max-position=50"]:
+        table, old = (x.params["embeddings"]["position_embeddings"]["embedding"] for x in (result, model))
+        np.testing.assert_array_equal(table, np.concatenate([old, old[:10]]))
+
+
+def test_computed_positions_grow_by_their_formula(vocabulary):
+    model = as_model(*make_model(vocabulary, positions="sinusoidal"), vocabulary)
+    assert changed(model, flags_of("--max-position=50"))[1] == ["position table: 40 -> 50 rows (new rows: sinusoidal)"]
+    with pytest.raises(UserError, match="--new-positions is for learned positions, and those of this model are sinusoidal"):
+        changed(model, flags_of("--max-position=50", "--new-positions=copied"))
+
+
+def test_the_labels_and_the_problem_of_a_head_are_replaced(vocabulary):
+    model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b"), problem="multi_label"))
+    told = ["sequence_head: labels and problem replaced by those of the flags"]
+    result, notes = changed(model, flags_of("--labels=no,yes"))
+    assert (result.head, notes) == (make_head("sequence", labels=("no", "yes"), problem="multi_label"), told)
+    result, notes = changed(model, flags_of("--problem=classification"))
+    assert (result.head, notes) == (make_head("sequence", labels=("a", "b")), told)
+    assert changed(model, flags_of("--labels=no,yes", "--new=sequence_head")) == (model, [])  # those are of the new head
+
+
+def test_characters_have_no_rows_to_move(vocabulary):
+    model = as_model(*make_model(vocabulary, encoder="bilm", character_cnn=True, tied_decoder=False), vocabulary)
+    with pytest.raises(UserError, match="computes word vectors from characters; train a model with the new vocabulary instead"):
+        conversion._with_words(model, model.tokenizer)
+
+
+# Sources
+
+
+@pytest.mark.parametrize("place", ["", "model"], ids=["directory", "workdir"])
+def test_weights_of_another_format_go_before_the_originals_configuration(tmp_path, place):
+    shutil.copytree(GOLDEN / "heads" / "masked", tmp_path / place, dirs_exist_ok=True)
+    shutil.copytree(GOLDEN / "heads" / "tokenizer", tmp_path / place, dirs_exist_ok=True)
+    (tmp_path / "bert_config.json").write_text("{}")
+    assert load_model(tmp_path).parts == ("mlm_head",)
+
+
+def test_an_original_lacks_its_index_or_its_configuration(tmp_path):
+    (tmp_path / "bert_config.json").write_text("{}")
+    with pytest.raises(UserError, match="holds no TensorFlow checkpoint: it has no file"):
+        load_model(tmp_path)
+    (tmp_path / "bert_config.json").rename(tmp_path / "bert_model.ckpt.index")
+    with pytest.raises(UserError, match=r"bert_config\.json is missing; copy the file of the pretrained model there"):
+        load_model(tmp_path)
+    for name in ("bert_model.ckpt.index", "bert_model.ckpt.meta", "bert_model.ckpt"):
+        with pytest.raises(UserError, match=r"bert_config\.json is missing"):
+            load_model(tmp_path / name)
+    with pytest.raises(UserError, match="a model of the hub as OWNER/NAME"):
+        load_model(tmp_path / "nothing")
+
+
+def test_fields_that_are_carried_along_are_told_and_not_those_that_are_read(tmp_path):
+    directory = tmp_path / "in"
+    shutil.copytree(GOLDEN / "heads" / "masked", directory)
+    shutil.copytree(GOLDEN / "heads" / "tokenizer", directory, dirs_exist_ok=True)
+    path = directory / "config.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | {"mine": 1, "add_cross_attention": False}))
+    (model,) = read_all([str(directory)], flags_of(remote="B"))
+    (note,) = [note for note in model.notes if note.startswith("fields of config.json that bert_jax does not use: ")]
+    assert "mine" in note
+    assert not any(name in note for name in ("add_cross_attention", "hidden_act", "hidden_size"))
+
+
+def test_the_vocabulary_of_an_original_is_its_own():
+    path = str(GOLDEN / "tf1" / "bert")
+    with pytest.raises(UserError, match="--vocab=V: a checkpoint of the original has its vocabulary in its directory; copy it"):
+        next(read_all([path], flags_of("--vocab=V", remote="B")))
+    with pytest.raises(UserError, match="no part 'nsp': did you mean 'nsp_head'"):
+        next(read_all([path], flags_of("--new=nsp", remote="B")))
+    (model,) = read_all([path], flags_of("--new=nsp_head", remote="B"))
+    assert (model.untrained, model.source) == ({"nsp_head"}, path)
+
+
+def test_a_source_is_never_the_target(model, monkeypatch, tmp_path):
+    monkeypatch.setattr(conversion, "read", lambda path, flags: dataclasses.replace(model, source=str(tmp_path / "found")))
+    other = flags_of(to=str(tmp_path / "m"), remote=str(tmp_path / "m"))
+    assert [x.source for x in read_all(["a", "gs://bucket/b"], other)] == [str(tmp_path / "found")] * 2
+    with pytest.raises(UserError, match=r"^--to=\S+/found is the directory that a is read from; name another directory"):
+        next(read_all(["a"], flags_of(to=str(tmp_path / "found"), remote="found")))
+    with pytest.raises(UserError, match=r"^--to=gs://bucket/b is the directory that gs://bucket/b is read from"):
+        next(read_all(["gs://bucket/b"], flags_of(to=str(tmp_path / "m"), remote="gs://bucket/b")))
+    hub = flags_of(to=str(tmp_path / "m"), remote="lab/name")  # a directory of the name that a model of the hub has
+    assert next(read_all(["lab/name"], hub)).parts == model.parts
+
+
+# Targets
+
+
+def test_a_weight_may_be_as_large_as_float16_holds(model, tmp_path):
+    large = dataclasses.replace(model, params=model.params | {"pooler": {"dense": {"kernel": np.zeros((16, 16), np.float32)}}})
+    large.params["pooler"]["dense"]["bias"] = np.full(16, 65_504, np.float32)
+    lines = written(large, flags_of("--dtype=float16", to=str(tmp_path / "m")))
+    size = sum(x.size for x in _leaves(model.params))
+    files = sorted(path.name for path in (tmp_path / "m").iterdir())
+    kilobytes = sum((tmp_path / "m" / name).stat().st_size for name in files) / 1e3
+    assert lines == [
+        f"{tmp_path / 'm'} (format huggingface): {size:,} parameters, {kilobytes:,.1f} kB",
+        f"files: {', '.join(files)}",
+        "weights in float16",
+    ]
+
+
+def test_a_function_is_exported_for_all_platforms_and_told_with_its_arrays(model, vocabulary, tmp_path, monkeypatch):
+    asked = []
+
+    def export(target: pathlib.Path, model: Model, **options: Any) -> dict[str, Any]:
+        target.mkdir()
+        asked.append((model.parts, options))
+        array = {"shape": ["batch", "length"], "dtype": "int32"}
+        return {"inputs": [{"name": "ids", **array}], "outputs": {"logits": array}, "platforms": ["cpu", "tpu"]}
+
+    monkeypatch.setattr(conversion, "export_stablehlo", export)
+    told = ["input ids int32 [batch, length]", "output logits int32 [batch, length]"]
+    lines = written(model, flags_of("--format=stablehlo", to=str(tmp_path / "a")))
+    assert lines[2:] == ["function: pretraining, for the platforms cpu, tpu", *told]
+    flags = flags_of("--format=stablehlo", "--function=encode", "--platforms=cpu", "--length=7", to=str(tmp_path / "b"))
+    lost = ["mlm_head is not exported", "nsp_head is not exported"]
+    assert written(model, flags)[2:] == ["function: encode, for the platforms cpu, tpu", *told, *lost]
+    assert asked == [
+        (("pooler", "mlm_head", "nsp_head"), {"function": "pretraining", "length": None, "platforms": ("cpu", "cuda", "tpu")}),
+        (("pooler",), {"function": "encode", "length": 7, "platforms": ["cpu"]}),
+    ]
+
+
+def test_an_average_is_told_with_its_sources(model, vocabulary, tmp_path, capsys):
+    for name in "ab":
+        export_model(tmp_path / name, model)
+    convert.main([f"--from={tmp_path / 'a'}", f"--average={tmp_path / 'b'}", f"--to={tmp_path / 'm'}"])
+    assert f"\naveraged  with {tmp_path / 'b'}\n" in capsys.readouterr().out
+    convert.main([f"--from={tmp_path / 'a'}", f"--to={tmp_path / 'm'}"])
+    assert "averaged" not in capsys.readouterr().out
