@@ -48,8 +48,21 @@ def test_mentions_of_conllu_have_their_words_their_head_in_the_tree_and_its_kind
 
 def test_without_a_tree_the_head_is_the_last_word_of_the_minimal_span_or_of_the_mention(tmp_path):
     text = conllu("the/DET/_/(1-place-2 river/NOUN/_ here/ADV/_/1) a/DET/_/(2 b/NOUN/_/2)", heads=False)
+    text += conllu(
+        "one/NUM/_/(1-person-1 two/NUM/_/1) three/NUM/_/(2-person-1,2 four/NUM/_/2) x/X/_/(3-person-0,7 y/X/_/3)", heads=False
+    )
+    documents, _ = read(tmp_path, text)
+    heads = [[mention[2] for mention in mentions(document)] for document in documents]
+    assert heads == [["river", "b"], ["one", "four", "y"]]
+
+
+def test_the_fields_of_a_bracket_are_those_that_the_file_names_and_the_last_may_hold_dashes(tmp_path):
+    text = conllu("a/NOUN/_/(1-1-person-x b/NOUN/_/1)", heads=False).replace("GRP-etype-minspan", "GRP-minspan-etype")
     (document,), _ = read(tmp_path, text)
-    assert [mention[2] for mention in mentions(document)] == ["river", "b"]
+    (mention,) = document.mentions
+    assert (mention.entity, mention.head, mention.traits.genders) == ("1", 0, {"neuter"})  # the type is "person-x"
+    (document,), _ = read(tmp_path, conllu("a/NOUN/0/(e-1)").replace("# global", "# no"))
+    assert [mention.entity for mention in document.mentions] == ["e-1"]  # without names the whole is the entity
 
 
 def test_mentions_may_be_nested_overlap_and_be_discontinuous(tmp_path):
@@ -57,6 +70,32 @@ def test_mentions_may_be_nested_overlap_and_be_discontinuous(tmp_path):
     (document,), problems = read(tmp_path, text)
     assert problems == []
     assert [mention[:3] for mention in mentions(document)] == [("2", "a b c e", "a"), ("1", "a b c", "a"), ("3", "b c d", "b")]
+
+
+def test_the_parts_of_mentions_of_one_entity_belong_to_the_one_that_began_last(tmp_path):
+    text = conllu(
+        "a/NOUN/0/(2[1/2]) b/NOUN/1/(2[1/2]) c/NOUN/2/(2[2/2]) d/NOUN/3/(2[2/2])",
+        "e/NOUN/0/(3[1/3]) f/NOUN/1/(3[1/2]) g/NOUN/1/(3[2/3]) h/NOUN/1/(3[2/2]) i/NOUN/1/(3[3/3])",
+    )
+    (document,), problems = read(tmp_path, text)
+    assert problems == []
+    assert [mention[:2] for mention in mentions(document)] == [("2", "a d"), ("2", "b c"), ("3", "e g i"), ("3", "f h")]
+
+
+def test_a_part_in_another_sentence_belongs_to_no_mention(tmp_path):
+    (document,), problems = read(tmp_path, conllu("a/NOUN/0/(2[1/2])", "b/NOUN/0/(2[2/2])"))
+    assert mentions(document) == []
+    assert problems == [
+        "line 5: (2[2/2] has no part 1 in its sentence; it is left out",
+        "line 3: the mention (2[1/2] has 1 of its 2 parts; it is left out",
+    ]
+
+
+def test_a_mention_of_coordinated_words_is_plural(tmp_path):
+    text = conllu("a/NOUN/0/(1-x-1 b/NOUN/1/1) c/NOUN/1/(3-x-1 d/NOUN/3 e/NOUN/4/3)")
+    text = text.replace("\t1\tdep", "\t1\tconj").replace("\t4\tdep", "\t4\tconj")
+    (document,), _ = read(tmp_path, text)
+    assert [mention.traits.number for mention in document.mentions] == ["plural", ""]  # "e" is joined to "d", not to the head
 
 
 @pytest.mark.parametrize(
@@ -89,12 +128,18 @@ def test_documents_end_where_the_next_begins_and_a_file_without_marks_is_one(tmp
     assert [(document.name, document.words) for document in documents] == [("d", ("a", "b")), ("e", ("c",))]
     (document,), _ = read(tmp_path, (first + second).replace("# newdoc", "# document"))
     assert document.words == ("a", "b", "c")
+    bare = (first + second).replace("# newdoc id = d", "# newdoc").replace(" id = e", "")
+    damaged = conllu("x/NOUN/7", "y/NOUN/0", name="f")  # the sentence that begins the document cannot be read
+    documents, problems = read(tmp_path, bare + damaged)
+    assert [(document.name, document.words) for document in documents] == [("1", ("a", "b")), ("2", ("c",)), ("3", ("y",))]
+    assert len(problems) == 1
 
 
 def test_split_antecedents_are_counted_and_are_no_antecedents(tmp_path):
     path = write(tmp_path, PARIS.replace("Entity=(3-place-1)\n", "Entity=(3-place-1)|SplitAnte=1<3,2<3\n", 1))
     file = CorefudFile(path)
-    list(file)
+    assert file.notes == ()
+    assert list(file) == list(file)
     assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together are none",)
 
 
@@ -162,6 +207,37 @@ def test_the_parts_of_a_text_of_conll_2012_are_documents_with_their_own_entities
     assert (second.name, second.words) == ("nw/made/00/made_0001/001", ("Ada", "herself", "left", "."))
     assert mentions(second) == [("0", "Ada herself", "Ada", "proper"), ("0", "Ada", "Ada", "proper")]
     assert second.questions(0, 0, 4) == ([], [])  # a mention is no antecedent of one with the same head word
+
+
+def test_a_text_of_conll_2012_without_a_name_has_its_number(tmp_path):
+    documents, _ = read(tmp_path, conll2012(rows(), name="") * 3)
+    assert [document.name for document in documents] == ["1", "2", "3"]
+
+
+def test_without_a_parse_mentions_of_conll_2012_have_the_last_noun_as_their_head(tmp_path):
+    lines = ["the DT * * (1", "king NN * * -", "of IN * * -", "France NNP * (GPE) 1)", "Ada NNP * (PERSON) (2)", ". . * * -"]
+    (document,), problems = read(tmp_path, conll2012(lines))
+    assert problems == []
+    assert mentions(document) == [("1", "the king of France", "king", "common"), ("2", "Ada", "Ada", "proper")]
+    assert [mention.traits.number for mention in document.mentions] == ["singular", "singular"]
+
+
+def test_coordinated_constituents_of_conll_2012_are_plural_and_a_named_entity_lasts_to_its_bracket(tmp_path):
+    lines = ["Ada NNP (S(NP* (PERSON (1|(2", "Byron NNP * * 2)", "and CC * * -", "Bob NNP *) *) (3)|1)", "Rome NNP (NP*)) * (4)"]
+    (document,), problems = read(tmp_path, conll2012(lines))
+    assert problems == []
+    assert [(mention.entity, mention.traits.number) for mention in document.mentions] == [
+        ("2", "singular"), ("1", "plural"), ("3", "singular"), ("4", "singular"),
+    ]  # fmt: skip
+    of_person = {"masculine", "feminine"}
+    assert [mention.traits.genders == of_person for mention in document.mentions] == [True, True, True, False]
+
+
+def test_a_file_of_conll_2012_without_a_document_is_an_error_and_its_last_sentence_may_end_with_it(tmp_path):
+    with pytest.raises(UserError, match="holds no document that can be read; give a file of CoNLL-2012"):
+        list(Conll2012File(write(tmp_path, "\n\n")))
+    (document,), problems = read(tmp_path, conll2012(rows()).removesuffix("\n#end document\n"))
+    assert (document.words, len(problems)) == (tuple(WORDS), 1)
 
 
 @pytest.mark.parametrize(
