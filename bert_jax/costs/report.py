@@ -198,7 +198,8 @@ def _places(places: Sequence[JsonObject]) -> str:
 
 def _listed(sizes: Mapping[str, int]) -> str:
     """The sizes in GiB as text, without those that round to 0.00; "" if all do."""
-    return ", ".join(f"{name} {size / GIB:.2f}" for name, size in sizes.items() if size >= GIB / 200)
+    listed = {name: f"{size / GIB:.2f}" for name, size in sizes.items()}
+    return ", ".join(f"{name} {size}" for name, size in listed.items() if size != "0.00")
 
 
 def _memory(memory: JsonObject) -> list[str]:
@@ -213,7 +214,8 @@ def _memory(memory: JsonObject) -> list[str]:
 
 def _time(found: JsonObject) -> list[str]:
     kinds = sorted(found["seconds_by_kind"].items(), key=lambda item: -item[1])
-    parts = ", ".join(f"{kind} {1e3 * value:.1f}" for kind, value in kinds if value > 5e-5)
+    listed = [(kind, f"{1e3 * value:.1f}") for kind, value in kinds]
+    parts = ", ".join(f"{kind} {value}" for kind, value in listed if value != "0.0")
     calibration = found["calibration"]
     pessimistic = (
         f"chips reach over {100 * REACHED:.0f} %, so the estimate is too long for operations bound by memory, and the true time "
@@ -308,7 +310,7 @@ def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
     for row in itertools.zip_longest(*experiments):
         there = [one for one in row if one]
         step, first = there[0]["step"], there[0]["config"]
-        if lacking := [group[0]["config"] for group, one in zip(experiments, row, strict=True) if not one]:
+        if lacking := [experiments[n][0]["config"] for n, one in enumerate(row) if not one]:
             yield f"not compared: {', '.join(lacking)} has no step to compare with the {step} of {first}"
         if len(there) > 1:
             fits = there[0]["fits"]

@@ -7,19 +7,26 @@ from typing import Any
 
 import pytest
 
-from bert_jax.aot import as_json, as_text, parse
+from bert_jax.aot import as_json, as_text
 from bert_jax.costs.calibration import Calibration
-from bert_jax.costs.cases import Case, cases
 from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.costs.compiling import DoesNotFit
 from bert_jax.costs.memory import Memory
-from bert_jax.costs.report import Step, comparison, costliest, record, refusal, refused, text, totals, totals_text
+from bert_jax.costs.report import (
+    Step,
+    _wrapped,
+    comparison,
+    costliest,
+    record,
+    refusal,
+    refused,
+    text,
+    totals,
+    totals_text,
+)
 from bert_jax.costs.topologies import parse_topology
-from bert_jax.errors import UserError
-from tests.costs.test_estimate import A, estimated, program, work
-
-BASE = "experiments/pretrain/bert_base.py"
-MRPC = "--config=experiments/finetune/glue.py:mrpc"
+from bert_jax.interface.words import duration
+from tests.costs.test_estimate import V5E, A, estimated, program, work
 
 
 def one(
@@ -45,6 +52,17 @@ def test_rates_are_per_chip_and_utilisation_is_of_all_chips_peak():
     assert found["chip_hours"] == pytest.approx(16 * found["hours"])
     assert found["roofline_seconds"] == pytest.approx(1e-4)
     assert [o["name"] for o in found["operations"]] == ["w", "r"]
+    assert found["roofline_utilisation"] == pytest.approx(1)
+    assert (found["compile_seconds"], found["calibration"]) == (7.0, {"matmul": 0.88, "stream": 0.57})
+    assert (found["memory"]["total"], found["memory"]["has"], found["memory"]["code"]) == (12 * 2**30, 16 * 2**30, 2**30)
+    assert sum(found["seconds_by_kind"].values()) == pytest.approx(found["seconds"])
+    assert found["memory_traffic_bytes"] == 2 * 2**22
+
+
+@pytest.mark.parametrize(("devices", "chips"), [(1, 1), (2, 1), (3, 2), (4, 2)])
+def test_two_devices_are_a_chip_where_each_core_is_one(devices: int, chips: int):
+    step = Step("phase 0, train step", "a.py", "train", {"data": devices, "fsdp": 1}, 8, 128, 1.0)
+    assert (step.devices, step.chips(parse_topology("v7x:2x2x1"))) == (devices, chips)
 
 
 def test_a_run_of_a_sweep_is_reckoned_on_its_own_chips():
@@ -61,10 +79,41 @@ def test_the_costliest_places_add_up_what_lies_there_and_an_evaluation_updates_n
     (train,), (evaluation,) = costliest(found, "train"), costliest(found, "eval")
     assert train == {"place": "update", "kind": "compute", "seconds": pytest.approx(2e-6), "share": 1.0, "executions": 2}
     assert evaluation["place"] == "loss"
+    named = named.replace("jit(step)/reduce", "jit(step)/jvp(M)/pooler/dot")
+    elsewhere = estimated(program(A, f"ROOT %x = f32[1024,1024]{{1,0:T(8,128)S(1)}} negate(%a), {named}"))
+    assert [costliest(elsewhere, kind)[0]["place"] for kind in ("train", "eval")] == ["pooler", "pooler"]
+
+
+def test_the_twenty_costliest_operations_and_the_eight_costliest_modules_are_listed():
+    def operation(n: int) -> str:
+        return work(f"w{n}", 1500 * (30 - n)) + f', metadata={{op_name="jit(step)/jvp(M)/part{n}/x/dot"}}'
+
+    found = estimated(program(A, *(operation(n) for n in range(25)), "ROOT %r = f32[1024,1024]{1,0:T(8,128)S(1)} bitcast(%w0)"))
+    step = Step("phase 0, train step", "a.py", "train", {"data": 1}, 8, 128, 1.0, 5)
+    memory = Memory(2**30, 2**34, {}, {}, 0)
+    whole = record(step, V5E, types.SimpleNamespace(seconds=7.0), found, memory, Calibration(0.9, 0.9))  # type: ignore[arg-type]
+    assert [o["name"] for o in whole["operations"]] == [f"w{n}" for n in range(20)]
+    assert [o["place"] for o in whole["places"]] == [f"part{n}/x" for n in range(20)]
+    said = text(whole)
+    modules = said.partition("share of the time: ")[2].partition("\n\n")[0].split(",")
+    assert [module.split()[0] for module in modules] == [f"part{n}/x" for n in range(8)]
+    assert "1 chip, mesh one device, 8 rows of 128 tokens per step, 8 per chip" in said
+    assert "network     no collectives" in said
+    assert "temporaries, GiB: 0.00;" in said
+
+
+def test_long_lines_are_wrapped_between_words_and_indented():
+    lines = _wrapped("method", " ".join("a" * 120))
+    assert lines[0] == "method      " + " ".join("a" * 53)
+    assert lines[1] == " " * 12 + " ".join("a" * 53)
+    assert [len(line) for line in lines] == [117, 117, 12 + 27]
+    assert _wrapped("", "a" * 100 + " two-words 5 %") == [" " * 12 + "a" * 100, " " * 12 + "two-words 5 %"]
+    assert _wrapped("", "a" * 104 + " 5 %") == [" " * 12 + "a" * 104, " " * 12 + "5 %"], "a percentage stays together"
 
 
 def test_the_text_has_memory_time_network_and_what_is_not_modelled():
-    said = text(one())
+    found = one()
+    said = text(found)
     assert "fits: 12.00 of 16 GiB per device (75 %)" in said
     assert "arguments, GiB: parameters 1.00, optimizer 2.00\n" in said
     assert "temporaries, GiB: activations 8.00; program code 1.00" in said
@@ -74,6 +123,35 @@ def test_the_text_has_memory_time_network_and_what_is_not_modelled():
     assert "8,192^3 at 88 % of peak" in said
     assert "modules     share of the time: (unnamed) 100.0 %\n" in said
     assert "not modelled: " in said
+    assert "16 chips, mesh data=16, 256 rows of 128 tokens per step, 16 per chip" in said
+    assert "mesh data=2, 32 rows" in text(one(data=2))
+    assert "chips reach over 80 %, so the estimate is too long" in " ".join(said.split())
+    assert "compilation 7 s" in said
+    rates = found["rows_per_second_per_chip"], found["tokens_per_second_per_chip"]
+    assert f"speed       {rates[0]:,.1f} rows/s, {rates[1]:,.0f} tokens/s per chip" in said
+    assert "upper bound 100.0 %; 3.15e+11 model FLOPs per step" in said
+
+
+def test_times_and_sizes_that_round_to_nothing_are_left_out():
+    found = one()
+    found["seconds_by_kind"] = {"kernel": 4e-5, "memory": 6e-5, "compute": 1e-3}
+    found["memory"]["temporaries"] = {"activations": 5_370_000, "gradients": 5_360_000}
+    said = text(found)
+    assert "estimated (compute 1.0, memory 0.1); lower" in said
+    assert "temporaries, GiB: activations 0.01; program" in said
+
+
+def test_collectives_are_listed_with_what_crosses_slices_the_longest_first():
+    found = one()
+    sums = {"count": 2.0, "payload": 1e6, "sent": 3e6, "sent_between_slices": 1.5e6, "seconds": 0.5e-3}
+    found["collectives"] = {"all-gather": sums, "all-reduce": sums | {"sent_between_slices": 0.0, "seconds": 1e-3}}
+    lines = text(found).splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("network"))
+    hidden = "(with the part hidden by compute)"
+    assert lines[first] == f"network     all-reduce: 2 per step, 3.0 MB sent per device, 1.0 ms {hidden}"
+    assert lines[first + 1] == (
+        f"            all-gather: 2 per step, 3.0 MB sent per device, of which 1.5 MB between slices, 0.5 ms {hidden}"
+    )
 
 
 def test_the_text_lists_the_operations_with_their_places():
@@ -114,6 +192,8 @@ def test_loops_and_kernels_that_could_not_be_read_are_admitted():
     said = " ".join(text(one() | {"unread_loops": 2, "uncounted_collectives": 1}).split())
     assert "the estimate is too short: 2 loops of unknown trip count, counted as one trip; 1 collective that could not" in said
     assert "without a schedule" not in said
+    said = " ".join(text(one() | {"unknown_kernels": 3}).split())
+    assert "the estimate is too short: 3 kernels without a schedule, counted as memory traffic compilation" in said
 
 
 def test_an_experiment_costs_the_sum_of_its_phases():
@@ -124,6 +204,15 @@ def test_an_experiment_costs_the_sum_of_its_phases():
     assert "cost" not in totals(both, None)
     table = totals_text(both, 1.5).splitlines()
     assert table[-1].split()[-1] == f"{whole['cost']:,.2f}"
+    assert " ".join(table[0].split()) == "experiment steps ms per step time chip-hours cost at 1.5"
+    each, spent, second = (f"{1e3 * both[0]['seconds']:.1f}", both[0]["chip_hours"], both[0]["seconds"])
+    time = duration(3_600_000 * second)
+    row = ["phase", "0,", "train", "step", "3,600,000", each, time, f"{spent:,.1f}", f"{1.5 * spent:,.2f}"]
+    assert table[1].split() == row
+    assert table[-1].split()[:3] == ["all", "7,200,000", duration(3600 * whole["hours"])]
+    assert whole["hours"] == both[0]["hours"] + both[1]["hours"]
+    assert "cost" not in totals_text(both, None)
+    assert totals_text(both, None).splitlines()[1].split() == row[:-1]
     assert len(totals_text(both[:1], None).splitlines()) == 2  # without a sum of one
 
 
@@ -136,30 +225,18 @@ def test_a_number_of_steps_that_is_not_known_is_neither_zero_nor_silent():
     assert comparison([unknown, unknown]).splitlines()[8].split() == ["chip-hours", "-", "-"]
 
 
-def steps_of(rows: int, *flags: str) -> tuple[int | None, str]:
-    """(steps, what they cover) of the only step that a command line asks for, on a program of so many rows."""
-    (case,) = wanted("--topology=v5e:2x2", *flags)
-    mesh = types.SimpleNamespace(shape={"data": 4})
-    step = case.step(types.SimpleNamespace(mesh=mesh, rows=rows, length=128, flops=1.0))  # type: ignore[arg-type]
-    return step.steps, step.covers
-
-
-def test_rows_give_the_steps_of_a_pass():
-    evaluation = (f"--config={BASE}", "--phase=0", "--step=eval")
-    assert steps_of(256, *evaluation) == (None, "")
-    assert steps_of(256, *evaluation, "--rows=10000") == (40, "1 pass, 10,000 rows")
-    task = MRPC
-    assert steps_of(32, task)[0] is None
-    assert steps_of(32, task, "--rows=3668", "--config.training.epochs=2") == (2 * 115, "2 epochs, 3,668 examples")
-    grid = ("--config=experiments/finetune/grid.py:rte", "--config.sweep.epochs=[2,4]", "--config.sweep.batch_sizes=[16,32]")
-    assert steps_of(32, *grid, "--rows=3668")[0] == 4 * 115
-    assert steps_of(16, f"--config={BASE}", "--phase=0") == (900_000, "experiment")
-
-
 def test_a_comparison_takes_the_first_as_the_measure():
     lines = comparison([one(), one(cycles=3_000_000)]).splitlines()
     (ratio,) = [line.split()[-2:] for line in lines if "relative to [1]" in line]
     assert ratio == ["1.00", "0.52"]
+    assert lines[0].split() == ["[1]", "a.py", "[2]", "a.py"]
+    assert comparison([one(config="x/" + "a" * 40), one()]).splitlines()[0].split()[1] == "a" * 22
+    table = {line[:26].strip(): line[26:].split() for line in comparison([one(), unfit("b.py")]).splitlines()[1:]}
+    figures = {"memory, GiB": "12.00", "ms per step": "1.1", "ms compute": "1.0", "ms collective": "0.1", "compilation, s": "7"}
+    figures |= {"MB sent per device": "7.9", "utilisation, %": "9.1", "rows/s relative to [1]": "1.00"}
+    for name, figure in figures.items():
+        assert table[name] == [figure, "-"], name
+    assert table["rows per chip x tokens"] == ["16", "x", "128", "-"]
 
 
 def unfit(config: str = "a.py", remedies: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -175,7 +252,10 @@ def test_a_step_that_does_not_fit_is_refused_with_figures_and_remedies():
     needs = "needs 20.00 GiB of HBM, and there are 16.00 GiB per device"
     assert f"does not fit. It {needs}, with 4,096 rows of 512 tokens per step, 256 per chip." in said
     assert "The arguments of the step take, in GiB: parameters 1.50, optimizer 2.00; temporaries" in said
-    assert said.endswith("    --config.mesh.fsdp=2 (9.0 GiB)")
+    assert said.endswith(
+        "\nIt fits with any one of these changes (compiled with model.scan_unroll=1):\n    --config.mesh.fsdp=2 (9.0 GiB)"
+    )
+    assert (found["needs_bytes"], found["has_bytes"], found["steps"]) == (20 * 2**30, 16 * 2**30, 5)
     assert refusal(unfit()).endswith("Use more chips, chips with more memory, or fewer rows.")
     small = found | {"memory": {"arguments": {"parameters": 1}}}
     assert "The arguments" not in refusal(small)
@@ -197,39 +277,3 @@ def test_json_has_null_for_what_is_not_known():
     whole = as_json([[one(steps=None)], [unfit()]], types.SimpleNamespace(price=2.0))
     assert whole["experiments"][0]["total"]["cost"] is None
     assert whole["experiments"][1]["total"] is None
-
-
-def wanted(*flags: str) -> list[Case]:
-    """The steps that a command line asks for."""
-    options, overrides, _ = parse(flags)
-    return cases(options.config, overrides, options)
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ([f"--config={BASE}"], "--topology is missing, for example --topology=v5e:4x4"),
-        (["--topology=v5e:4x4"], "--config is missing"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--step=trian"], "--step=trian is unknown: did you mean 'train'"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--price=-1"], "--price=-1 must be at least 0"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--against.seed=1"], "--against.seed sets a key of --against"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--phase=7"], "has the phases 0 to 1"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--step=finetune"], "--step=finetune, but .* pretrains"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--step=eval", "--rows=0"], "--rows=0 must be at least 1"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--rows=9"], "--rows=9, but .* has the number of steps"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--step=eval", "--save=x"], "--save=x saves .* no command loads the eval"),
-        ([MRPC, "--topology=v5e:1x1", "--save=x"], "no command loads the finetune step of"),
-        ([MRPC, "--topology=v5e:1x1", "--phase=0"], "--phase=0, but .* fine-tunes and has no phases"),
-        ([MRPC, "--topology=v5e:1x1", "--step=eval"], "fine-tunes and has only the step finetune"),
-        ([MRPC, "--topology=v5e:1x1", "--config.phases.0.length=8"], "there is no 'phases'"),
-    ],
-)
-def test_a_wrong_flag_is_an_error_that_names_it(flags: list[str], says: str):
-    with pytest.raises(UserError, match=says):
-        wanted(*flags)
-
-
-def test_all_phases_are_examined_unless_one_is_named():
-    base = (f"--config={BASE}", "--topology=v5e:4x4")
-    assert [(case.phase, case.kind) for case in wanted(*base)] == [(0, "train"), (1, "train")]
-    assert [(case.phase, case.kind) for case in wanted(*base, "--phase=1", "--step=eval")] == [(1, "eval")]
