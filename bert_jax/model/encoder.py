@@ -60,7 +60,7 @@ class Block(nn.Module):
     ) -> Float[Array, "B Q D"]:
         """The hidden states after the layer; `layer` is its number, from which its dropout seeds are derived."""
         c = self.config
-        seeds = [None] * 3 if seed is None else [hash_word(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
+        seeds = [None if seed is None else hash_word(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
         y = SelfAttention(c, name="attention")(x, sequence_ids, seeds[0], positions)
         x = x if positions is None or self.is_mutable_collection(CACHE) else gather_positions(x, positions)
         x = ResidualNorm(c, name="attention_layer_norm")(x, y, seeds[1], positions)

@@ -8,6 +8,7 @@ import pytest
 from bert_jax.model.kernels import attention_tpu
 from bert_jax.model.kernels.attention_plan import Placement, TpuPlan, divides_lanes, padded_length, vmem_bytes
 from bert_jax.model.kernels.attention_tpu import RandomBits
+from tests.model.lowbias32 import hashed
 
 MIB = 1 << 20
 
@@ -98,13 +99,6 @@ def test_a_device_is_told_its_first_row_and_its_first_group_among_all_groups():
     assert plan_of(2, 128, 3, 128).seeds(place).tolist() == [-1, 5, 3 * 3, 12]
 
 
-def hashed(word: int) -> int:
-    """`layers.hash_word` of a number."""
-    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
-        word = (word ^ word >> shift) * factor % 2**32
-    return word ^ word >> 15
-
-
 @pytest.mark.parametrize(("grid", "step"), [((0, 0), 5 * 8 + 2), ((3, 1), (5 + 3) * 8 + 2 + 4)])
 def test_every_unit_and_block_of_a_step_has_a_stream_of_its_own_and_every_step_too(
     grid: tuple[int, int], step: int, monkeypatch: pytest.MonkeyPatch
@@ -122,4 +116,4 @@ def test_every_unit_and_block_of_a_step_has_a_stream_of_its_own_and_every_step_t
             for j in range(3):
                 random.start(unit, i, j)
                 words.append(int(random.word))
-    assert words == [hashed((hashed(7 + step) + stream) % 2**32) for stream in range(18)]
+    assert words == [hashed(hashed(7 + step) + stream) for stream in range(18)]

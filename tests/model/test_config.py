@@ -1,0 +1,106 @@
+"""What a model is unless its configuration says otherwise, what it cannot be, and how it is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.model.config import ModelConfig, published_sizes
+
+RELEASED = """{
+  "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+  "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 512, "num_attention_heads": 12,
+  "num_hidden_layers": 12, "type_vocab_size": 2, "vocab_size": 30522
+}"""
+"""bert_config.json of the original's uncased_L-12_H-768_A-12."""
+OURS = {
+    "attention_probs_dropout_prob": "attention_dropout", "hidden_act": "activation", "hidden_dropout_prob": "hidden_dropout",
+    "max_position_embeddings": "max_position", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
+}  # fmt: skip
+
+
+def test_the_defaults_are_the_released_base_model_with_the_layer_norm_of_tensorflow():
+    config = ModelConfig()
+    for name, value in json.loads(RELEASED).items():
+        assert getattr(config, OURS.get(name, name)) == value
+    assert config.layer_norm_epsilon == 1e-12  # tf.contrib.layers.layer_norm
+    assert config.padded_vocab_size == config.vocab_size
+    assert config.tied_decoder
+    assert not config.character_cnn
+    assert config.scan_unroll == 0
+
+
+def test_the_miniatures_are_those_of_their_paper():
+    """arXiv:1908.08962, table 1, and the original's README."""
+    names = {f"L-{layers}_H-{width}" for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)}
+    assert published_sizes().keys() - {"tiny", "mini", "small", "medium", "base", "large"} == names
+
+
+@pytest.mark.parametrize(
+    ("fields", "in_words", "word_width", "has_segments"),
+    [
+        ({}, "12 layers, 768 wide, 12 heads", 768, True),
+        ({"num_layers": 1, "num_heads": 1, "type_vocab_size": 1}, "1 layer, 768 wide, 1 head", 768, False),
+        ({"direction": "left_to_right"}, "12 layers, 768 wide, 12 heads", 768, False),
+        ({"encoder": "static", "num_layers": 0, "hidden_size": 300}, "static vectors, 300 wide", 300, True),
+        ({"encoder": "bilm", "num_layers": 2}, "biLM of 2 layers, 768 wide, cells 3072 wide", 384, True),
+        (
+            {"encoder": "bilm", "num_layers": 2, "direction": "left_to_right", "hidden_size": 601},
+            "left-to-right LSTM of 2 layers, 601 wide, cells 3072 wide",
+            601,
+            False,
+        ),
+    ],
+)
+def test_a_model_is_told_in_a_line_and_its_directions_share_its_width(
+    fields: dict[str, Any], in_words: str, word_width: int, has_segments: bool
+):
+    config = ModelConfig(**fields)
+    assert (config.in_words, config.word_width, config.has_segments) == (in_words, word_width, has_segments)
+
+
+STATIC = {"encoder": "static", "num_layers": 0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"num_heads": 2**16 + 1}, "model.num_heads=65537 must be at least 1 and at most 65,536"),
+        ({"num_layers": 0}, "model.num_layers=0 must be at least 1; only word vectors, model.encoder=static, have no layers"),
+        ({"hidden_size": 7, "num_heads": 2}, "divide into model.num_heads=2; nearest number of heads that does: 1"),
+        ({"hidden_size": 7, "num_heads": 6}, "divide into model.num_heads=6; nearest number of heads that does: 7"),
+        ({"hidden_size": 36, "num_heads": 11}, "nearest number of heads that does: 12"),
+        ({"character_cnn": True, "tied_decoder": False}, "model.character_cnn=True is for model.encoder=bilm with"),
+        ({"character_cnn": True, "encoder": "bilm"}, "since characters give no table of words to tie"),
+        ({"encoder": "static", "num_layers": 1}, "model.num_layers=1 must be 0: word vectors have no layers (model.encoder="),
+        ({"encoder": "bilm", "num_layers": 0}, "model.num_layers=0 must be at least 1 (model.encoder=bilm)"),
+        ({"encoder": "bilm", "hidden_size": 9}, "must be even: each direction of model.encoder=bilm has half of it; set 10, or"),
+        ({**STATIC, "direction": "left_to_right"}, "model.direction=left_to_right is not for model.encoder=static; leave it out"),
+        ({**STATIC, "positions": "none"}, "model.positions=none is not for model.encoder=static; leave it out (learned)"),
+        ({"encoder": "bilm", "attention": "plain"}, "model.attention=plain is not for model.encoder=bilm; leave it out (auto)"),
+        ({"encoder": "bilm", "residual_norm": "plain"}, "is not for model.encoder=bilm; leave it out (auto)"),
+        ({"encoder": "bilm", "rematerialisation": "full"}, "is not for model.encoder=bilm; leave it out (none)"),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_be_is_refused_with_what_can(fields: dict[str, Any], says: str):
+    with pytest.raises(UserError) as error:
+        ModelConfig(**fields)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_layers": 1, "num_heads": 768},
+        {"hidden_size": 1, "num_heads": 1},
+        {"hidden_size": 2**16, "num_heads": 2**16},
+        {"encoder": "bilm", "character_cnn": True, "tied_decoder": False},
+        {"encoder": "bilm", "direction": "left_to_right", "hidden_size": 9},
+        {**STATIC, "hidden_size": 9},
+    ],
+)
+def test_a_model_at_the_border_of_what_can_be_is_accepted(fields: dict[str, Any]):
+    ModelConfig(**fields)

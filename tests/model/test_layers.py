@@ -1,0 +1,104 @@
+"""Dropout's random words, written out; and what layers are compiled to on a TPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+from bert_jax.model.layers import Dense, Dropout, dropout, hash_word, random_words, row_words
+from bert_jax.model.pretraining import SOFTMAX_SEED, whole_tiles
+from bert_jax.model.products import sum_rows
+from tests.model.lowbias32 import hashed
+
+TPU = AbstractMesh(
+    (2,), ("data",), (AxisType.Auto,), abstract_device=AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
+)
+
+
+def word_of(seed: int, index: tuple[int, ...]) -> int:
+    """The random word of an element: its row's indices are hashed one after the other, then its column."""
+    row = seed
+    for axis, i in enumerate(index[:-1]):
+        row = hashed(row + i * 0x85EBCA6B + axis + 1)
+    return hashed(hashed(seed ^ row) + index[-1] * 0x9E3779B9)
+
+
+SHAPES = ((3, 4), (2, 3, 4), (2, 2, 3, 4))
+WORDS, SEED = (0, 1, 255, 2**31, 2**32 - 1), 0xDEADBEEF
+POSITIONS = ((4, 1), (0, 3))
+
+
+@pytest.fixture(scope="module")
+def drawn() -> tuple[list[np.ndarray], ...]:
+    """Hashes of WORDS, random words of SHAPES, and words at POSITIONS and from a first index on beside those among all."""
+
+    @jax.jit
+    def draw(words: jax.Array, seed: jax.Array, positions: jax.Array) -> tuple[list[jax.Array], ...]:
+        later = row_words(seed, (2, 2, 5), first=(jnp.uint32(3), jnp.uint32(1)))
+        return (
+            [hash_word(words)],
+            [random_words(seed, shape) for shape in SHAPES],
+            [random_words(seed, (2, 3, 2, 5), positions), random_words(seed, (2, 3, 5, 5))],
+            [later, row_words(seed, (5, 3, 5))],
+        )
+
+    return jax.device_get(draw(jnp.array(WORDS, jnp.uint32), jnp.uint32(SEED), jnp.array(POSITIONS)))
+
+
+def test_random_words_are_those_of_a_loop_over_elements_so_a_resumed_run_drops_what_it_would_have_dropped(drawn):
+    hashes, words, *_ = drawn
+    assert hashes[0].tolist() == [hashed(word) for word in WORDS]
+    for shape, found in zip(SHAPES, words, strict=True):
+        wanted = [word_of(SEED, index) for index in itertools.product(*map(range, shape))]
+        assert found.ravel().tolist() == wanted
+
+
+def test_words_at_positions_and_from_a_first_index_on_are_those_among_all(drawn):
+    *_, (some, whole), (later, all_rows) = drawn
+    for row, chosen in enumerate(POSITIONS):
+        np.testing.assert_array_equal(some[row], whole[row][:, np.array(chosen)])
+    np.testing.assert_array_equal(later, all_rows[3:, 1:])
+
+
+def test_without_a_rate_or_a_seed_nothing_is_computed():
+    x = jnp.ones((2, 2))
+    for settings in (Dropout(0.0, jnp.uint32(1)), Dropout(0.5, None)):
+        assert dropout(x, settings) is x
+
+
+def test_the_seed_before_the_softmax_spells_soft():
+    assert int(SOFTMAX_SEED) == int.from_bytes(b"soft", "big")
+
+
+def test_positions_are_padded_to_tiles_of_eight_rows_on_a_tpu_alone():
+    assert jax.eval_shape(whole_tiles, jax.ShapeDtypeStruct((2, 11), jnp.int32)).shape == (2, 11)
+    with jax.sharding.use_abstract_mesh(TPU):
+        assert whole_tiles(jnp.arange(1, 4)[None]).tolist() == [[1, 2, 3, 0, 0, 0, 0, 0]]
+        assert jax.eval_shape(whole_tiles, jax.ShapeDtypeStruct((2, 16), jnp.int32)).shape == (2, 16)
+
+
+@pytest.mark.parametrize(("activation", "recomputed"), [("gelu", True), ("", False)])
+def test_on_a_tpu_alone_an_activation_is_computed_again_in_the_backward_pass(activation: str, recomputed: bool):
+    layer = Dense((4,), (6,), ("embed", "mlp"), 0.02, jnp.dtype(jnp.float32), activation)
+    params = {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}
+
+    def program() -> str:
+        return str(jax.make_jaxpr(lambda x: layer.apply({"params": params}, x))(jnp.ones((2, 4))))
+
+    assert "remat" not in program()
+    with jax.sharding.use_abstract_mesh(TPU):
+        assert ("remat" in program()) == recomputed
+
+
+@pytest.mark.parametrize(("platform", "rows"), [("cpu", 1), ("tpu", 8), ("cuda", 0)])
+def test_rows_are_summed_by_a_product_with_rows_of_ones_where_that_is_faster(platform: str, rows: int):
+    x = jax.ShapeDtypeStruct((5, 3), jnp.float32)
+    program = jax.jit(sum_rows).trace(x).lower(lowering_platforms=(platform,)).as_text()
+    assert ("stablehlo.dot_general" in program) == bool(rows)
+    assert not rows or f"tensor<{rows}x5xf32>" in program
+    assert rows or "across dimensions = [0]" in program
