@@ -21,7 +21,7 @@ from bert_jax.pretraining import evaluation
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 
 ROWS, BATCH_SIZE, VOCABULARY = 6, 4, 9
-TARGETS = np.array([[1, 2], [3, -1], [1, 8], [8, 8], [7, -1], [1, 1], [-1, -1], [-1, -1]], np.int32)
+TARGETS = np.array([[1, 2], [3, -1], [1, 8], [8, 8], [0, -1], [1, 1], [-1, -1], [-1, -1]], np.int32)
 LABELS = np.array([[0], [1], [1], [1], [0], [1], [-1], [-1]], np.int32)
 """Of two batches of four rows: the last two rows are empty."""
 
@@ -79,6 +79,15 @@ def test_the_scores_are_means_over_all_rows_beside_baselines_and_the_step_is_com
     monkeypatch.setattr(evaluation, "jitted_eval_step", step_of)
     monkeypatch.setattr(evaluation, "trained_parameters", lambda experiment: experiment.seed)
     monkeypatch.setattr(evaluation, "parameter_shardings", lambda boxed, mesh: NamedSharding(mesh, PartitionSpec()))
+    demands: list[Any] = []
+
+    @contextlib.contextmanager
+    def fits(demand: Any) -> Iterator[None]:
+        demand()
+        yield
+
+    monkeypatch.setattr(evaluation, "fits_in_memory", fits)
+    monkeypatch.setattr(evaluation, "evaluation_demand", lambda *about: demands.append(about))
     mesh = make_mesh(MeshConfig(), jax.devices()[:2])
     phases = [{"steps": 1, "length": 8, "max_predictions": 2}, {"steps": 1, "length": 16, "max_predictions": 4}]
     values = {"phases": phases, "evaluation": {"batch_size": BATCH_SIZE, "rows": 100}, "seed": 3}
@@ -105,6 +114,7 @@ def test_the_scores_are_means_over_all_rows_beside_baselines_and_the_step_is_com
     assert shown == 2 * [(BATCH_SIZE, ROWS), (ROWS, ROWS)]
     assert watched.timed == [Activity.COMPILING]
     assert watched.alive_in == 4 * ["evaluation"]
+    assert demands == 2 * [(experiment, 1, mesh)]
 
 
 def test_held_out_rows_are_the_same_as_in_earlier_versions():
@@ -115,10 +125,11 @@ def test_the_loss_of_a_word_is_that_of_its_pieces(monkeypatch: pytest.MonkeyPatc
     """Of the targets, 1 and 8 continue words."""
     continuation = np.isin(np.arange(VOCABULARY), [1, 8])
     monkeypatch.setattr(evaluation, "tables_of", lambda corpus: types.SimpleNamespace(continuation=continuation))
-    beginning = np.count_nonzero(np.isin(TARGETS, [2, 3, 7]))
+    beginning = np.count_nonzero(np.isin(TARGETS, [0, 2, 3]))
     found = evaluation._tokens_per_word(TARGETS, None, "words")
     assert found == np.count_nonzero(TARGETS >= 0) / beginning
     assert evaluation._tokens_per_word(TARGETS, None, "tokens") is None
+    assert evaluation._tokens_per_word(np.array([[1, 8, -1]]), None, "words") == 2  # of a word whose beginning is not predicted
 
 
 def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytest.MonkeyPatch):
@@ -147,3 +158,23 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
         assert found["perplexity"] == pytest.approx(math.exp(sum(of_words) / 6))
         wanted = None if masking == "tokens" else pytest.approx(math.exp(sum(of_words) / len(words)))
         assert found.get("word_perplexity") == wanted
+
+
+def test_the_baseline_of_word_frequencies_is_for_what_predicts_words(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(evaluation, "heldout_batches", lambda *settings: heldout_rows((0, 1)))
+    monkeypatch.setattr(evaluation, "jitted_eval_step", lambda experiment, mesh: None)
+    monkeypatch.setattr(evaluation, "trained_parameters", lambda experiment: 0)
+    monkeypatch.setattr(evaluation, "parameter_shardings", lambda boxed, mesh: None)
+    corpora: Any = types.SimpleNamespace(train=types.SimpleNamespace(token_counts=np.ones(VOCABULARY)), heldout="held out")
+    found = {}
+    for encoder in ("bilm", "static"):
+        model = {"encoder": encoder, "num_layers": 2 * (encoder == "bilm")}
+        values = {"model": model, "examples": {"pairs": "none"}, "phases": [{"steps": 1, "length": 8, "max_predictions": 2}]}
+        program: Any = types.SimpleNamespace(
+            experiment=PretrainingExperiment.from_dict(values), mesh=make_mesh(MeshConfig(), jax.devices()[:1])
+        )
+        found[encoder] = evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace())._baseline.keys()  # type: ignore[arg-type]
+    assert found == {
+        "bilm": {"nsp_majority_accuracy", "unigram_accuracy", "unigram_loss"},
+        "static": {"nsp_majority_accuracy"},
+    }

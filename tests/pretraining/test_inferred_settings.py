@@ -51,7 +51,11 @@ def test_a_run_that_goes_on_needs_the_model_it_began_with_no_more(tmp_path: path
         infer_settings(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
     stored = FILE | {"init_from": gone, "model": {"num_layers": 3, "hidden_size": 30, "hidden_dropout": 0.5}}
     with open_workdir(tmp_path / "run", "pretrain", stored):
+        with pytest.raises(UserError, match=r"there is no .*gone"):  # it has not begun
+            infer_settings(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
         (tmp_path / "run" / METRICS).touch()
+    with pytest.raises(UserError, match=r"there is no .*other"):
+        infer_settings(FILE | {"init_from": gone + "/other"}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
     values, _ = infer_settings(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
     assert (values["model"]["num_layers"], values["model"]["hidden_size"], values["model"]["hidden_dropout"]) == (3, 30, 0.3)
 
@@ -78,3 +82,29 @@ def test_a_left_to_right_model_is_trained_without_pairs_unless_the_command_line_
     assert notes == ["config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge"]
     values, notes = infer_settings({"model": {"direction": "left_to_right"}, "examples": {"pairs": "paper"}}, {"examples.pairs"})
     assert (values["examples"], notes) == ({"pairs": "paper"}, [])
+    assert infer_settings({"model": {"direction": "left_to_right"}, "examples": {"pairs": "none"}}, ())[1] == []
+
+
+def test_a_model_that_does_not_learn_pairs_is_trained_without_them_unless_the_command_line_asks_for_them():
+    file = FILE | {"model": {"encoder": "bilm"}, "examples": {"duplicates": 3}}
+    values, notes = infer_settings(file, ())
+    assert values["examples"] == {"duplicates": 3, "pairs": "none"}
+    assert notes == ["config.examples.pairs is none: model.encoder=bilm does not learn to judge pairs"]
+    assert infer_settings(file, {"examples.pairs"}) == (file, [])
+    assert infer_settings(FILE | {"model": {"encoder": "transformer"}}, ())[1] == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": 3},
+        {"examples": "paper"},
+        {"phases": 3},
+        {"phases": [3, {"steps": "50", "warmup_steps": 100}, {"steps": 50, "warmup_steps": "100"}, {"steps": 50}]},
+        {"phases": [{"steps": 0, "warmup_steps": 100}, {"steps": 50, "warmup_steps": 100, "continue_schedule": True}]},
+        {"init_from": 3},
+    ],
+)
+def test_what_is_wrong_or_not_to_be_shortened_is_left_for_the_check_that_names_it(changes: dict[str, Any]):
+    file = FILE | changes
+    assert infer_settings(file, ()) == (file, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.errors import UserError
 from bert_jax.model.config import published
 from bert_jax.pretraining import phases
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
@@ -28,19 +30,34 @@ class Source:
 
 def test_the_rows_of_a_phase_begin_with_its_first_step_and_are_of_its_own_seed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(phases, "BatchSource", Source)
-    monkeypatch.setattr(phases, "HeldoutEvaluation", lambda *settings: None)
+    monkeypatch.setattr(phases, "HeldoutEvaluation", lambda *settings: settings)
     monkeypatch.setattr(phases, "process_shard", lambda mesh, spec: (mesh.size, spec))
+    monkeypatch.setattr(phases, "to_device", lambda batch, mesh, spec: ("on", mesh, spec, batch["input_ids"][0, 0]))
+    monkeypatch.setattr(phases, "compiled", lambda *arguments, **settings: (arguments, settings))
     mesh = make_mesh(MeshConfig(), jax.devices()[:2])
     lengths = [{"steps": 3, "length": 32, "batch_size": 8}, {"steps": 4, "length": 64, "batch_size": 4}]
     values = {"corpus": {"directory": "corpus"}, "model": published("tiny"), "phases": lengths, "seed": 5}
     program: Any = types.SimpleNamespace(experiment=PretrainingExperiment.from_dict(values), mesh=mesh)
     corpora: Any = types.SimpleNamespace(train="tokens", verification=None)
-    run: Any = types.SimpleNamespace(compiled=None, ledger=None)
+    program.training_step, program.arguments, program.state = "step {}".format, lambda *arguments: arguments, "layout"
+    compiling: list[Any] = []
+    run: Any = types.SimpleNamespace(compiled="saved", ledger="ledger")
+    run.compiling = lambda ledger: compiling.append(ledger) or contextlib.nullcontext()
     first, second = (phases.Phase(program, index, corpora, run) for index in (0, 1))
     assert (first.start, first.end, second.start, second.end) == (0, 3, 3, 7)
     assert [int(first.rows(step)["input_ids"][0, 0]) for step in (0, 2)] == [0, 2]
     assert [int(second.rows(step)["input_ids"][0, 0]) for step in (3, 6)] == [0, 3]
     assert second.rows(3)["shard"] == (2, phases.BATCH)
+    assert int(phases.Phase(program, 1, corpora, run, passed_over=9).rows(5)["input_ids"][0, 0]) == 2 + 9
+    assert second.evaluate == (program, 1, corpora, run)
+    with pytest.raises(UserError, match=r"input_ids holds 30522, outside \[0, 30522\)"):
+        first.rows(30_522)
+    found: Any = second.compile(5, must_be_saved=True)
+    assert found == (
+        ("step 1", "layout", ("on", mesh, phases.BATCH, 2)),
+        {"mesh": mesh, "saved": "saved", "must_be_saved": True},
+    )
+    assert compiling == ["ledger"]
     (train, examples, rows, seed), (*_, other_seed) = second.source.settings, first.source.settings
     assert (train, examples.length, rows) == ("tokens", 64, 4)
     assert seed != other_seed

@@ -65,11 +65,13 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def log_of(workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, config: str = "", **values: Any) -> PretrainingLog:
+def log_of(
+    workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, config: str = "", teacher: Any = None, **values: Any
+) -> PretrainingLog:
     workdir.mkdir(exist_ok=True)
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **values})
     program: Any = types.SimpleNamespace(
-        experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=None
+        experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher
     )
     run: Any = types.SimpleNamespace(workdir=workdir, is_first=is_first, ledger=Ledger())
     corpora: Any = types.SimpleNamespace(train=SPLIT, heldout=types.SimpleNamespace(num_documents=7))
@@ -79,7 +81,7 @@ def log_of(workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, confi
 @pytest.fixture
 def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An experiment file beside a folder with its reference curve: MLM losses of 1.9 to 2.1 after step 5, in three seeds."""
-    monkeypatch.setattr(pretraining_log, "fingerprint", lambda train, heldout: "the corpus")
+    monkeypatch.setattr(pretraining_log, "fingerprint", lambda train, heldout: "the corpus" if train is SPLIT else "another")
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES})
     bands = {"mlm_loss": {5: Band(2.0, 1.9, 2.1)}}
     curve = ReferenceCurve("mine", (0, 1, 2), experiment.to_dict(), SPLIT.num_tokens, "the corpus", bands)
@@ -150,6 +152,9 @@ def test_a_run_says_where_it_begins(tmp_path: pathlib.Path, lines: pytest.LogCap
         assert lines.messages[-1] == "starting from the weights of models/a (step 0)"
     with log_of(tmp_path, step=1_500, init_from="models/a"):
         assert lines.messages[-1] == "continuing from step 1,500"
+    lines.clear()
+    with log_of(tmp_path, model={**SIZES, "encoder": "bilm", "num_heads": 1}, examples={"pairs": "none"}):
+        assert len(lines.messages) == 4, "an LSTM has no attention to tell of"
 
 
 def test_a_run_that_begins_anew_drops_the_records_of_step_0_and_one_that_goes_on_keeps_those_up_to_its_step(tmp_path):
@@ -158,6 +163,19 @@ def test_a_run_that_begins_anew_drops_the_records_of_step_0_and_one_that_goes_on
             assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == kept
             for step in (0, 2, 3):
                 log.evaluation(step, SCORES)
+
+
+def test_a_run_that_goes_back_drops_the_records_of_the_steps_that_are_repeated(tmp_path: pathlib.Path):
+    with log_of(tmp_path) as log:
+        for step in (0, 2, 3):
+            log.evaluation(step, SCORES)
+        log._run.ledger.step_done(3)
+        for step, kept in ((2, [0, 2]), (0, [])):  # of step 0, which is evaluated again
+            log.went_back(step)
+            assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == kept
+        assert log._run.ledger._furthest == 3
+    assert log.metrics is not None
+    assert log.metrics._file.closed
 
 
 def test_a_phase_is_told_with_its_rows_and_its_rates_begin_anew(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
@@ -199,6 +217,22 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pat
     assert (tmp_path / LEDGER).read_text().count("\n") >= 1
 
 
+def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
+    teacher = types.SimpleNamespace(config=ModelConfig(**SIZES | {"num_layers": 6}))
+    speeds = []
+    for index, taught in enumerate((None, teacher)):
+        with log_of(tmp_path / f"{index}", teacher=taught) as log:
+            clock = Clock()
+            log.throughput = Throughput(Ledger(clock), clock)
+            clock.now += 2.0
+            log.training(5, phase_of(log, 1), window())
+        speeds.append(read_metrics(tmp_path / f"{index}" / METRICS)[0])
+    (alone, taught), lengths = speeds, log._experiment.phases[1]
+    more = 16 * model_row_flops(teacher.config, 64, lengths.max_predictions) / 3 / 2
+    assert taught["train/flops_per_second"] - alone["train/flops_per_second"] == pytest.approx(more)
+    assert taught["train/seconds_left"] == pytest.approx(alone["train/seconds_left"])
+
+
 def test_skipped_steps_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
         log.training(1, phase_of(log, 0), window())
@@ -206,6 +240,15 @@ def test_skipped_steps_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, l
         log.training(2, phase_of(log, 0), window(skipped=2, steps=0))
     assert lines.messages[-1] == "2 of these steps had no finite loss or gradient and were skipped"
     assert read_metrics(tmp_path / METRICS)[-1]["train/grad_norm"] == 3
+
+
+def test_spikes_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+    with log_of(tmp_path) as log:
+        log.training(1, phase_of(log, 0), window(spikes=0))
+        assert not [record for record in lines.records if record.levelno >= logging.WARNING]
+        log.training(2, phase_of(log, 0), window(spikes=2))
+    assert lines.messages[-1] == "2 of these steps had a loss far above the mean before and were left out"
+    assert [record["train/spikes"] for record in read_metrics(tmp_path / METRICS)] == [0, 2]
 
 
 def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_step_0(
@@ -226,10 +269,21 @@ def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_ste
     assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")]}
 
 
+def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baseline_the_loss_of_a_pair(
+    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
+):
+    with log_of(tmp_path) as log:
+        log.evaluation(1, SCORES | {"word_perplexity": 21.25})
+        assert lines.messages[-1].endswith(", perplexity 7.4 (21.2 by word)")
+        log.evaluation(2, {"skip_gram_accuracy": 0.75, "skip_gram_loss": 3.25})
+        assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, loss 3.250 a pair"
+
+
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path, pictures: list[Any]):
     with log_of(tmp_path, is_first=False) as log:
         log.training(1, phase_of(log, 0), window())
         log.evaluation(1, SCORES)
+        log.went_back(0)
     assert (list(tmp_path.iterdir()), pictures) == ([], [])
 
 

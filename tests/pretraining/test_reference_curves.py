@@ -81,7 +81,7 @@ def test_a_curve_holds_the_steps_that_all_runs_have_and_survives_its_file(runs, 
     assert set(curve.measures) == {"mlm_loss", "nsp_loss"}
     assert list(curve.measures["mlm_loss"]) == [20]
     assert curve.measures["mlm_loss"][20].mean == pytest.approx(5.1)
-    assert curve.seeds == (0, 1, 2)
+    assert (curve.seeds, curve.settings["seed"]) == ((0, 1, 2), 0)
     (tmp_path / "mine.json").write_text(as_json(curve))
     again = read_curve(tmp_path / "mine.json")
     assert as_json(again) == as_json(curve)
@@ -118,11 +118,17 @@ def test_no_objective_is_without_a_measure():
 def test_runs_that_do_not_belong_together_make_no_curve(runs, tmp_path):
     other = write_run(tmp_path / "other", 3, {20: 5.0}, phases=(PhaseConfig(steps=30, length=32),))
     elsewhere = write_run(tmp_path / "elsewhere", 4, {20: 5.0}, corpus="b")
+    early = write_run(tmp_path / "early", 5, {15: 5.0})
     for workdirs, says in [
         (runs[:1], "1 run given; a band needs 2 to 10 runs"),
         ([*runs, other], r"other differs from .*run_0 in config\.phases\.0\.steps"),
         ([*runs, elsewhere], "was trained on another corpus than"),
         ([runs[0], runs[0]], "the seeds are 0, 0; give runs of different seeds"),
+        ([other, *runs], r"run_0 differs from .*other in config\.phases\.0\.steps"),
+        ([elsewhere, *runs], r"run_0 was trained on another corpus than .*elsewhere"),
+        ([runs[0], early], "the runs have no evaluation in common; give runs that have ended"),
+        ([runs[0]] * 11, "11 runs given; a band needs 2 to 10 runs"),
+        ([runs[0]] * 10, "the seeds are 0, 0,"),
     ]:
         with pytest.raises(UserError, match=says):
             curve_of(workdirs, "mine", 1_000, PRINT)
@@ -134,6 +140,7 @@ def test_a_run_with_these_settings_is_compared_whatever_its_seed_mesh_and_place(
     assert curve is not None
     assert line == "compared with the reference curve of mine (3 seeds, the same corpus)"
     assert "another corpus of about that size" in find_curve(shipped, like, 1_050, "b")[1]
+    assert "another corpus of about that size" in find_curve(shipped, like, 905, "b")[1]
 
 
 def test_a_run_with_other_settings_or_another_amount_of_text_is_not_compared_and_told_why(shipped):
@@ -141,11 +148,24 @@ def test_a_run_with_other_settings_or_another_amount_of_text_is_not_compared_and
     curve, line = find_curve(shipped, other, 1_000, "a")
     assert curve is None
     assert "differ in config.phases.0.learning_rate: 0.0001 there, 1.0 here" in line
-    assert "its corpus has 1,000 tokens, this one 2,000" in find_curve(shipped, EXPERIMENT, 2_000, "b")[1]
+    for tokens in ("1,150", "890", "2,000"):
+        says = f"its corpus has 1,000 tokens, this one {tokens}"
+        assert says in find_curve(shipped, EXPERIMENT, int(tokens.replace(",", "")), "b")[1]
+    assert "config.abort" not in find_curve(shipped, dataclasses.replace(other, abort_after_skipped=3), 1_000, "a")[1]
+    both = dataclasses.replace(other, skip_gram=dataclasses.replace(other.skip_gram, window=3))
+    assert find_curve(shipped, both, 1_000, "a")[1].endswith("0.0001 there, 1.0 here, and in 1 other key")
+    assert line.endswith("0.0001 there, 1.0 here")
 
 
 def test_an_experiment_without_a_curve_is_silent(shipped):
     assert find_curve(shipped + ":more", EXPERIMENT, 1_000, "a") == (None, "")
+
+
+def test_the_argument_of_an_experiment_file_names_its_curve(shipped):
+    curves = pathlib.Path(shipped).parents[1] / "curves"
+    (curves / "mine.json").rename(curves / "mine-more.json")
+    assert find_curve(shipped, EXPERIMENT, 1_000, "a") == (None, "")
+    assert find_curve(shipped + ":more", EXPERIMENT, 1_000, "a")[1].startswith("compared with the reference curve of mine-more")
 
 
 CURVE = ReferenceCurve("mine", (0, 1), EXPERIMENT.to_dict(), 1_000, "a", {"mlm_loss": {20: Band(5.0, 4.9, 5.1)}})
@@ -154,7 +174,13 @@ FLAT = {"mlm_accuracy": 0.06, "unigram_accuracy": 0.06}
 
 @pytest.mark.parametrize(
     ("loss", "inside", "says"),
-    [(5.05, True, "in the band of 2 seeds of mine (MLM loss 4.900 to 5.100)"), (5.3, False, "above"), (4.0, False, "below")],
+    [
+        (5.05, True, "in the band of 2 seeds of mine (MLM loss 4.900 to 5.100)"),
+        (4.9, True, "in the band"),
+        (5.1, True, "in the band"),
+        (5.3, False, "above"),
+        (4.0, False, "below"),
+    ],
 )
 def test_an_evaluation_is_told_to_lie_in_the_band_or_on_which_side(loss, inside, says):
     found, line = comparison(CURVE, 20, {"mlm_loss": loss})
@@ -185,15 +211,21 @@ def test_the_causes_begin_with_those_for_which_there_is_evidence(how, says):
 def test_a_plateau_at_word_frequencies_is_found_in_the_scores_of_any_objective():
     for measure in ("mlm", "next_token", "bilm"):
         curve = dataclasses.replace(CURVE, measures={f"{measure}_loss": CURVE.measures["mlm_loss"]})
-        for accuracy, wanted in ((0.06, True), (0.5, False)):
-            scores = {f"{measure}_loss": 6.0, f"{measure}_accuracy": accuracy, "unigram_accuracy": 0.06}
+        for accuracy, unigram, wanted in ((0.06, 0.06, True), (0.07, 0.06, False), (0.5, 0.06, False), (0.0, 0.0, True)):
+            scores = {f"{measure}_loss": 6.0, f"{measure}_accuracy": accuracy, "unigram_accuracy": unigram}
             line = usual_causes(curve, 20, scores, EXPERIMENT, fingerprint="a", skipped=0)
             assert ("a plateau at word frequencies" in line) == wanted
+
+
+def test_without_word_frequencies_or_above_them_there_is_no_plateau():
+    for scores in ({"mlm_loss": 6.0, "mlm_accuracy": 0.5}, {"mlm_loss": 6.0, "unigram_accuracy": 0.9}, {"mlm_loss": 4.0, **FLAT}):
+        assert "a plateau" not in usual_causes(CURVE, 20, scores, EXPERIMENT, fingerprint="a", skipped=0)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_curve_belongs_to_an_experiment_as_it_is_now(path):
     curve = read_curve(path)
+    assert as_json(curve) == path.read_text()
     stem, _, argument = path.stem.partition("-")
     file = path.parents[1] / "pretrain" / f"{stem}.py"
     config = f"{file}:{argument}" if argument else str(file)

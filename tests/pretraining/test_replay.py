@@ -216,7 +216,7 @@ def test_a_step_that_the_run_does_not_have_is_refused(step):
         replay(EXPERIMENT, pathlib.Path("workdir"), NOTHING, step)
 
 
-# ------------------------------------------------------------------------------------------------------------------- the experiment
+# ------------------------------------------------------------------------------------------------------------- the experiment
 
 
 def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corpus_is_the_same(monkeypatch, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import platform
 import types
 
 import jax
@@ -11,7 +13,10 @@ from jax.sharding import Mesh
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import published
-from bert_jax.pretraining.results import results
+from bert_jax.pretraining import results as module
+from bert_jax.pretraining.results import results, trained_model
+from bert_jax.training.distillation import PROJECTION
+from bert_jax.training.spikes import WatchedTrainState
 
 
 @pytest.mark.parametrize(("baseline", "times"), [(0.25, 2.0), (0.0, None)])
@@ -23,3 +28,42 @@ def test_a_baseline_of_zero_leaves_the_ratio_to_it_undefined(baseline, times):
     corpora = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
     found = results(program, state, {"mlm_accuracy": 0.5, "unigram_accuracy": baseline}, corpora, 1.0)
     assert found["times_unigram_accuracy"] == times
+
+
+@pytest.mark.parametrize("policy", ["none", "skip"])
+def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
+    def count(model, *, heads, next_sentence):
+        return [model.num_layers, heads, next_sentence]
+
+    monkeypatch.setattr(module, "count_parameters", count)
+    values = {"model": published("tiny"), "phases": [{"steps": 3}], "spikes": {"policy": policy}}
+    program = types.SimpleNamespace(
+        experiment=PretrainingExperiment.from_dict(values), mesh=Mesh(np.asarray(jax.devices()[:2]), ("data",))
+    )
+    numbers = {"step": 9, "skipped": 2, "spikes": 4, "returns": 5, "passed_over": 6}
+    state = types.SimpleNamespace(**numbers)
+    if policy != "none":
+        fields = {field.name: numbers.get(field.name, 0) for field in dataclasses.fields(WatchedTrainState)}
+        state = WatchedTrainState(**fields)
+    corpora = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
+    found = results(program, state, {"mlm_accuracy": 0.5}, corpora, 12.3456)
+    assert found == {
+        "steps": 9,
+        "skipped_steps": 2,
+        **({} if policy == "none" else {"spikes": 4, "returns": 5, "passed_over": 6}),
+        "parameters": [2, True, True],
+        "heldout": {"mlm_accuracy": 0.5},
+        "times_unigram_accuracy": None,
+        "vocabulary_sha256": "5e0c",
+        "seconds_since_last_start": 12.3,
+        "devices": "2 x cpu",
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+    }
+
+
+def test_the_model_to_export_has_no_projection_of_a_distillation():
+    experiment = PretrainingExperiment.from_dict({"model": published("tiny"), "phases": [{"steps": 3}]})
+    tokenizer = types.SimpleNamespace()
+    found = trained_model(experiment, {"mlm_head": 1, PROJECTION: 2}, tokenizer)
+    assert (found.params, found.config, found.tokenizer) == ({"mlm_head": 1}, experiment.model, tokenizer)

@@ -89,7 +89,7 @@ def test_a_run_goes_back_only_so_often(times):
         go_back(program_of(spikes=SpikeConfig(times=3)), Kept(9), CORPUS, LossSpike(120, 3), (0, times))  # type: ignore[arg-type]
 
 
-# ----------------------------------------------------------------------------------------------------------- the state before step 0
+# ------------------------------------------------------------------------------------------------------- the state before step 0
 
 
 def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) -> tuple[TrainState, list[Any]]:

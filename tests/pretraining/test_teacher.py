@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.examples.config import ExampleConfig
 from bert_jax.pretraining import teacher
 from bert_jax.training.distillation import PretrainingDistillation
 from tests.examples.corpora import vocabulary
@@ -74,3 +75,22 @@ def test_the_teacher_computes_as_the_student_does_or_in_its_own_dtype(monkeypatc
     assert (loaded(monkeypatch, student).config.dtype, loaded(monkeypatch, student).config.scan_unroll) == ("bfloat16", 1)
     own = dataclasses.replace(student, distillation=PretrainingDistillation(dtype="float32"))
     assert loaded(monkeypatch, own).config.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "fields"),
+    [
+        (EXPERIMENT, {"max_position": 32, "type_vocab_size": 2}),
+        (EXPERIMENT, {"num_heads": 4}),  # whose attention nobody compares
+        (attentive(), {}),
+        (dataclasses.replace(EXPERIMENT, examples=ExampleConfig(pairs="none")), {"type_vocab_size": 1}),
+    ],
+)
+def test_a_teacher_that_can_teach_this_run_is_not_refused(experiment, fields, monkeypatch):
+    assert loaded(monkeypatch, experiment, **fields) is not None
+
+
+def test_a_run_without_a_teacher_loads_none(monkeypatch):
+    alone = dataclasses.replace(EXPERIMENT, teacher="")
+    assert loaded(monkeypatch, alone) is None
+    assert teacher.taught_by(alone, None) is alone
