@@ -31,7 +31,7 @@ def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
     wanted = min_heldout_documents(len(hashes))
     if np.count_nonzero(hashes < heldout_limit(fraction)) >= wanted:
         return fraction
-    exact = (int(np.partition(hashes, wanted - 1)[wanted - 1]) + 4096) / 2.0**64
+    exact = (int(np.sort(hashes)[wanted - 1]) + 4096) / 2.0**64
     short = math.ceil(exact * 1000) / 1000  # three decimals, unless that holds out too many documents
     if short >= 1:
         return exact

@@ -121,7 +121,7 @@ def format_report(report: JsonObject) -> str:
     lines += [f"{title:<13}{line}" for title, line in zip(["dropped", *[""] * len(shown)], shown, strict=False)]
     for title, bins in (("sentences", report["sentence_length_histogram"]), ("documents", report["document_length_histogram"])):
         lines.append(f"length of {title} in tokens")
-        most = max((count for _, _, count in bins), default=1)
-        lines += [f"  {low:>9,} - {high:<9,} {count:>12,} {'#' * round(40 * count / most)}" for low, high, count in bins]
+        counts = [count for _, _, count in bins]
+        lines += [f"  {low:>9,} - {high:<9,} {count:>12,} {'#' * round(40 * count / max(counts))}" for low, high, count in bins]
     lines += [f"WARNING: {warning}" for warning in report["warnings"]]
     return "\n".join(lines) + "\n"

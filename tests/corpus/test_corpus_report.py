@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import re
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bert_jax.corpus import survey
-from bert_jax.corpus.cleaning import RULES
-from bert_jax.corpus.report import format_report
+from bert_jax.corpus.cleaning import ALWAYS, RULES
+from bert_jax.corpus.report import _warnings, corpus_report, format_report
 from bert_jax.corpus.store import open_corpus
+from bert_jax.corpus.survey import ShardSurvey
 from tests.corpus.conftest import english
 
 
 def test_the_numbers_are_those_of_the_text(tmp_path, build, tiny):
-    documents = [*english(100), "A 中 line with ꙮ in it.\n" + english(1, seed=9)[0]]
+    documents = [
+        *english(97),
+        *english(3, seed=8)[:2],
+        "The cat sat on the old mat.",
+        "A 中 line with ꙮ in it.\n" + english(1, seed=9)[0],
+    ]
     (tmp_path / "a.txt").write_text("\n\n".join(documents))
     report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
     lines = [tuple(tiny.encode(line)) for text in documents for line in text.split("\n")]
@@ -30,7 +38,8 @@ def test_the_numbers_are_those_of_the_text(tmp_path, build, tiny):
         bins[len(line).bit_length() - 1] += 1
     assert report["sentence_length_histogram"] == [[2**k, 2 ** (k + 1) - 1, count] for k, count in bins.items() if count]
     assert sum(count for _, _, count in report["document_length_histogram"]) == 101
-    assert report["read"]["documents"] == 101
+    assert report["read"] == {"documents": 101, "characters": sum(len(text.replace("\n", "")) for text in documents)}
+    assert report["one_sentence_documents"] == sum("\n" not in text for text in documents)
     assert report["layouts"] == {"sentences": ["a.txt"]}
 
 
@@ -112,3 +121,108 @@ def test_hashes_do_not_depend_on_how_tokens_are_chunked(tmp_path, text_file, bui
     assert np.array_equal(survey._sentence_hashes(tokens, offsets, corpus.vocabulary.size), whole)
     lines = [tuple(tokens[a:b].tolist()) for a, b in itertools.pairwise(offsets)]
     assert len(set(whole.tolist())) == len(set(lines))
+
+
+def a_report(**changes: Any) -> dict[str, Any]:
+    """Of a corpus that nothing is wrong with."""
+    split = {"documents": 90, "sentences": 300, "tokens": 4000, "unknown_tokens": 0, "unknown_rate": 0.0}
+    report = {
+        "splits": {"train": split, "heldout": split | {"documents": 10, "sentences": 1, "tokens": 1_500}},
+        "duplicate_line_rate": 0.1,
+        "duplicate_lines_sampled": 1,
+        "most_repeated_lines": [{"occurrences": 1_200, "text": "all rights"}, {"occurrences": 2, "text": "the end"}],
+        "one_sentence_documents": 50,
+        "sentence_length_histogram": [[2, 3, 10], [4, 7, 4_000], [8, 15, 0]],
+        "document_length_histogram": [],
+        "read": {"documents": 1_001, "characters": 1},
+        "dropped": {"symbol-lines": 2, "bad-records": 1, "repeated-lines": 0, "control-characters": 12_345},
+        "layouts": {"book": ["a.txt", "b.txt"], "lines": ["c.txt"]},
+        "vocabulary": {"kind": "wordpiece", "size": 8_192, "lowercase": True},
+        "heldout_fractions": {"asked": 0.01, "used": 0.01, "least": 0.01},
+        "warnings": [],
+    }
+    return report | changes
+
+
+def splits(train: dict[str, float] | None = None, heldout: dict[str, float] | None = None) -> dict[str, Any]:
+    right = a_report()["splits"]
+    return {"splits": {"train": right["train"] | (train or {}), "heldout": right["heldout"] | (heldout or {})}}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ({"duplicate_line_rate": 0.1}, {"duplicate_line_rate": 0.101}, r"^10% of the lines repeat .*more than 10%"),
+        (splits({"unknown_rate": 0.01}), splits({"unknown_rate": 0.011}), r"^1\.1% of the tokens are unknown \(more than 1%\)"),
+        (splits({"documents": 2}, {"documents": 98}), splits({"documents": 1}, {"documents": 98}), "^there is only one document"),
+        ({"one_sentence_documents": 50}, {"one_sentence_documents": 51}, "^51 of 100 documents have a single sentence"),
+        (
+            splits(),
+            splits({"documents": 91}, {"documents": 9}),
+            r"^9 documents are held out, too few .*--heldout-fraction=0\.01: nothing",
+        ),
+        (splits({"documents": 14}), splits({"documents": 14}, {"documents": 1}), "^1 document is held out, too few"),
+        (splits(), splits(heldout={"documents": 0}), "^no document is held out, too few"),
+    ],
+)
+def test_a_warning_begins_beyond_its_limit(right, wrong, says):
+    base = {"one_sentence_documents": 0}
+    assert _warnings(a_report(**base | right)) == []
+    (warning,) = _warnings(a_report(**base | wrong))
+    assert re.search(says, warning)
+
+
+def test_the_text_of_a_report():
+    report = a_report(
+        duplicate_lines_sampled=2, heldout_fractions={"asked": 0.01, "used": 0.125, "least": 0.125}, warnings=["first", "second"]
+    )
+    assert (
+        format_report(report)
+        == f"""\
+vocabulary   wordpiece, 8,192 pieces, uncased
+read         1,001 documents, 1 character
+             layout book: a.txt, b.txt
+             layout lines: c.txt
+train        90 documents, 300 sentences, 4,000 tokens, 0.000% unknown
+heldout      10 documents, 1 sentence, 1,500 tokens, 0.000% unknown
+             12.5% of the documents are held out: 1.0% would be too few to evaluate on; set --heldout-fraction to override
+repeats      10.00% of the lines equal an earlier one (estimated from one in 2)
+             1,200 x all rights
+             2 x the end
+dropped              1 bad-records: records without a text, skipped
+                12,345 control-characters: {ALWAYS["control-characters"]}
+                     2 symbol-lines: {RULES["symbol-lines"]}
+length of sentences in tokens
+          2 - 3                   10{" "}
+          4 - 7                4,000 {"#" * 40}
+          8 - 15                   0{" "}
+length of documents in tokens
+WARNING: first
+WARNING: second
+"""
+    )
+    plain = format_report(a_report(vocabulary={"kind": "wordpiece", "size": 1, "lowercase": False}, read={}))
+    assert plain.startswith("vocabulary   wordpiece, 1 piece, cased\nread         0 documents, 0 characters\n")
+    assert "10.00% of the lines equal an earlier one\n" in plain
+    assert "override" not in plain
+
+
+def test_a_report_adds_the_shards_up(tiny):
+    def shard(sentences: dict[int, int], documents: dict[int, int], unknown: int) -> ShardSurvey:
+        lengths = [np.array([counts.get(k, 0) for k in range(24)]) for counts in (sentences, documents)]
+        ids = tiny.encode("the cat sat on " * 20)
+        return ShardSurvey({}, np.array([9], np.uint64), np.array([2]), {9: ids}, *lengths, 3, {"train": unknown, "heldout": 0})
+
+    counts = {"documents": 3, "sentences": 9, "tokens": 8}
+    manifest = {"splits": {"train": counts, "heldout": counts | {"tokens": 0}}, "read": {}, "dropped": {}, "layouts": {}}
+    shards = [shard({1: 2, 3: 1}, {5: 2}, 1), shard({2: 4, 3: 2}, {}, 3)]
+    fractions = {"asked": 0.1, "used": 0.1, "least": 0.1}
+    report = corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions)
+    assert report["splits"]["train"] == counts | {"unknown_tokens": 4, "unknown_rate": 0.5}
+    assert report["splits"]["heldout"]["unknown_rate"] == 0.0
+    assert report["sentence_length_histogram"] == [[2, 3, 2], [4, 7, 4], [8, 15, 3]]
+    assert report["document_length_histogram"] == [[32, 63, 2]]
+    assert (report["duplicate_line_rate"], report["duplicate_lines_sampled"], report["one_sentence_documents"]) == (0.75, 7, 6)
+    assert report["most_repeated_lines"] == [{"occurrences": 4, "text": ("the cat sat on " * 20)[:100]}]
+    manifest["splits"]["train"]["tokens"] = 1
+    assert corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions)["splits"]["train"]["unknown_rate"] == 4.0

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.corpus import build as build_module
 from bert_jax.corpus import files
-from bert_jax.corpus.heldout import min_heldout_documents, usable_fraction
+from bert_jax.corpus.heldout import heldout_limit, min_heldout_documents, resplit_shard, usable_fraction
 from bert_jax.corpus.store import open_corpus
 from bert_jax.errors import UserError
 from tests.corpus.conftest import english
@@ -119,3 +119,66 @@ def test_the_least_usable_fraction_takes_as_many_as_are_wanted_and_leaves_some_t
         assert min_heldout_documents(documents) <= taken <= max(2 * min_heldout_documents(documents), 0)
         assert documents - taken >= min(documents, 1) if documents < 4 else documents - taken >= 2
     assert usable_fraction(hashes, 0.25) == 0.25
+
+
+def test_ten_documents_are_held_out_or_a_tenth_or_two_and_fewer_where_there_are_fewer_than_four():
+    wanted = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 29: 2, 30: 3, 99: 9, 100: 10, 119: 10, 5000: 10}
+    assert {documents: min_heldout_documents(documents) for documents in wanted} == wanted
+
+
+def test_a_fraction_is_a_limit_of_the_hashes():
+    assert [int(heldout_limit(fraction)) for fraction in (0.0, 0.25, 0.5)] == [0, 1 << 62, 1 << 63]
+    assert int(heldout_limit(2.0**-64)) == int(heldout_limit(0.6 * 2.0**-64)) == 1
+
+
+def hashes_at(*fractions: float) -> np.ndarray:
+    return np.array([int(fraction * 2.0**64) for fraction in fractions], np.uint64)
+
+
+def test_a_fraction_that_holds_out_just_enough_is_usable_and_a_hash_at_the_limit_is_not_held_out():
+    rest = [0.6 + k / 1000 for k in range(28)]
+    assert usable_fraction(hashes_at(0.1, 0.2, *rest[:6]), 0.25) == 0.25
+    assert usable_fraction(hashes_at(0.1, 0.25, *rest[:6]), 0.25) == 0.251
+    assert usable_fraction(hashes_at(0.1, 0.2, 0.25, *rest), 0.25) == 0.251
+
+
+def test_the_least_usable_fraction_has_three_decimals_unless_it_would_hold_out_many_more_than_wanted_or_nearly_all():
+    rest = [0.6 + k / 1000 for k in range(30)]
+    assert usable_fraction(hashes_at(*((k + 0.9995) / 1000 for k in range(1000))), 0.0) == 0.01
+    near = [k / 100_000 for k in range(1, 8)]  # all below 0.001
+    assert usable_fraction(hashes_at(*near[:6], *rest[:24]), 0.0) == 0.001  # 6 where 3 are wanted
+    exact = usable_fraction(hashes_at(*near, *rest[:23]), 0.0)  # 7
+    assert (0.00003 < exact < 0.00004, int(np.sum(hashes_at(*near) < heldout_limit(exact)))) == (True, 3)
+    assert usable_fraction(hashes_at(*near[:2], *rest[:2]), 0.0) == 0.001  # 2 of 4, and 2 to train on
+    assert usable_fraction(hashes_at(*near[:3], *rest[:1]), 0.0) < 0.001  # else 3 of 4
+    assert 0.9995 < usable_fraction(hashes_at(*(0.9995 + x for x in near[:4])), 0.0) < 1
+    steps = np.random.default_rng(0).permutation(100) * np.uint64(10_000)
+    assert usable_fraction(steps, 0.0) * 2.0**64 == 90_000 + 4096  # more than float64 rounds off
+
+
+def test_the_least_usable_fraction_does_not_depend_on_the_order_of_the_documents():
+    draw = np.random.default_rng(0)
+    for _ in range(30):
+        hashes = draw.integers(0, 2**54, 200, dtype=np.uint64)  # all below 0.001
+        assert usable_fraction(hashes, 0.0) * 2.0**64 == int(np.sort(hashes)[9]) + 4096
+
+
+def test_a_document_moves_with_its_sentences_and_one_at_a_limit_is_not_below_it():
+    limit = 1 << 62
+    hashes = np.array([limit, 2 * limit, limit - 1, limit + 1, 3 * limit], np.uint64)
+    documents = [[[5, 6], [7]], [[8]], [[9, 9]], [[10], [11], [12]], [[13]]]
+
+    def arrays(numbers: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sentences = [sentence for k in numbers for sentence in documents[k]]
+        tokens = np.array([token for sentence in sentences for token in sentence], np.uint16)
+        ends = [np.cumsum([0, *map(len, runs)]) for runs in (sentences, [documents[k] for k in numbers])]
+        return tokens, ends[0], ends[1]
+
+    quarter = {"train": arrays([0, 1, 3, 4]), "heldout": arrays([2])}
+    half = {"train": arrays([1, 4]), "heldout": arrays([0, 2, 3])}
+    for before, now, given, expected in ((0.25, 0.5, quarter, half), (0.5, 0.25, half, quarter)):
+        found = resplit_shard(given, hashes, before, now)
+        for split in ("train", "heldout"):
+            for mine, other in zip(found[split], expected[split], strict=True):
+                np.testing.assert_array_equal(mine, other)
+            assert found[split][0].dtype == np.uint16
