@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Sequence
 
 import matplotlib.ticker
+import numpy as np
 from matplotlib.axes import Axes
 
 from bert_jax.configs.study import StudyExperiment
@@ -64,7 +65,7 @@ def _curves(table: JsonObject, study: StudyExperiment, column: str, axes: Axes) 
         arms = [one for one in table["arms"] if study.trainer(study.arm(one["name"])).name == run and one["tokens"]]
         points: Sequence[tuple[float, float, float]] = sorted(point for arm in arms if (point := _point(arm, column)))
         if points:
-            tokens, means, reach = zip(*points, strict=True)
+            tokens, means, reach = np.transpose(points)
             style: JsonObject = {"color": colour, "marker": marker, "markersize": 4.5, "capsize": 3, "linewidth": 1.6}
             axes.errorbar(tokens, means, yerr=reach, label=study.arm(run).title, **style)
     axes.set_xlabel("tokens read in pretraining", color=INK)
@@ -72,7 +73,7 @@ def _curves(table: JsonObject, study: StudyExperiment, column: str, axes: Axes) 
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda tokens, _: prefixed(tokens)))
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
-    if axes.get_legend_handles_labels()[0]:
+    if axes.containers:  # a curve is there
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)
 
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.metrics import plots
 from bert_jax.studies.figure import draw
+from tests.looked_at import assert_as_looked_at
 
 SCORES = ([0.6020202, 0.6181818, 0.6161616], [0.1841, 0.2072, 0.4033], [0.8904, 0.8904, 0.8904])
 
@@ -69,3 +70,47 @@ def study(arms: list[dict[str, object]]) -> StudyExperiment:
 
 def one_seed(score: float) -> dict[str, object]:
     return {"seeds": {"0": score}, "mean": score, "deviation": None}
+
+
+def test_the_picture_of_arms_has_their_scores_means_and_deviations(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    drawn = figures(monkeypatch)
+    some = {"seeds": {"0": 0.5, "1": 0.75}, "mean": 0.625, "deviation": 0.125}
+    nothing = {"seeds": {}, "mean": None, "deviation": None}
+    arms = [
+        {"name": "b", "title": "the second", "scores": {"t": some, "average": one_seed(0.25)}},
+        {"name": "a", "title": "the first", "scores": {"t": one_seed(0.5), "average": some}},
+        {"name": "c", "title": "c", "scores": {"t": nothing, "average": nothing}},
+    ]
+    content = {**table(arms), "reference": "a", "tasks": {"t": "dev/spearman"}}
+    draw({"table": content}, study([{"name": name} for name in "bac"]), tmp_path / "figure.png")
+    assert_as_looked_at(drawn[0], "study_arms")
+
+
+def test_the_picture_of_states_has_a_curve_for_each_run_and_none_for_random_weights(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    drawn = figures(monkeypatch)
+
+    def arm(name: str, tokens: float, score: float, deviation: float | None, loss: float | None) -> dict[str, object]:
+        heldout = {} if loss is None else {"mlm_loss": loss}
+        scores = {"seeds": {}, "mean": score if tokens else None, "deviation": deviation}
+        return {"name": name, "tokens": tokens, "heldout": heldout, "scores": {"t": scores}}
+
+    arms = [
+        arm("end", 12e6, 0.75, 0.0625, 2.5), arm("other", 5e6, 0.5, None, None), arm("half", 6e6, 0.5, None, 3.5),
+        arm("random", 0, 0.125, 0.5, 4.5), arm("tenth", 1e6, 0.25, 0.125, None),
+    ]  # fmt: skip
+    states = [{"name": "half", "shares": "end", "at": 0.5}, {"name": "tenth", "shares": "end", "at": 0.1}]
+    of_study = [{"name": "end", "label": "the first"}, {"name": "other"}, {"name": "random"}, *states]
+    content = {**table(arms), "setting": "", "tasks": {"t": "dev/spearman"}}
+    draw({"table": content}, study(of_study), tmp_path / "figure.png")
+    assert_as_looked_at(drawn[0], "study_curves")
+
+
+def test_a_study_of_which_nothing_is_measured_yet_has_no_legend(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    drawn = figures(monkeypatch)
+    nothing = {"seeds": {}, "mean": None, "deviation": None}
+    arms = [{"name": name, "tokens": 1e6, "heldout": {}, "scores": {"t": nothing}} for name in ("a", "half")]
+    draw({"table": table(arms)}, study([{"name": "a"}, {"name": "half", "shares": "a", "at": 0.5}]), tmp_path / "figure.png")
+    assert [axes.get_legend() for axes in drawn[0].axes] == [None, None]
+    assert not any(axes.lines for axes in drawn[0].axes)
