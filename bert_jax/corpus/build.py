@@ -39,8 +39,8 @@ class BuildConfig:
 
     sources: tuple[Source, ...]
     text: TextConfig
-    shards: int | None = None  # None: chosen from the amount of text
-    enough_heldout: bool = False  # raise text.heldout_fraction if it holds out too few documents to evaluate on
+    shards: int | None  # None: chosen from the amount of text
+    enough_heldout: bool  # raise text.heldout_fraction if it holds out too few documents to evaluate on
 
 
 def build_corpus(
@@ -49,8 +49,8 @@ def build_corpus(
     directory: pathlib.Path,
     *,
     workers: int,
-    host: tuple[int, int] = (0, 1),
-    command: str = "",
+    host: tuple[int, int],
+    command: str,
 ) -> JsonObject | None:
     """Builds the shards k with k % n == i on host i of n. Returns the report, or None while shards of other hosts are missing."""
     with files.disk_errors(directory):
@@ -137,7 +137,7 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
     return config.enough_heldout or fraction == config.text.heldout_fraction
 
 
-def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, resplit: bool = False) -> None:
+def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
     """Writes the settings of a new corpus. For an existing one, raises UserError if they differ; with `resplit`, the held-out
     fraction of a finished corpus may differ."""
     path = directory / store.SETTINGS

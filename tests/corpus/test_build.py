@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -93,16 +94,25 @@ def test_a_finished_corpus_is_found_and_not_made_again(tmp_path, text_file, buil
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "corpus").rglob("*.npy")} == before
 
 
-def test_missing_shards_are_made_and_finished_ones_left_alone(tmp_path, text_file, build):
-    directory = tmp_path / "corpus"
+def test_missing_shards_are_made_and_finished_ones_left_alone(tmp_path, text_file, build, capsys):
+    directory = tmp_path / "new" / "corpus"
     build(directory, f"text:{text_file}")
     whole = contents(directory)
     files.remove_tree(directory / "shard-00002-of-00004")
     (directory / "manifest.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*")}
+    (directory / ".shard-00002-of-00004.1.part").mkdir()  # of a killed process
+    capsys.readouterr()
     build(directory, f"text:{text_file}")
     assert contents(directory) == whole
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert not list(directory.glob(".shard*"))
+    size = text_file.stat().st_size / 4e3
+    begun, ended, *_, surveyed = capsys.readouterr().err.splitlines()
+    assert begun == f"building the corpus: 0/{size:.0f} kB of text, 0.0 M tokens, 3/4 shards"
+    assert re.fullmatch(rf"building the corpus: \d+/{size:.0f} kB of text, 0.0 M tokens, 4/4 shards.*", ended)
+    assert int(ended.split()[3].partition("/")[0]) > 0.9 * size
+    assert surveyed == "surveying: 4/4 shards"
 
 
 COMMAND = [sys.executable, "-m", "bert_jax.corpus", "--layout=sentences", "--shards=40", "--workers=2"]
@@ -194,7 +204,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_finished_shards_intact(tmp_path, t
     monkeypatch.setattr(files.ArrayWriter, "append", full)
     with pytest.raises(UserError, match=r"no space left for .*corpus; finished shards are intact: free space"):
         build(tmp_path / "corpus", f"text:{text_file}")
-    done = sorted(path.name for path in (tmp_path / "corpus").glob("shard-*"))
+    done = sorted(path.name for path in (tmp_path / "corpus").glob("*shard-*"))
     assert done == ["shard-00000-of-00004", "shard-00001-of-00004"]
     monkeypatch.undo()
     build(tmp_path / "corpus", f"text:{text_file}")
@@ -225,13 +235,13 @@ def test_two_builds_of_the_same_part_at_once_are_refused(tmp_path, text_file, bu
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n\n \n", r"no document|none was kept \(1 empty-documents\)|hold no text"),
-        ("***\n\n---\n", "2 empty-documents, 2 symbol-lines"),
+        ("\n\n \n", r"of 0 documents none was kept \(the sources hold no text\); see --keep"),
+        ("***\n\n---\n", r"of 2 documents none was kept \(2 empty-documents, 2 symbol-lines\); see --keep"),
     ],
 )
 def test_an_empty_corpus_is_an_error_that_says_what_was_dropped(tmp_path, build, text, message):
     (tmp_path / "a.txt").write_text(text)
-    with pytest.raises(UserError, match=rf"the corpus is empty: .*({message})"):
+    with pytest.raises(UserError, match=rf"the corpus is empty: {message}"):
         build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
 
 
@@ -265,6 +275,7 @@ def test_documents_that_occur_twice_anywhere_are_kept_once(tmp_path, build):
     (tmp_path / "b.txt").write_text("\n\n".join(originals))
     build(tmp_path / "originals", f"text:{tmp_path}/b.txt", shards=6, layout="sentences")
     assert report["dropped"]["duplicate-documents"] == 50
+    assert not list((tmp_path / "corpus").glob(".shard*"))
     found, expected = documents_of(tmp_path / "corpus"), documents_of(tmp_path / "originals")
     assert sorted(found["train"] + found["heldout"]) == sorted(expected["train"] + expected["heldout"])
     corpus = open_corpus(tmp_path / "corpus")
