@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -28,6 +29,7 @@ def flops(device: jax.Device) -> float:
     with jax.default_device(device):  # a random matrix, and one that keeps the size of its elements in every product
         x = jax.random.normal(jax.random.key(0), (side, side), dtype)
         y = x * jnp.asarray(side**-0.5, dtype)
+    x, y = jax.device_put((x, y), device)  # a program whose arrays are bound to no device runs on the first one
 
     @jax.jit
     def multiply(x: Float[Array, "_ _"], y: Float[Array, "_ _"], times: Int[Array, ""]) -> Float[Array, ""]:
@@ -46,6 +48,7 @@ def bandwidth(device: jax.Device) -> float:
 
     with jax.default_device(device):
         x, y = jnp.zeros(count, jnp.float32), jnp.ones(count, jnp.float32)
+    x, y = jax.device_put((x, y), device)
     return 12 * count / _seconds(lambda times: add(x, y, times))
 
 
@@ -85,5 +88,6 @@ def _seconds(run: Callable[[int], Array], times: int = 0) -> float:
 
     spent(1)  # compiles
     one = min(spent(1), spent(1))
-    times = times or int(min(1000, max(2, SECONDS / max(one, 1e-6))))
-    return max(min(spent(times) for _ in range(TRIES)) - (one if times > 4 else 0), 1e-9) / (times - (1 if times > 4 else 0))
+    times = times or int(min(1000, max(2, SECONDS / one if one else math.inf)))
+    start, counted = (one, times - 1) if times > 4 else (0.0, times)
+    return max(min(spent(times) for _ in range(TRIES)) - start, 1e-9) / counted
