@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -52,18 +53,20 @@ def test_split_words_are_counted_as_by_a_loop_over_the_texts(tokenizer, shards):
     assert {one.word: one.count for one in found.split} == expected == {"gradient": 12, "tensor": 12}
     assert "".join(found.split[0].pieces).replace("##", "") == "gradient"
     assert found.pieces == sum(len(tokenizer.encode(text)) for text in TEXTS)
+    assert found.words == sum(len(re.findall(r"\w+|[^\w\s]", text)) for text in TEXTS)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 9])
+@pytest.mark.parametrize("count", [1, 3, 9])
 def test_the_file_of_new_words_holds_the_most_frequent_split_words_in_order(tokenizer, tmp_path, count):
     """Of equal counts by the alphabet; words of one piece and rare ones are no new words."""
-    texts = ["tensor gradient the"] * 7 + ["matrix of"] * 9 + ["seldom is paris"] * 4 + ["vector"] * 5
+    texts = ["tensor gradient the"] * 7 + ["matrix of"] * 9 + ["seldom is paris xy"] * 4 + ["vector thes zog xy"] * 5
     folder = Folder(str(tmp_path), FILES)
     write_splits(folder, find_splits(corpus_of_texts(tokenizer, texts), tokenizer), count)
-    words = ["matrix", "gradient", "tensor", "vector"]
+    words = ["matrix", "gradient", "tensor", "thes", "vector", "zog"]
     assert (tmp_path / "words.txt").read_text() == "".join(f"{word}\n" for word in words[:count])
     rows = [line.split("\t") for line in (tmp_path / "splits.tsv").read_text().splitlines()]
-    assert [(row[0], row[2]) for row in rows[1:]] == list(zip(words, ["9", "7", "7", "5"], strict=True)), "all of them"
+    assert [row[1] for row in rows[1:] if row[0] == "thes"] == ["the ##s"]
+    assert [(row[0], row[2]) for row in rows[1:]] == list(zip(words, ["9", "7", "7", "5", "5", "5"], strict=True)), "all of them"
 
 
 def test_an_added_word_is_split_no_more(tokenizer):
@@ -78,8 +81,31 @@ def test_an_added_word_is_split_no_more(tokenizer):
 def test_pieces_of_words_in_the_vocabulary_and_rare_words_are_not_listed(tokenizer, monkeypatch):
     corpus = corpus_of_texts(tokenizer, ["the capital of paris"] * 9 + ["seldom"])
     assert find_splits(corpus, tokenizer).split == ()
-    monkeypatch.setattr(splits, "READ", 8)
-    assert find_splits(corpus, tokenizer).pieces == 8
+    divided = corpus_of_texts(tokenizer, ["the capital of paris"] * 9 + ["seldom"], shards=2)
+    first, _ = (len(shard) for shard in divided.tokens.shards)
+    for read in (8, first - 1, first, first + 1, first + 3):
+        monkeypatch.setattr(splits, "READ", read)
+        assert find_splits(divided, tokenizer).pieces == read
+
+
+def test_words_of_other_pieces_or_of_another_order_have_another_hash():
+    long = list(range(70))
+    words = [[5], [5, 0], [0, 5], [1, 2], [2, 1], long, [*long[:-1], 0]]
+    cut = [7, 7]  # the rest of a word whose beginning is not there
+    ids = np.concatenate([cut, *words]).astype(np.uint16)
+    sizes = np.array([len(word) for word in words])
+    starts = len(cut) + np.cumsum([0, *sizes[:-1]])
+    found = splits._hashes(ids, starts, sizes)
+    assert len(np.unique(found)) == len(words)
+    assert splits._hashes(ids[len(cut) :], starts - len(cut), sizes).tolist() == found.tolist()
+    nothing = np.zeros(0, np.int64)
+    assert splits._hashes(ids[: len(cut)], nothing, nothing).tolist() == []
+
+
+def test_the_pieces_of_a_word_are_a_mean_over_words():
+    assert splits.Splits(4, 6, ()).pieces_per_word == 1.5
+    assert splits.Splits(1, 3, ()).pieces_per_word == 3.0
+    assert splits.Splits(0, 0, ()).pieces_per_word == 0.0
 
 
 def test_a_vocabulary_without_continuation_marks_is_refused(tokenizer):

@@ -76,7 +76,9 @@ def test_pieces_that_a_corpus_lacks_are_found_and_another_vocabulary_is_refused(
     tour = analyser.vocabulary(corpus=tmp_path)
     unseen = {piece.piece for piece in tour.unseen}
     assert unseen == {piece.piece for piece in found.pieces if piece.kind != "reserved"} - {"the", "of"}
-    assert tour.corpus_tokens == 6
+    assert (tour.corpus_tokens, tour.splits) == (6, None)
+    monkeypatch.setattr(vocabularies, "find_splits", lambda opened, own: (opened, own))
+    assert analyser.vocabulary(corpus=tmp_path, with_splits=True).splits == (stored, tokenizer)
     write_all(Folder(tmp_path / "out"), tour, monkeypatch)
     assert len((tmp_path / "out" / "unseen.tsv").read_text().splitlines()) == len(unseen) + 1
     stored.vocabulary = dataclasses.replace(tokenizer.vocabulary, sha256="other")

@@ -78,9 +78,8 @@ def _parts(corpus: Corpus) -> Iterator[Integer[np.ndarray, " T"]]:
     """The tokens of each shard, until `READ` of them are read."""
     left = READ
     for shard in corpus.tokens.shards:
-        if left > 0 and len(shard):
-            yield np.asarray(shard[:left])
-            left -= len(shard)
+        yield np.asarray(shard[:left])
+        left = max(0, left - len(shard))
 
 
 def _words(continues: Bool[np.ndarray, " T"]) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
@@ -93,8 +92,8 @@ def _hashes(
     ids: Integer[np.ndarray, " T"], starts: Int64[np.ndarray, " W"], sizes: Int64[np.ndarray, " W"]
 ) -> UInt64[np.ndarray, " W"]:
     """A 64-bit polynomial hash of the ids of each word."""
-    powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(int(sizes.max(initial=1)), _MULTIPLIER)]), dtype=np.uint64)
-    begin = int(starts[0]) if len(starts) else len(ids)  # a shard begins with a word, unless it was cut
+    begin = len(ids) - int(sizes.sum())  # a shard begins with a word, unless it was cut
     offsets = np.arange(begin, len(ids)) - np.repeat(starts, sizes)
+    powers = _MULTIPLIER ** np.arange(sizes.max(initial=0), dtype=np.uint64)
     terms = (ids[begin:].astype(np.uint64) + np.uint64(1)) * powers[offsets]
-    return np.add.reduceat(terms, starts - begin) if len(starts) else terms[:0]
+    return np.add.reduceat(terms, starts - begin)
