@@ -64,7 +64,7 @@ def text_file(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build(tiny: Tokenizer):
     """Builds a corpus in this process: `build(directory, "text:...", shards=4, keep={"..."}, ...)`; returns the report."""
 

@@ -17,8 +17,9 @@ def square(number: int, report) -> tuple[int, int]:
 
 
 def fail(job: tuple[int, pathlib.Path], report) -> None:
-    """The second job makes a mistake that a person can mend; the others leave a file behind unless they are stopped."""
+    """The second job makes a mistake that a person can mend; the others go on until they are stopped, or leave a file behind."""
     number, directory = job
+    (directory / f"begun {number}").touch()
     if number == 1:
         raise UserError("the second job failed")
     for _ in range(1000):

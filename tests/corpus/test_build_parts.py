@@ -18,27 +18,32 @@ from tests.corpus.conftest import english
 @pytest.mark.parametrize(
     ("before", "now", "says"),
     [
-        (3, 4, "it was 3, is 4"),
-        (None, {"a": 1}, "it was None, is {'a': 1}"),
-        ({"a": 1}, None, "it was {'a': 1}, is None"),
-        ({"a": 1, "b": 2, "c": 3}, {"b": 5, "c": 3, "d": 4}, "it a was 1, is None, it b was 2, is 5, it d was None, is 4"),
-        (["a" * 96, 1], ["a" * 96, 2], "it were 2, are 2, the first that differs was [1], is [2]"),
-        (["a" * 96, 1, 2], ["a" * 96, 1], "it were 3, are 2, the first that differs was [2], is []"),
-        (["a" * 96, 1], ["a" * 96, 1, 2, 3], "it were 2, are 4, the first that differs was [], is [2]"),
-        (["a" * 96, 1], ["b"], f"it were 2, are 1, the first that differs was {['a' * 96]}, is ['b']"),
-        (["b"], ["a" * 96, 1], f"it was ['b'], is {['a' * 96, 1]}"),
-        (None, ["a" * 99], f"it was None, is {['a' * 99]}"),
-        (["a" * 99], None, f"it was {['a' * 99]}, is None"),
+        (3, 4, "files was 3, is 4"),
+        (None, {"a": 1}, "files was None, is {'a': 1}"),
+        ({"a": 1}, None, "files was {'a': 1}, is None"),
+        (
+            {"a": 1, "b": 2, "c": 3},
+            {"b": 5, "c": 3, "d": 4},
+            "files a was 1, is None, files b was 2, is 5, files d was None, is 4",
+        ),
+        (["a" * 96, 1], ["a" * 96, 2], "files were 2, are 2, the first that differs was [1], is [2]"),
+        (["a" * 96, 1, 2], ["a" * 96, 1], "files were 3, are 2, the first that differs was [2], is []"),
+        (["a" * 96, 1], ["a" * 96, 1, 2, 3], "files were 2, are 4, the first that differs was [], is [2]"),
+        (["a" * 96, 1], ["b"], f"files were 2, are 1, the first that differs was {['a' * 96]}, is ['b']"),
+        (["b"], ["a" * 96, 1], f"files was ['b'], is {['a' * 96, 1]}"),
+        ("a" * 101, ["b"], f"files was {'a' * 101}, is ['b']"),
+        (None, ["a" * 99], f"files was None, is {['a' * 99]}"),
+        (["a" * 99], None, f"files was {['a' * 99]}, is None"),
     ],
 )
 def test_a_difference_is_told_in_few_words(before, now, says):
-    assert _difference("it", before, now) == says
+    assert _difference("files", before, now) == says
 
 
 def test_a_list_of_up_to_a_hundred_characters_is_told_whole():
     assert len(str(["a" * 96])) == 100
-    assert _difference("it", ["a" * 96], ["b"]) == f"it was {['a' * 96]}, is ['b']"
-    assert _difference("it", ["a" * 97], ["b"]).startswith("it were 1, are 1, the first")
+    assert _difference("files", ["a" * 96], ["b"]) == f"files was {['a' * 96]}, is ['b']"
+    assert _difference("files", ["a" * 97], ["b"]).startswith("files were 1, are 1, the first")
 
 
 def test_three_files_of_a_layout_are_named_and_the_others_counted():

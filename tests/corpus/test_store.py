@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
 
+from bert_jax.corpus import store as store_module
+from bert_jax.corpus.offsets import ShardedOffsets
 from bert_jax.corpus.shard import token_dtype
 from bert_jax.corpus.store import TokenStore, open_corpus, open_splits
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from tests.corpus.conftest import english
 from tests.examples.corpora import corpus_from_arrays
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, build):
+    """A corpus, beside its text."""
+    directory = tmp_path_factory.mktemp("built")
+    (directory / "a.txt").write_text("\n\n".join(english(300)) + "\n")
+    build(directory / "corpus", f"text:{directory}/a.txt")
+    return directory
+
+
 @pytest.fixture
-def directory(tmp_path, text_file, build):
-    build(tmp_path / "corpus", f"text:{text_file}")
-    return tmp_path / "corpus"
+def text_file(built):
+    return built / "a.txt"
+
+
+@pytest.fixture
+def directory(tmp_path, built):
+    """A copy of the corpus."""
+    return shutil.copytree(built / "corpus", tmp_path / "corpus")
 
 
 def test_tokens_are_memory_mapped_and_small(directory):
@@ -29,12 +47,12 @@ def test_tokens_are_memory_mapped_and_small(directory):
     assert token_dtype((1 << 16) + 1) == np.uint32
 
 
-def test_a_vocabulary_beyond_65536_pieces_takes_wider_tokens(tmp_path, text_file, build, tiny):
+def test_a_vocabulary_beyond_65536_pieces_takes_wider_tokens(tmp_path, build, tiny):
     many = [*tiny.pieces, *(f"{k:x}zz" for k in range(1 << 16)), "redtree"]
     (tmp_path / "vocab.txt").write_text("\n".join(many) + "\n")
     tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
-    text_file.write_text("The redtree was not here.\nIt was there.\n\n" + text_file.read_text())
-    build(tmp_path / "corpus", f"text:{text_file}", tokenizer=tokenizer, heldout_fraction=0.0)
+    (tmp_path / "a.txt").write_text("The redtree was not here.\nIt was there.\n\n" + "\n\n".join(english(10)))
+    build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", shards=1, tokenizer=tokenizer, heldout_fraction=0.0)
     corpus = open_corpus(tmp_path / "corpus")
     assert corpus.tokens.dtype == np.uint32
     assert corpus.tokens[0:10].max() == len(many) - 1
@@ -72,6 +90,22 @@ def test_slices_may_cross_shards():
         for stop in range(start, 10):
             assert store[start:stop].tolist() == list(range(start, stop))
     assert store[:].dtype == np.uint16
+    assert np.shares_memory(store[6:8], parts[2])
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_offsets_of_a_split_that_fills_more_than_a_block_stay_where_they_lie(directory, monkeypatch, more):
+    tokens = open_corpus(directory).num_tokens
+    monkeypatch.setattr(store_module, "BLOCK_TOKENS", tokens - more)
+    for split, joined in (("train", more == 0), ("heldout", True)):
+        corpus = open_corpus(directory, split)
+        assert isinstance(corpus.sentence_offsets, ShardedOffsets) is not joined
+        assert isinstance(corpus.document_offsets, ShardedOffsets) is not joined
+
+
+def test_no_documents_are_a_corpus_of_none(directory):
+    nothing = open_corpus(directory).part([])
+    assert (nothing.num_documents, nothing.num_sentences, nothing.num_tokens) == (0, 0, 0)
 
 
 def test_a_corpus_is_sent_to_another_process_by_its_path(directory):
@@ -97,6 +131,12 @@ def test_what_is_no_corpus_is_refused_in_a_sentence(tmp_path, directory):
         open_corpus(tmp_path)
     with pytest.raises(UserError, match="no split 'helduot'; did you mean 'heldout'"):
         open_corpus(directory, "helduot")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file is a file; give the directory that python -m bert_jax.corpus"):
+        open_corpus(tmp_path / "file")
+    (tmp_path / "settings.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is unfinished \(not all shards are done\)"):
+        open_corpus(tmp_path)
 
 
 def test_a_truncated_or_missing_file_is_found_on_opening_and_named(directory):
@@ -146,6 +186,10 @@ def test_a_manifest_that_lists_some_of_the_shards_is_refused(directory, text_fil
         ({"splits": {"train": {"documents": -1, "sentences": 5, "tokens": 9}}}, '"splits" for train is .*; expected'),
         ({"shards": []}, '"shards" is \\[\\]; expected a list of shards'),
         ({"shards": {"name": "a"}}, '"shards" is .*; expected a list of shards'),
+        ({"shards": [7]}, '"shards" is .*; expected a list of shards'),
+        ({"splits": 7}, r"\"splits\" for train is None; expected documents, tokens, sentences, numbers from 0"),
+        ({"splits": {"train": 7}}, r"\"splits\" for train is 7; expected documents, tokens, sentences, numbers from 0"),
+        ({"splits": {"train": {"documents": True, "sentences": 1, "tokens": 1}}}, '"splits" for train is .*; expected'),
         ({"vocabulary": {"size": 5}}, '"vocabulary" is .*; expected cls_id, kind'),
         ({"vocabulary": 5}, '"vocabulary" is 5; expected cls_id, kind'),
     ],
@@ -180,10 +224,34 @@ def test_the_files_of_a_shard_are_those_that_are_written_and_no_others(directory
 
 
 @pytest.mark.parametrize(
+    "facts",
+    [
+        7,
+        {"bytes": -1},
+        {"bytes": True},
+        {"bytes": "1"},
+        {"sha256": 5},
+        {"sha256": "0" * 63},
+        {"sha256": "g" * 64},
+        {"sha256": None},
+    ],
+)
+def test_the_size_and_the_checksum_of_a_file_are_a_number_and_a_checksum(directory, facts):
+    shards = json.loads((directory / "manifest.json").read_text())["shards"]
+    recorded = shards[2]["files"]["train.tokens.npy"]
+    shards[2]["files"]["train.tokens.npy"] = recorded | facts if isinstance(facts, dict) else facts
+    changed(directory / "manifest.json", shards=shards)
+    says = r"manifest.json: shard-00002-of-00004/train.tokens.npy has .*; expected a number of bytes and a sha256; copy"
+    with pytest.raises(UserError, match=says):
+        open_corpus(directory)
+
+
+@pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
         ("train.sentences", lambda a: a[::-1], "offsets from .*; expected offsets that ascend from 0"),
         ("train.documents", lambda a: np.concatenate([a[:2], a[1:-1]]), "offsets from"),
+        ("train.sentences", lambda a: np.concatenate([a[:2], a[1:2], a[3:]]), "offsets from 0 to"),  # an empty sentence
         ("heldout.documents", lambda a: a + 1, "offsets from 1 to"),
         ("train.sentences", lambda a: a.view(np.uint64), "an array of .* type uint64; expected .* numbers of type int64"),
         ("train.tokens", lambda a: a.reshape(-1, 1), r"an array of shape \(.*, 1\)"),

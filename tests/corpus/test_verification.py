@@ -14,6 +14,7 @@ from bert_jax.corpus import files, verification
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.verification import Verification, verify
 from bert_jax.errors import UserError
+from tests.corpus.conftest import english
 
 DAMAGED = r"corrupted corpus: .*{} has changed since it was written: its sha256 is [0-9a-f]{{12}}\.\.\., expected .*; remove "
 
@@ -24,10 +25,24 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "verified"
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, build):
+    """A corpus, beside its text."""
+    directory = tmp_path_factory.mktemp("built")
+    (directory / "a.txt").write_text("\n\n".join(english(300)) + "\n")
+    build(directory / "corpus", f"text:{directory}/a.txt", shards=2)
+    return directory
+
+
 @pytest.fixture
-def directory(tmp_path, text_file, build):
-    build(tmp_path / "corpus", f"text:{text_file}", shards=2)
-    return tmp_path / "corpus"
+def text_file(built):
+    return built / "a.txt"
+
+
+@pytest.fixture
+def directory(tmp_path, built):
+    """A copy of the corpus."""
+    return shutil.copytree(built / "corpus", tmp_path / "corpus")
 
 
 def flip(directory, name="train.tokens.npy", *, keep_time=False):
