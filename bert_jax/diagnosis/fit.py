@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -39,7 +40,7 @@ ESTIMATE_SECONDS = 900
 
 
 def fit_checks(
-    given: str, overrides: Sequence[tuple[str, str]], flops: float, workdir: Place | None, *, estimated: bool = True
+    given: str, overrides: Sequence[tuple[str, str]], flops: float, workdir: Place | None, *, estimated: bool
 ) -> list[Check]:
     """A check of each step of the experiment file `given`: whether it fits, and its time. Compiles the steps.
 
@@ -138,14 +139,11 @@ def slice_name(devices: Sequence[jax.Device]) -> str | None:
     chip = chip_of(devices[0].device_kind)
     if devices[0].platform != "tpu" or chip is None:
         return None
-    slices = {getattr(device, "slice_index", 0) or 0 for device in devices}
-    places = {(getattr(device, "slice_index", 0) or 0, *device.coords) for device in devices}
-    sides = [max(along) + 1 for along in list(zip(*places, strict=True))[1 : 1 + chip.dimensions]]
-    count = 1
-    for side in sides:
-        count *= side
+    slices = {getattr(device, "slice_index", None) for device in devices}
+    places = {(getattr(device, "slice_index", None), *device.coords) for device in devices}
+    sides = [1 + max(device.coords[axis] for device in devices) for axis in range(chip.dimensions)]
     several = f"{len(slices)}x" if len(slices) > 1 else ""
-    return f"{several}{chip.name}:{'x'.join(map(str, sides))}" if count * len(slices) == len(places) else None
+    return f"{several}{chip.name}:{'x'.join(map(str, sides))}" if math.prod(sides) * len(slices) == len(places) else None
 
 
 def _beside(case: Case, overrides: Sequence[tuple[str, str]]) -> str:

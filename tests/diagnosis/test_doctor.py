@@ -12,10 +12,7 @@ import jax
 import pytest
 
 from bert_jax import doctor
-from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.costs.cases import Case
 from bert_jax.diagnosis import directories, fit, speed
-from bert_jax.diagnosis.fit import estimate, slice_name
 from bert_jax.runtime import processes
 from bert_jax.runtime.code_version import code_digest
 from bert_jax.runtime.gathering import gather_json
@@ -85,20 +82,6 @@ def test_an_experiment_is_compiled_and_timed_and_every_fault_is_found_at_once(
     assert "--config.phases.1.batch_size=4" in said
 
 
-def test_the_step_of_a_student_is_timed_with_its_teacher():
-    array = jax.ShapeDtypeStruct((2,), "float32", sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-    called: list[Any] = []
-
-    def step(state: Any, batch: Any, teacher: Any) -> Any:
-        called.append(teacher["weight"].shape)
-        return state, batch
-
-    program: Any = types.SimpleNamespace(state=array, batch=array, teacher={"weight": array})
-    executable: Any = step
-    assert fit.step_seconds(program, executable) > 0
-    assert called == [(2,)] * (fit.STEPS + 1)
-
-
 def test_a_machine_without_devices_is_a_fault(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     def none() -> Any:
         raise RuntimeError("Unable to initialize backend 'tpu': the chip is in use\nmore")
@@ -123,42 +106,3 @@ def test_what_one_process_finds_is_told_once(monkeypatch: pytest.MonkeyPatch, tm
     )
     assert directories.workdir_check(tmp_path).faults == ("disk of host-1",)
     assert gather_json({"a": 1}) == [{"a": 1}]
-
-
-def chips(kind: str, places: list[tuple[int, ...]], slices: int = 1) -> list[Any]:
-    return [
-        types.SimpleNamespace(platform="tpu", device_kind=kind, coords=place, slice_index=s)
-        for s in range(slices)
-        for place in places
-    ]
-
-
-def test_the_slice_is_known_by_the_places_of_its_chips():
-    plane = [(x, y, 0) for y in range(4) for x in range(2)]
-    assert slice_name(chips("TPU v5 lite", plane)) == "v5e:2x4"
-    assert slice_name(chips("TPU v5 lite", plane, slices=2)) == "2xv5e:2x4"
-    assert slice_name(chips("TPU v5", [(x, y, z) for x in range(2) for y in range(2) for z in range(1)])) == "v5p:2x2x1"
-    assert slice_name(chips("TPU v5 lite", plane[1:])) is None
-    assert slice_name(jax.devices()) is None
-
-
-def test_the_estimate_is_that_of_aot_in_a_process_that_sees_no_tpu(monkeypatch: pytest.MonkeyPatch):
-    asked: list[Any] = []
-
-    def run(command: list[str], *, env: dict[str, str], **_: Any) -> Any:
-        asked.append((command[2:], {name for name in env if name.startswith("TPU_")}, env["JAX_PLATFORMS"]))
-        step = {"seconds": 0.0184, "roofline_seconds": 0.011}
-        return types.SimpleNamespace(stdout=json.dumps({"experiments": [{"steps": [step]}]}))
-
-    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
-    monkeypatch.setattr(fit.subprocess, "run", run)
-    case = Case("a.py", PretrainingExperiment.from_dict({"phases": [{"steps": 1}] * 2}), "train", 1, "", None)
-    assert estimate(case, [("seed", "1")], "v5e:4x4") == "; aot estimates 0.0184 s on v5e:4x4, at least 0.011 s"
-    flags = ["--config=a.py", "--config.seed=1", "--topology=v5e:4x4", "--phase=1", "--json", "--no-remedies"]
-    assert asked == [(["bert_jax.aot", *flags], set(), "cpu")]
-
-    def fails(*_: Any, **__: Any) -> Any:
-        raise fit.subprocess.CalledProcessError(2, "aot", stderr="a line\nerror: no compiler\n")
-
-    monkeypatch.setattr(fit.subprocess, "run", fails)
-    assert estimate(case, [], "v5e:4x4") == "; aot has no estimate (error: no compiler)"
