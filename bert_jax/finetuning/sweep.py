@@ -109,8 +109,8 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         return run.preemption.exit_status if share.index == 0 else 0
     elsewhere = {name: results for values in found[1:] for name, results in values.items()}
     if elsewhere:
-        pairs = zip(runs, directories, strict=True)
-        finished += [RunResult(one, place, elsewhere[place.name]) for one, place in pairs if place.name in elsewhere]
+        others = [number for number, place in enumerate(directories) if place.name in elsewhere]
+        finished += [RunResult(runs[i], directories[i], elsewhere[directories[i].name]) for i in others]
         _keep_only(best(), finished, run)
     chosen = best()
     if "failed" in chosen.results:
@@ -164,23 +164,23 @@ def _side_by_side(
         free.put(group)
     stopping = threading.Event()
 
-    def next_one(number: int) -> bool:
+    def next_one(number: int) -> None:
         if stopping.is_set():
-            return False
+            return
         devices = free.get()
         try:
-            going_on = one(number, devices)
+            if not one(number, devices):
+                stopping.set()
         except BaseException:
             stopping.set()
             raise
         finally:
             free.put(devices)
-        if not going_on:
-            stopping.set()
-        return going_on
 
     with ThreadPoolExecutor(len(groups), thread_name_prefix="run") as pool:
-        return all(list(pool.map(next_one, numbers)))
+        for _ in pool.map(next_one, numbers):  # raises the exception of a call
+            pass
+    return not stopping.is_set()
 
 
 def _trained(
@@ -232,15 +232,15 @@ def summarise(results: Sequence[JsonObject]) -> JsonObject:
     """
     scored = [r for r in results if "failed" not in r]
     metric, split = (scored[0]["metric"], next(iter(scored[0]["scores"]))) if scored else ("", "")
-    groups: dict[tuple[int | float, ...], list[JsonObject]] = {}
+    groups: dict[tuple[tuple[str, int | float], ...], list[JsonObject]] = {}
     for result in results:
-        groups.setdefault(tuple(result[name] for name in SETTINGS), []).append(result)
+        groups.setdefault(tuple((name, result[name]) for name in SETTINGS), []).append(result)
     settings: list[JsonObject] = []
-    for values, members in groups.items():
+    for setting, members in groups.items():
         scores = [r["scores"][split][metric] for r in members if "failed" not in r]
         settings.append(
             {
-                **dict(zip(SETTINGS, values, strict=True)),
+                **dict(setting),
                 "runs": len(members),
                 "best": max(scores, default=None),
                 "mean": statistics.fmean(scores) if scores else None,
@@ -271,11 +271,10 @@ def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
         runs = [r for r in summary["runs"] if "failed" not in r and all(r[name] == setting[name] for name in SETTINGS)]
         return [r["scores"][split][metric] for r in runs]
 
-    labels = [
-        "batch {batch_size}\nrate {learning_rate:g}\n".format(**setting) + counted(setting["epochs"], "epoch")
-        for setting in summary["settings"]
-    ]
-    settings = [(label, scores(setting)) for label, setting in zip(labels, summary["settings"], strict=True)]
+    def label(setting: JsonObject) -> str:
+        return f"batch {setting['batch_size']}\nrate {setting['learning_rate']:g}\n{counted(setting['epochs'], 'epoch')}"
+
+    settings = [(label(setting), scores(setting)) for setting in summary["settings"]]
     title = f"{workdir.name}: {counted(len(summary['runs']), 'run')}"
     draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baselines=summary["baseline_answers"])
 
@@ -289,6 +288,6 @@ def table(summary: JsonObject) -> str:
     names = (*SETTINGS, "runs", "best", "mean", "std", "median", "degenerate", "failed")
     rows = [names, *(tuple(cell(setting[name]) for name in names) for setting in summary["settings"])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
-    lines = ["  ".join(f"{value:>{width}}" for value, width in zip(row, widths, strict=True)) for row in rows]
+    lines = ["  ".join(f"{row[i]:>{widths[i]}}" for i in range(len(names))) for row in rows]
     answers = ", ".join(f"{cell(value)} ({name})" for name, value in summary["baseline_answers"].items())
     return "\n".join([summary["metric"] + (f", baseline {answers}" if answers else ""), *lines])

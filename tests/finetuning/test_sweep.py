@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
-import json
 import pathlib
 import shutil
 import threading
-import types
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -17,70 +13,17 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
-from bert_jax.finetuning.sweep import UNSAVED, RunResult, device_groups, summarise, sweep, table
-from bert_jax.runtime.independent_processes import ProcessShare
-from bert_jax.runtime.launch import Run
+from bert_jax.finetuning.sweep import UNSAVED, device_groups, summarise, sweep, table
 from bert_jax.sharding.out_of_memory import OutOfMemory
-
-SCORES = {1: 0.5, 2: 0.875, 3: 0.25, 4: 0.875}
-"""By seed."""
+from tests.finetuning.toy_sweep import SCORES, Finished, by_seed, experiment, results_of, run_in, summary_of, trained
 
 
-def experiment(**sweep_values: Any) -> FinetuningExperiment:
-    return FinetuningExperiment.from_dict({"init_from": "m", "sweep": {"devices_per_run": 8, **sweep_values}})
-
-
-def run_in(workdir: pathlib.Path) -> Run:
-    preemption: Any = types.SimpleNamespace(exit_status=143, requested=lambda step: False)
-    watchdog: Any = types.SimpleNamespace(alive=lambda doing: None)
-    return Run(workdir, True, preemption, watchdog)
-
-
-def results_of(one: FinetuningExperiment, score: float, **fields: Any) -> dict[str, Any]:
-    t = one.training
-    return {
-        "metric": "f1",
-        "scores": {"dev": {"accuracy": 0.0, "f1": score}, "dev_other": {"f1": 9.0}},
-        "baseline": {"dev": {"f1": 0.125}},
-        "degenerate": False,
-        "seed": one.seed,
-        "batch_size": t.batch_size,
-        "learning_rate": t.learning_rate,
-        "epochs": t.epochs,
-    } | fields
-
-
-def trained(one: FinetuningExperiment, directory: pathlib.Path, score: float, **fields: Any) -> dict[str, Any]:
-    """What a run leaves behind: its best weights, a state, and its results."""
-    for folder in (BEST, "checkpoints"):
-        (directory / folder / "5").mkdir(parents=True)
-    results = results_of(one, score, **fields)
-    (directory / "results.json").write_text(json.dumps(results))
-    return results
-
-
-def by_seed(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
-    return trained(one, directory, SCORES[one.seed])
-
-
-class Finished:
-    """A `finish` that remembers what it got."""
-
-    def __init__(self) -> None:
-        self.runs: list[RunResult] = []
-
-    def __call__(self, result: RunResult) -> None:
-        assert (result.directory / BEST).is_dir(), "its weights are gone"
-        self.runs.append(result)
-
-    @property
-    def seed(self) -> int:
-        (run,) = self.runs
-        return run.experiment.seed
-
-
-def summary_of(workdir: pathlib.Path) -> dict[str, Any]:
-    return json.loads((workdir / "results.json").read_text())
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the pictures would show."""
+    drawn: list[Any] = []
+    monkeypatch.setattr("bert_jax.finetuning.sweep.draw_sweep", lambda picture, **shown: drawn.append((picture, shown)))
+    return drawn
 
 
 # ------------------------------------------------------------------------------------------------------------------- statistics
@@ -148,6 +91,28 @@ def test_the_best_run_is_finished_and_only_its_weights_are_kept(tmp_path):
     summary = summary_of(tmp_path)
     assert summary["best_run"] == whole.runs()[1].name
     assert [r["seed"] for r in summary["runs"]] == [1, 2, 3]
+    assert (tmp_path / "metrics.jsonl").is_file(), "which binds the workdir to its configuration"
+
+
+def test_the_picture_shows_the_scores_of_every_run_that_has_some_the_best_setting_first(tmp_path, drawn):
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        if one.seed == 3:
+            raise UserError("the loss was not finite")
+        return trained(one, directory, SCORES[one.seed] - 1e4 * one.training.learning_rate)
+
+    whole = experiment(seeds=[1, 2, 3], learning_rates=[2e-5, 1e-5])
+    assert sweep(whole, run_in(tmp_path), train, Finished()) == 0
+    ((picture, shown),) = drawn
+    assert picture == tmp_path / "curves.png"
+    assert shown == {
+        "title": f"{tmp_path.name}: 6 runs",
+        "metric": "dev/f1",
+        "settings": [
+            ("batch 32\nrate 1e-05\n3 epochs", pytest.approx([0.4, 0.775])),
+            ("batch 32\nrate 2e-05\n3 epochs", pytest.approx([0.3, 0.675])),
+        ],
+        "baselines": {"most frequent answer": 0.125},
+    }
 
 
 def test_a_single_run_lies_in_the_workdir_itself_and_keeps_everything(tmp_path):
@@ -156,6 +121,7 @@ def test_a_single_run_lies_in_the_workdir_itself_and_keeps_everything(tmp_path):
     assert finish.runs[0].directory == tmp_path
     assert (tmp_path / "checkpoints").is_dir()
     assert summary_of(tmp_path)["scores"]["dev"]["f1"] == SCORES[3], "its own results, no summary of one"
+    assert not (tmp_path / "metrics.jsonl").exists(), "the log of the run makes it"
 
 
 def test_a_failed_run_does_not_end_a_sweep(tmp_path):
@@ -188,6 +154,9 @@ def test_a_run_of_a_sweep_that_could_not_save_a_file_is_named_and_makes_the_swee
     assert str(caught.value) == said
     assert finish.seed == 2
     assert [run.get(UNSAVED) for run in summary_of(tmp_path)["runs"]] == [lost, None, lost]
+    (tmp_path / "full" / "results.json").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"^2 of 3 runs .*: the checkpoint .*\. .*full/results\.json could not be written"):
+        sweep(whole, run_in(tmp_path / "full"), train, Finished())
     with pytest.raises(UserError, match=f"^{lost}$"):
         sweep(experiment(seeds=[1]), run_in(tmp_path / "alone"), train, Finished())
 
@@ -256,11 +225,12 @@ def test_a_sweep_that_is_asked_to_stop_stops_and_the_same_command_does_only_what
     assert [r["scores"]["dev"]["f1"] for r in summary_of(tmp_path)["runs"]] == list(SCORES.values())
 
 
-def test_unreadable_results_are_no_results(tmp_path):
+@pytest.mark.parametrize("text", ['{"scores": {"dev"', '{"failed": "diverged"}', '["scores"]', "3"])
+def test_unreadable_results_and_those_without_scores_are_no_results(tmp_path, text):
     whole = experiment(seeds=[1, 2])
     directory = tmp_path / "runs" / whole.runs()[0].name
     directory.mkdir(parents=True)
-    (directory / "results.json").write_text('{"scores": {"dev"')
+    (directory / "results.json").write_text(text)
     assert sweep(whole, run_in(tmp_path), by_seed, Finished()) == 0
 
 
@@ -276,43 +246,41 @@ def test_devices_are_shared_out_and_a_single_run_has_all():
             device_groups(experiment(seeds=[1, 2], devices_per_run=size))
 
 
-def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all(tmp_path):
-    """Four runs, one of them fails; three processes, here as threads."""
-    whole, finish = experiment(seeds=[1, 2, 3, 4], devices_per_run=0), Finished()
-    trained_by: dict[int, list[int]] = {}
+@pytest.mark.parametrize("fault", [None, ZeroDivisionError])
+def test_of_runs_side_by_side_none_begins_after_one_has_stopped_or_broken_down(tmp_path, fault):
+    ended, begun = threading.Event(), set()
 
-    def process(index: int) -> int:
-        def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
-            trained_by.setdefault(index, []).append(one.seed)
-            if one.seed == 3:
-                raise UserError("diverged")
-            return by_seed(one, directory, devices)
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any] | None:
+        begun.add(one.seed)
+        if one.seed == 2:
+            threading.Timer(0.05, ended.set).start()  # after the sweep has taken note of it
+            if fault:
+                raise fault
+            return None
+        assert ended.wait(20)
+        return by_seed(one, directory, devices)
 
-        run = run_in(tmp_path)
-        with ProcessShare(tmp_path, (index, 3), start="this one", beat=0.02) as share:
-            return sweep(whole, dataclasses.replace(run, share=share), train, finish)
-
-    with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(process, range(3))) == [0, 0, 0]
-    assert trained_by == {0: [1, 4], 1: [2], 2: [3]}
-    assert finish.seed == 2
-    assert [path.parent.name for path in tmp_path.glob(f"runs/*/{BEST}")] == [whole.runs()[1].name]
-    summary = summary_of(tmp_path)
-    assert [r["seed"] for r in summary["runs"]] == [1, 2, 3, 4]
-    (setting,) = summary["settings"]
-    assert (setting["runs"], setting["failed"], setting["best"]) == (4, 1, SCORES[2])
+    asked = experiment(seeds=[1, 2, 3, 4], devices_per_run=4), run_in(tmp_path), train, Finished()
+    if fault:
+        with pytest.raises(fault):
+            sweep(*asked)
+    else:
+        assert sweep(*asked) == 143
+    assert begun == {1, 2}
 
 
-def test_runs_go_side_by_side_each_on_devices_of_its_own(tmp_path):
-    together = threading.Barrier(4, timeout=20)
+@pytest.mark.parametrize(("count", "devices_per_run"), [(4, 2), (2, 4)])
+def test_runs_go_side_by_side_each_on_devices_of_its_own(tmp_path, count, devices_per_run):
+    together = threading.Barrier(count, timeout=20)
     of_seed: dict[int, Sequence[jax.Device]] = {}
 
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
         of_seed[one.seed] = devices
-        together.wait()  # passes only if all four are here at a time
+        together.wait()  # passes only if all of them are here at a time
         return by_seed(one, directory, devices)
 
-    assert sweep(experiment(seeds=[1, 2, 3, 4], devices_per_run=2), run_in(tmp_path), train, Finished()) == 0
+    whole = experiment(seeds=list(range(1, count + 1)), devices_per_run=devices_per_run)
+    assert sweep(whole, run_in(tmp_path), train, Finished()) == 0
     assert sorted(device.id for devices in of_seed.values() for device in devices) == list(range(8))
 
 
