@@ -76,7 +76,6 @@ class Checkpoints:
         kept = [ocp.checkpoint_managers.LatestN(keep), ocp.checkpoint_managers.CustomSteps(frozenset(keep_at))]
         self._options = ocp.CheckpointManagerOptions(
             preservation_policy=ocp.checkpoint_managers.AnyPreservationPolicy(kept),
-            enable_async_checkpointing=True,
             cleanup_tmp_directories=True,
         )
         if read_only:
@@ -237,9 +236,9 @@ class Checkpoints:
         self._saving = step
         found, nonfinite = digests(state)
         if nonfinite:
-            return self._note_failure(_not_finite(nonfinite))
+            return self._note_failure(step, _not_finite(nonfinite))
         if refusal := self._refusal(step):
-            return self._note_failure(refusal)
+            return self._note_failure(step, refusal)
         parts = {ITEM: ocp.args.StandardSave(state), DIGESTS: ocp.args.JsonSave(found)}
         try:
             with _save_lock:
@@ -247,7 +246,7 @@ class Checkpoints:
                     self._reopen()  # writes of the failed save that Orbax has not asked after would fail this one
                 self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
         except Exception as error:
-            self._note_failure(error)
+            self._note_failure(step, error)
 
     def _refusal(self, step: int) -> BaseException | None:
         """The reason, for all of several processes, why process 0 cannot begin to save; None if it can, or is alone.
@@ -291,12 +290,11 @@ class Checkpoints:
         if together and not _on_all_processes(failure is None):
             failure = failure or OSError("another process could not write its part")
         if failure is not None:
-            return self._note_failure(failure)
+            return self._note_failure(self._saving, failure)
         self._saved, self._saving, self._failed, self.failed_in_a_row = self._saving, None, None, 0
 
-    def _note_failure(self, error: BaseException) -> None:
-        step, self._saving = self._saving or 0, None
-        self._failed = (step, error)
+    def _note_failure(self, step: int, error: BaseException) -> None:
+        self._saving, self._failed = None, (step, error)
         self.failures += 1
         self.failed_in_a_row += 1
         if jax.process_index() == 0 and not is_remote(self._directory):  # its partial files would keep the disk full

@@ -112,9 +112,15 @@ def test_nothing_saved_is_no_state(tmp_path: pathlib.Path):
     assert restored(tmp_path) is None
 
 
-def test_the_newest_are_kept(tmp_path: pathlib.Path):
+def test_the_newest_are_kept_one_by_default(tmp_path: pathlib.Path):
     save_all(tmp_path, 1, 2, 3, 4, keep=2)
     assert steps_in(tmp_path) == [3, 4]
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(5, state_at(5))
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(5))  # waits for the save
+    assert steps_in(tmp_path) == [5]
+    save_all(tmp_path, 3)  # an earlier step can be saved after a later one
+    assert steps_in(tmp_path) == [3, 5]
 
 
 def test_chosen_steps_are_kept_beside_the_newest(tmp_path: pathlib.Path):
