@@ -1,0 +1,309 @@
+"""The parts that analyses share, each by itself on a few numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import pathlib
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from bert_jax.analysis import analyser, progress
+from bert_jax.analysis.attention import page
+from bert_jax.analysis.attention.weights import arrays_of, read_head
+from bert_jax.analysis.bootstrap import CONFIDENCE
+from bert_jax.analysis.comparison import models as comparison
+from bert_jax.analysis.comparison.models import Comparing
+from bert_jax.analysis.controls import permuted_heads, shuffled_words
+from bert_jax.analysis.coreference import antecedents
+from bert_jax.analysis.coreference.antecedents import Coreference
+from bert_jax.analysis.dependencies import hits
+from bert_jax.analysis.dependencies.scores import Dependencies
+from bert_jax.analysis.divergence import mixture_entropies, plane, sampled_sources
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.heads import statistics
+from bert_jax.analysis.heads.statistics import Heads
+from bert_jax.analysis.maps import Slots, word_slots
+from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.treebank import Sentence
+from bert_jax.analysis.words import Kind, Window, Word
+from bert_jax.errors import UserError
+from bert_jax.interface.ranges import hints, intervals, range_text
+from tests.analysis.made_up import attention
+
+# ----------------------------------------------------------------------------------------------------------------------- options
+
+SEED_OF_COUNTS = "at least 0 and at most 2,147,483,647"
+OPTIONS = {
+    Heads: {
+        "reach": (16, "at least 1 and at most 128"),
+        "in_words": (True, ""),
+        "divergence_words": (10_000, SEED_OF_COUNTS),
+        "sampled": (16, "at least 1 and at most 512"),
+    },
+    Dependencies: {
+        "reach": (10, "at least 1 and at most 128"),
+        "replicates": (1_000, "at least 100 and at most 100,000"),
+        "control": ("", ""),
+        "seed": (0, SEED_OF_COUNTS),
+    },
+    Coreference: {
+        "tokens": (1_048_576, "at least 8 and at most 1,048,576"),
+        "singletons": (True, ""),
+        "control": ("", ""),
+        "replicates": (1_000, "at least 100 and at most 100,000"),
+        "seed": (0, "at least 0 and at most 4,294,967,295"),
+    },
+    Comparing: {
+        "divergence_words": (10_000, SEED_OF_COUNTS),
+        "sampled": (16, "at least 1 and at most 512"),
+        "masked": (0.15, "above 0 and at most 1"),
+        "seed": (0, SEED_OF_COUNTS),
+        "differences": (20, SEED_OF_COUNTS),
+    },
+}
+"""What README and --help say: option -> (its value where it is left out, its range)."""
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_an_option_that_is_left_out_has_its_usual_value_and_each_number_its_range(kind):
+    ranges = {name: " ".join(map(range_text, intervals(hint))) for name, hint in hints(kind).items()}
+    assert {name: (value, ranges[name]) for name, value in dataclasses.asdict(kind()).items()} == OPTIONS[kind]
+    for name, (value, text) in OPTIONS[kind].items():
+        if text:
+            with pytest.raises(UserError, match=rf"\.{name}=-1.* must be {text}"):
+                kind(**{name: type(value)(-1)})
+
+
+def test_the_memory_of_an_analysis_is_bounded_by_these_numbers():
+    windows = (statistics.WINDOWS, antecedents.SECTIONS, analyser.MOST_TOKENS)
+    assert windows == (128, 64, 4_096)
+    assert (hits.MOST_RELATIONS, comparison.MOST_PRODUCTS) == (255, 2**29)
+    assert (page.THUMBNAIL, page.PRECISE, CONFIDENCE) == (64, 2**22, 0.95)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- words
+
+
+def test_the_words_around_a_word_are_those_of_the_text_without_the_spaces_that_it_would_not_have():
+    texts = ["[CLS]", *"abcdefghi", "(", "k", ")", ",", *"mnopqrstu", ".", "[SEP]"]
+    window = Window(tuple(Word(text, (1,), Kind.WORD) for text in texts))
+    assert window.context(11) == "c d e f g h i ([k]), m n o p q r"
+    assert window.context(1) == "[a] b c d e f g h i"
+    assert window.context(23) == "n o p q r s t u [.]"
+    assert window.context(14, reach=1) == "[m] n"  # "," does not begin a text
+    assert window.context(2, reach=1) == "a [b] c"
+
+
+def test_a_pair_has_a_second_segment_unless_the_model_has_none():
+    words = tuple(Word(str(i), (i,) * (1 + i % 2), Kind.WORD) for i in range(4))
+    assert Window(words, segment_b=2).item().segment_b == 3
+    assert Window(words, segment_b=2).item(of_pairs=False).segment_b == Window(words).item().segment_b == -1
+    assert (Window(words).start, Window(words).item().columns["words"]) == (0, [0, 1, 1, 2, 3, 3])
+
+
+def test_words_of_a_batch_stand_at_the_columns_of_their_first_tokens():
+    batch = {
+        "sequence_ids": jnp.array([[1, 1, 1, 1, 2, 2, 2, 0, 0], [3, 3, 3, 3, 3, 3, 3, 3, 3], [0] * 9], jnp.int32),
+        "position_ids": jnp.array([[0, 1, 2, 3, 0, 1, 2, 0, 0], [*range(9)], [0] * 9], jnp.int32),
+        "words": jnp.array([[0, 1, 1, 2, 2, 3, 3, 0, 0], [0, 1, 2, 2, 2, 3, 4, 5, 5], [0] * 9], jnp.int32),
+        "kinds": jnp.array([[3, 1, 1, 4, 3, 2, 2, 0, 0], [3, 1, 2, 2, 2, 1, 1, 1, 1], [0] * 9], jnp.int32),
+    }
+    slots = word_slots(batch)
+    firsts = [[0, 1, 1, 3, 4, 5, 5], [0, 1, 2, 2, 2, 5, 6, 7, 7], []]
+    members = np.zeros((3, 9, 9))
+    for row, columns in enumerate(firsts):
+        members[row, range(len(columns)), columns] = 1
+    np.testing.assert_array_equal(slots.members, members)
+    np.testing.assert_array_equal(slots.sequence, [[1, 1, 0, 1, 2, 2, 0, 0, 0], [3, 3, 3, 0, 0, 3, 3, 3, 0], [0] * 9])
+    np.testing.assert_array_equal(slots.number, batch["words"])
+    np.testing.assert_array_equal(slots.kind, [[3, 1, 0, 4, 3, 2, 0, 0, 0], [3, 1, 2, 0, 0, 1, 1, 1, 0], [0] * 9])
+    np.testing.assert_array_equal(slots.of_text[0], [False, True, False, False, False, True, False, False, False])
+    together = np.zeros((9, 9), bool)
+    for some in ([0, 1, 3], [4, 5]):
+        together[np.ix_(some, some)] = True
+    np.testing.assert_array_equal(slots.together[0], together)
+    pieces = word_slots(batch, in_words=False)
+    np.testing.assert_array_equal(pieces.members[0, :7, :7], np.eye(7))
+    np.testing.assert_array_equal(pieces.sequence[0], batch["sequence_ids"][0])
+    assert isinstance(pieces, Slots)
+
+
+def test_a_named_array_is_an_array_of_any_type():
+    values = np.arange(3)
+    array = NamedArray(values, {"layer": (1, 2, 3)})
+    assert array.__array__(np.float32).dtype == np.float32
+    assert np.shares_memory(array.__array__(copy=False), values)
+    assert not np.shares_memory(array.__array__(copy=True), values)
+
+
+# -------------------------------------------------------------------------------------------------------------------- divergence
+
+
+@pytest.mark.parametrize(("most", "columns"), [(3, [1, 3, 5, 7, 9]), (2, [2, 7]), (16, [*range(10)]), (1, [5])])
+def test_sampled_words_are_evenly_spaced_and_columns_without_a_word_are_empty(most, columns):
+    rng = np.random.default_rng(0)
+    maps, sources = rng.random((2, 3, 4, 10, 10)).astype(np.float32), np.ones((3, 10), np.float32)
+    sources[1, 5:8] = 0
+    chosen, own = sampled_sources(jnp.asarray(maps), jnp.asarray(sources), most)
+    np.testing.assert_array_equal(own, sources[:, columns])
+    expected = maps[:, :, :, columns] * sources[None, :, None, columns, None]
+    for layer in range(2):
+        for head in range(4):
+            np.testing.assert_array_equal(chosen[4 * layer + head], expected[layer, :, head].reshape(-1, 10))
+
+
+@pytest.mark.parametrize("heads", [1, 4, 5])
+def test_mixtures_are_computed_for_every_two_heads_once(heads):
+    maps = np.random.default_rng(1).dirichlet(np.ones(3), (heads, 2)).astype(np.float32)
+    found = mixture_entropies(jnp.asarray(maps))
+    assert found.shape == (heads // 2 + 1, heads)
+    for k in range(len(found)):
+        for i in range(heads):
+            mixed = scipy.stats.entropy((maps[i] + maps[(i + k) % heads]) / 2, axis=-1).sum()
+            assert float(found[k, i]) == pytest.approx(mixed, abs=1e-5)
+
+
+def test_coordinates_have_two_dimensions_and_their_largest_number_is_positive():
+    for seed in range(8):
+        points = np.random.default_rng(seed).normal(size=(5, 2))
+        squares = ((points[:, None] - points) ** 2).sum(-1)
+        placed = plane(squares)
+        assert placed.shape == (5, 2)
+        assert (placed[np.abs(placed).argmax(0), [0, 1]] > 0).all()
+        np.testing.assert_allclose(((placed[:, None] - placed) ** 2).sum(-1), squares, atol=1e-9)
+    np.testing.assert_array_equal(plane(np.zeros((1, 1))), [[0, 0]])
+
+
+# ---------------------------------------------------------------------------------------------------------------------- controls
+
+
+def test_controls_keep_the_root_and_sentences_without_heads():
+    one = Sentence("", 0, *[tuple("abc")] * 5, (-1, 0, 0), tuple("rst"), tuple("abc"))
+    for seed in range(6):
+        assert sorted(shuffled_words(one, np.random.default_rng(seed)).heads)[0] == -1
+        assert permuted_heads(one, np.random.default_rng(seed)).heads == (-1, 0, 0)
+    bare = dataclasses.replace(one, heads=())
+    assert shuffled_words(bare, np.random.default_rng(0)).heads == ()
+
+
+# ---------------------------------------------------------------------------------------------------------------------- progress
+
+
+class _Lines:
+    line = 0
+
+    def count(self) -> int:
+        return 9
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch):
+    """Seconds that pass when they are added."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_what_takes_two_seconds_shows_how_far_it_is_and_its_end(clock, capsys):
+    file = _Lines()
+    with progress.progress_of(file) as say, progress.progress_through(["a"] * 5) as (texts, tell):
+        for file.line, _ in zip((3, 6, 9), texts, strict=False):
+            say("words")
+            tell("words")
+            clock[0] += 1.0
+    lines = ["read 9/9 lines, words", "read 3/5 texts, words, ETA 2s"]
+    assert capsys.readouterr().err.splitlines() == lines
+    with progress.progress_of(file) as say, progress.progress_through(iter("abc")) as (texts, tell):
+        for file.line, _ in zip((3, 6, 9), texts, strict=False):
+            clock[0] += 1.0
+            say("words")
+            tell("words")
+    assert capsys.readouterr().err.splitlines() == [
+        "read 6/9 lines, words, ETA 1s", "read 2 texts, words", "read 3 texts, words", "read 9/9 lines, words",
+    ]  # fmt: skip
+
+
+def test_a_stage_shows_how_far_it_is_and_ends_with_its_last_unit(clock, capsys):
+    say = progress.progress_of_stage("training", "steps")
+    for done in (1, 2, 3, 4):
+        say(done, 4)
+        clock[0] += 1.5
+    assert capsys.readouterr().err.splitlines() == ["training 3/4 steps, ETA 2s", "training 4/4 steps"]
+
+
+# ------------------------------------------------------------------------------------------------------------------------- files
+
+
+def test_an_output_that_cannot_be_a_directory_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("a")
+    for output, says in (
+        ("file", "--output=file is a file; name a directory"),
+        ("file/out", "--output=file/out cannot be written: .*file is a file; choose another --output"),
+        ("x" * 300, "cannot be written: File name too long; choose another --output"),
+    ):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UserError, match=says):
+            Folder(output)
+    asked = []
+    monkeypatch.setattr(os, "access", lambda path, mode: asked.append((pathlib.Path(path), mode)))
+    with pytest.raises(UserError, match=rf"no permission to make files in {tmp_path}; choose another --output"):
+        Folder(tmp_path / "new" / "out")
+    assert asked == [(tmp_path, os.W_OK | os.X_OK)]
+
+
+def test_a_file_that_is_read_is_not_written_and_others_are_replaced(tmp_path):
+    (tmp_path / "texts.tsv").write_text("old")
+    with pytest.raises(UserError, match=r"texts\.tsv"):
+        Folder(tmp_path, ("a.tsv", "texts.tsv"), (tmp_path / "texts.tsv").stat())
+    folder = Folder(tmp_path, ("a.tsv", "texts.tsv"))
+    folder.table("texts.tsv", ("a", "b"), [(1, 0.5), ("x\ty\nz", np.float32("nan")), (np.float64(1) / 3, None)])
+    assert (tmp_path / "texts.tsv").read_text() == "a\tb\n1\t0.5\nx y z\t\n0.333333\tNone\n"
+    folder.arrays("new.npz", a=np.arange(2))
+    with np.load(io.BytesIO((tmp_path / "new.npz").read_bytes())) as arrays:
+        assert {name: arrays[name].tolist() for name in arrays} == {"a": [0, 1]}
+    assert folder.written == [tmp_path / "texts.tsv", tmp_path / "new.npz"]
+    deep = Folder(tmp_path / "b" / "c")
+    for content in (b"1", b"2"):
+        assert pathlib.Path(deep.write("d", content)) == tmp_path / "b" / "c" / "d"
+    assert (tmp_path / "b" / "c" / "d").read_bytes() == b"2"
+
+
+# --------------------------------------------------------------------------------------------------------------------- attention
+
+
+def test_the_name_of_a_head_that_is_not_there_has_a_hint_where_names_are_few():
+    assert read_head("1-1", 2, 3) == (1, 1)
+    assert read_head("2-3", 2, 3) == (2, 3)
+    for name in ("0-3", "3-1", "2-4", "1-0"):
+        with pytest.raises(
+            UserError, match=f"--head={name} is not there: the model has layers 1 to 2 of heads 1 to 3; did you mean"
+        ):
+            read_head(name, 2, 3)
+    with pytest.raises(UserError, match="heads 1 to 20; did you mean '20-20'"):
+        read_head("20-202", 20, 20)
+    with pytest.raises(UserError, match=r"heads 1 to 401$"):
+        read_head("1-402", 1, 401)
+    with pytest.raises(UserError, match=r"heads 1 to 3$"):
+        read_head("99-88", 2, 3)
+    with pytest.raises(UserError, match=r"--head=2 is not the name of a head: LAYER-HEAD, such as 1-1$"):
+        read_head("2", 1, 1)
+    with pytest.raises(UserError, match=r"such as 1-2$"):
+        read_head("2", 1, 3)
+
+
+def test_the_arrays_of_an_attention_are_all_of_it():
+    found = attention()
+    arrays = arrays_of(found)
+    np.testing.assert_array_equal(arrays["words"], found.words.values)
+    np.testing.assert_array_equal(arrays["pieces"], found.pieces.values)
+    assert arrays["tokens"].tolist() == ["[CLS]", "the", "$1", "$1#", "[SEP]", "[SEP]"]
+    assert arrays["word_texts"].tolist() == list(found.word_texts)
+    assert (arrays["word_of_token"].tolist(), arrays["word_of_token"].dtype) == ([0, 1, 2, 2, 3, 4], np.int32)
+    assert (arrays["segments"].tolist(), arrays["segments"].dtype) == ([0, 0, 0, 0, 1], np.int32)
+    assert arrays["kinds"].tolist() == ["CLS", "WORD", "WORD", "SEP", "SEP"]
