@@ -31,6 +31,7 @@ from tests.model.attention_cases import (
     results,
     split_by_hand,
 )
+from tests.model.kernels.blocks import blocks_outside
 
 on_gpu = functools.partial(fused, platform="gpu")
 
@@ -62,8 +63,12 @@ def test_bfloat16_errs_as_much_as_its_roundings_do():
 def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
     ids, (query, key, value, gradient) = packed(1, 128), arrays(1, 128, 64)
     other = jnp.where((ids == 2)[..., None], 1e4, value)
-    inputs = [jnp.concatenate(rows) for rows in ((query * 30,) * 2, (key * 30,) * 2, (value, other), (gradient,) * 2)]
-    found = results(on_gpu(jnp.concatenate([ids, ids]), 1), *inputs)
+    queries, keys = (
+        (query * 30, query * 30, abs(query) * 30),
+        (key * 30, key * 30, -abs(key) * 30),
+    )  # no score of the last is high
+    inputs = [jnp.concatenate(rows) for rows in (queries, keys, (value, other, value), (gradient,) * 3)]
+    found = results(on_gpu(jnp.concatenate([ids] * 3), 1), *inputs)
     assert all(np.isfinite(x).all() for x in found)
     elsewhere = np.asarray(ids[0] != 2)
     assert (found[0][0, elsewhere] == found[0][1, elsewhere]).all()
@@ -111,6 +116,7 @@ def test_a_program_for_cuda_has_three_kernels_and_no_array_of_length_by_length(l
         program = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert program.count("custom_call @__gpu$xla.gpu.triton") == 3
     assert re.findall(r"num_stages = (\d+)", program) == ["2"] * 3
+    assert blocks_outside(traced.jaxpr.jaxpr) == []
     shapes = [shape.split("x")[:-1] for shape in re.findall(r"tensor<((?:\d+x)+)\w+>", program)]
     assert max(sum(int(size) >= length for size in shape) for shape in shapes) == 1
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import pytest
 
 from bert_jax.model.kernels import attention_tpu
-from bert_jax.model.kernels.attention_plan import Placement, TpuPlan, divides_lanes, padded_length, vmem_bytes
+from bert_jax.model.kernels.attention_plan import MASKED_SCORE, Placement, TpuPlan, divides_lanes, padded_length, vmem_bytes
 from bert_jax.model.kernels.attention_tpu import RandomBits
 from tests.model.lowbias32 import hashed
 
@@ -117,3 +119,38 @@ def test_every_unit_and_block_of_a_step_has_a_stream_of_its_own_and_every_step_t
                 random.start(unit, i, j)
                 words.append(int(random.word))
     assert words == [hashed(hashed(7 + step) + stream) for stream in range(18)]
+
+
+class Whole:
+    """A reference of which a part is its index."""
+
+    @property
+    def at(self) -> Whole:
+        return self
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+def test_the_units_of_a_step_are_numbered_and_get_their_row_and_the_lanes_of_their_group(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(attention_tpu.pl, "program_id", lambda axis: jnp.int32(0))
+    plan = plan_of(4, 128, 6, 64)
+    assert plan.step == (4, 3)
+    refs = attention_tpu.ForwardRefs(*[Whole()] * 5)
+    units = list(attention_tpu._units(plan, jnp.arange(4, dtype=jnp.int32), Whole(), refs))
+    assert [(unit.number, unit.ids) for unit, _ in units] == [(n, n // 3) for n in range(12)]
+    for n, (_, parts) in enumerate(units):
+        row, every, lanes = parts.query
+        assert parts.query == parts.key == parts.value == parts.context
+        assert (row, every, lanes.start, lanes.size) == (n // 3, slice(None), 128 * (n % 3), 128)
+        assert parts.sums == (n // 3, n % 3)
+
+
+def test_every_score_is_above_the_maximum_before_the_first_block():
+    state = attention_tpu._initial_state(plan_of(1, 1_024, 2, 64))
+    assert state.keys() == {(q, h) for q in (0, 256) for h in (0, 1)}
+    for highest, total, context in state.values():
+        assert highest.shape == total.shape == (1, 256)
+        assert context.shape == (64, 256)
+        assert highest.max() < MASKED_SCORE
+        assert not total.any()

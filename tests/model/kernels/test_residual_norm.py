@@ -22,6 +22,7 @@ from bert_jax.model.kernels.residual_norm_tpu import NormPlan
 from bert_jax.model.layers import Dropout, LayerNorm, NormParameters, dropout, gather_positions
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, rules_inside_shard_map
+from tests.model.kernels.blocks import blocks_outside, calls
 
 EPSILON = 1e-12
 FLOAT32_WITHIN = 1e-6  # of the largest
@@ -169,6 +170,16 @@ def test_what_is_kept_for_the_backward_pass_is_the_sum_and_a_word_a_row(capsys: 
     print_saved_residuals(fused, x, y, scale, bias)
     kept = re.findall(r"^(\w+\[[\d,]*\])", capsys.readouterr().out, re.MULTILINE)
     assert sorted(kept) == ["bf16[2,64,128]", "f32[128]", "u32[2,64]"]
+
+
+@pytest.mark.parametrize("seed", [7, None])
+def test_every_block_of_a_grid_step_lies_inside_its_array(seed: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
+    norm = functools.partial(fused, seed=seed)
+    shapes = [((5, 128, 384), "float32")] * 2 + [((384,), "float32")] * 2
+    program = jax.make_jaxpr(lambda *arrays: jax.vjp(norm, *arrays)[1](arrays[0]))(*(jax.ShapeDtypeStruct(*x) for x in shapes))
+    assert [call.params["grid_mapping"].grid for call in calls(program.jaxpr)] == [(5,), (5,)]
+    assert blocks_outside(program.jaxpr) == []
 
 
 @pytest.mark.parametrize(("rows", "row_bytes"), [(8192, 2048), (128 * 67, 2048), (1280, 4096), (128, 256), (128 * 192, 1536)])
