@@ -146,7 +146,6 @@ class Writer:
             print(f"{self._blank:,} of {counted(self._total, 'line')} blank: {self._blank_result}", file=sys.stderr)
 
     def _finish(self) -> None:
-        self.flush()
         with writing(self._name):
             self._files.close()
             if self._partial:

@@ -106,7 +106,7 @@ def _one_by_one(
 
     def add(number: Int[Array, ""], logits: Float[Array, "B V"], text: Continued, ended: Bool[Array, " B"]) -> Any:
         chosen = next_tokens(logits, jax.vmap(jax.random.fold_in, (0, None))(keys, number), search.knobs, search.decoding)
-        scores = jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[:, None], axis=1)[:, 0]
+        scores = jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[:, None], axis=1).squeeze(1)
         chosen = jnp.where(ended, pad, chosen)
         total = text.log_probability + jnp.where(ended, 0.0, scores)
         return Continued(text.ids.at[:, number].set(chosen), total), ended | (chosen == search.decoding.end_id)
@@ -129,7 +129,7 @@ def _one_by_one(
 def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
     """The next token of each text: the most probable one, or a draw."""
     if not decoding.sample:
-        return logits.argmax(-1).astype(jnp.int32)
+        return logits.argmax(1).astype(jnp.int32)
     allowed = allowed_logits(logits / knobs.temperature, knobs, decoding)
     return jax.vmap(jax.random.categorical)(keys, allowed).astype(jnp.int32)
 
@@ -140,12 +140,12 @@ def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding
     The nucleus holds the most probable tokens up to the one with which their probabilities reach `top_p`, and at least one.
     """
     if decoding.top_k:
-        least = jax.lax.top_k(logits, min(decoding.top_k, logits.shape[-1]))[0][:, -1:]
+        least = jax.lax.top_k(logits, min(decoding.top_k, logits.shape[1]))[0][:, -1:]
         logits = jnp.where(logits < least, -jnp.inf, logits)
     if decoding.nucleus:
-        ascending = jnp.sort(logits, axis=-1)
-        outside = jnp.cumsum(jax.nn.softmax(ascending), axis=-1) <= 1 - knobs.top_p
-        least = jnp.where(outside, jnp.inf, ascending).min(-1, keepdims=True)
+        ascending = jnp.sort(logits, axis=1)
+        outside = jnp.cumsum(jax.nn.softmax(ascending), axis=1) <= 1 - knobs.top_p
+        least = jnp.where(outside, jnp.inf, ascending).min(1, keepdims=True)
         least = jnp.minimum(least, ascending[:, -1:])  # the most probable token stays for any top_p
         logits = jnp.where(logits < least, -jnp.inf, logits)
     return logits
@@ -192,7 +192,7 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     """The hypotheses with one more token, of `logits` [B W, V]."""
     knobs, decoding = search.knobs, search.decoding
     rows, width = state.scores.shape
-    vocabulary = logits.shape[-1]
+    vocabulary = logits.shape[1]
     total = (jax.nn.log_softmax(logits).reshape(rows, width, -1) + state.scores[:, :, None]).reshape(rows, -1)
     scores, chosen = jax.lax.top_k(total, 2 * width)
     parents, tokens = chosen // vocabulary, (chosen % vocabulary).astype(jnp.int32)

@@ -87,8 +87,8 @@ class Embed:
         item = encoded(engine, text, truncate=bool(truncate), longest=options.longest)
         if not self.words:
             return text, item, []
-        # in a text that was cut, one offset more than tokens: `_words` sees from it whether the last word is cut
-        return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids) - 1]
+        # in a text that was cut, more offsets than tokens: `_words` sees from them whether the last word is cut
+        return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids)]
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item, list[tuple[int, int]]]]) -> list[dict[str, Any]]:
         """The vector of each text, or of each of its words."""
@@ -184,7 +184,7 @@ def _sentence_transformer(engine: Engine) -> JsonObject | None:
         return None
     try:
         modules = _read(directory / _SENTENCE_TRANSFORMERS)
-        kinds = {str(module["type"]).rsplit(".", 1)[-1]: directory / module["path"] for module in modules}
+        kinds = {str(module["type"]).rpartition(".")[2]: directory / module["path"] for module in modules}
         unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
         modes = _pooling_modes(_read(kinds["Pooling"] / "config.json")) if "Pooling" in kinds else ["no Pooling"]
         limits = _read_if_there(directory / "sentence_bert_config.json")

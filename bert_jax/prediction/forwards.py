@@ -44,7 +44,7 @@ def candidates(
 def target_log_probabilities(params: Params, batch: Batch, *, config: ModelConfig) -> Float[Array, " X"]:
     """ln p of the batch's `targets` at the query positions, float32."""
     logits = jax.nn.log_softmax(masked_logits(params, batch, config))
-    return jnp.take_along_axis(logits, batch["targets"][:, None], axis=1)[:, 0]
+    return jnp.take_along_axis(logits, batch["targets"][:, None], axis=1).squeeze(1)
 
 
 @compiled
@@ -53,7 +53,7 @@ def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(batch)
-        return model.nsp_head(model.pool(_flat(last), batch["starts"][None]))[0]
+        return model.nsp_head(model.pool(_flat(last), batch["starts"][None])).squeeze(0)
 
     logits: Any = pretraining_model(config).apply({"params": params}, batch, method=read)
     return jax.nn.softmax(logits)
@@ -80,17 +80,17 @@ def text_vectors(
     def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
         last, hidden_states = model.encode(batch)
         if pooling == "pooler":
-            return model.pool(_flat(last), batch["starts"][None])[0].astype(jnp.float32)
+            return model.pool(_flat(last), batch["starts"][None]).squeeze(0).astype(jnp.float32)
         vectors = _combined(last, hidden_states, source)
         if pooling == "cls":
-            return _flat(vectors)[0, batch["starts"]]
-        slots = jnp.arange(1, batch["starts"].size + 1, dtype=jnp.int32)
+            return _flat(vectors).squeeze(0)[batch["starts"]]
+        slots = 1 + jnp.arange(batch["starts"].size, dtype=jnp.int32)
         members = (slots[:, None] == batch["sequence_ids"].reshape(1, -1)).astype(jnp.float32)
-        sums = jnp.matmul(members, _flat(vectors)[0], precision=jax.lax.Precision.HIGHEST)
+        sums = jnp.matmul(members, _flat(vectors).squeeze(0), precision=jax.lax.Precision.HIGHEST)
         return sums / jnp.maximum(members.sum(1, keepdims=True), 1.0)
 
     vectors: Any = Bert(config).apply({"params": params}, batch, method=read)
-    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12) if normalise else vectors
+    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalise else vectors
 
 
 @compiled
@@ -135,8 +135,8 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
             return model.answer(tokens, batch)
         where = {"sequence_ids": ids.reshape(1, -1), "cls_positions": batch["starts"][None]}
         if count := head.layout.read_positions:
-            where["read_positions"] = jnp.stack([jnp.roll(batch["query_positions"], -n) for n in range(count)], axis=-1)[None]
-        return model.answer(_flat(tokens), where)[0]
+            where["read_positions"] = jnp.stack([jnp.roll(batch["query_positions"], -n) for n in range(count)], axis=1)[None]
+        return model.answer(_flat(tokens), where).squeeze(0)
 
     logits: Any = BertWithHead(config, head).apply({"params": params}, batch, method=read)
     return logits
@@ -147,7 +147,7 @@ def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Ar
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(batch)
-        return model.masked_logits(_flat(last), batch["query_positions"][None])[0]
+        return model.masked_logits(_flat(last), batch["query_positions"][None]).squeeze(0)
 
     logits: Any = pretraining_model(config).apply({"params": params}, batch, method=read)
     return logits

@@ -150,7 +150,7 @@ def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str
     filled, *rest = text.split(tokenizer.pieces[tokenizer.mask_id])
     for candidates, after in zip(masks, rest, strict=True):
         token = candidates[0].token.removeprefix("##").replace("\u2581", "")
-        joins = bool(tokenizer.is_continuation(np.array(candidates[0].ids[:1]))[0])
+        joins = bool(tokenizer.is_continuation(np.array(candidates[0].ids))[0])
         before = filled.rstrip() if joins else f"{filled} " if filled[-1:].isalnum() else filled
         filled = f"{before}{token}{' ' if after[:1].isalnum() else ''}{after}"
     return filled

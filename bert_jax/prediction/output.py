@@ -80,19 +80,16 @@ class PartialFile:
                 break
             os.close(descriptor)  # before it was locked, another process took it for a leftover and removed it
         self.file: IO[bytes] = os.fdopen(descriptor, "wb")
-        self._complete = False
 
     def complete(self) -> None:
         """Renames the file to `path` after its content is on the disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
         self._own.replace(self._path)
-        self._complete = True
 
     def close(self) -> None:
-        """Closes the file, and removes it if it was not completed."""
-        if not self._complete:
-            self._own.unlink(missing_ok=True)
+        """Closes the file, and removes it if it was not completed, that is if its temporary name is still there."""
+        self._own.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.file.close()
 

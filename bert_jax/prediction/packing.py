@@ -168,7 +168,7 @@ def _batch(items: Sequence[Item], rows: Sequence[Sequence[int]], length: int, sh
             flat_positions += [starts[-1] + position for position in item.query_positions]
             targets += item.targets or [0] * len(item.query_positions)
             column = end
-    arrays["starts"] = _padded(starts, max(1, count * length // TOKENS_A_TEXT))
+    arrays["starts"] = _padded(starts, max(count, count * length // TOKENS_A_TEXT))
     slots = 8
     while slots < len(flat_positions):
         slots *= 4

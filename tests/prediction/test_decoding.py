@@ -115,13 +115,20 @@ def test_the_golden_texts_end_early_and_late(golden):
     assert 4 < ended.sum() < 20
 
 
-def test_the_log_probability_is_that_of_the_new_tokens(golden, config, params):
-    found = run(params, config, prompts_of(golden))
-    length, new = int(golden["lengths"][1]), found.ids[1]
-    count = int(np.argmax(new == SEP)) + 1 if (new == SEP).any() else ROOM
-    whole = np.concatenate([golden["input_ids"][1, :length], new[:count]])[None]
-    each = jax.nn.log_softmax(logits_of(config, params, whole))[0, length - 1 : -1]
-    assert found.log_probability[1] == pytest.approx(float(each[np.arange(count), new[:count]].sum()), abs=1e-3)
+@pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"beams": 2, "length_penalty": -1.0}])
+def test_the_log_probability_is_that_of_the_new_tokens_over_their_number_to_the_penalty(golden, config, params, settings):
+    found = run(params, config, prompts_of(golden), **settings)
+    whole, ends = np.zeros((6, 12 + ROOM), np.int32), []
+    for row, (length, new) in enumerate(zip(golden["lengths"], found.ids, strict=True)):
+        count = int(np.argmax(new == SEP)) + 1 if (new == SEP).any() else ROOM
+        ends.append((length, length + count))
+        whole[row, : length + count] = [*golden["input_ids"][row, :length], *new[:count]]
+    assert len({end - length for length, end in ends}) > 1, "some texts end earlier than others"
+    each = jax.nn.log_softmax(logits_of(config, params, whole))
+    for row, (length, end) in enumerate(ends):
+        total = float(each[row, np.arange(length, end) - 1, whole[row, length:end]].sum())
+        power = settings.get("length_penalty", 1.0) if settings else 0.0
+        assert found.log_probability[row] == pytest.approx(total / (end - length) ** power, abs=1e-3)
 
 
 def test_draws_follow_the_seed_of_their_text_and_not_the_texts_beside_it(golden, config, params):
@@ -148,6 +155,13 @@ def test_top_k_and_nucleus_leave_the_tokens_that_their_definitions_name():
         shares = np.exp(row[best]) / np.exp(row[best]).sum()
         count = int(np.searchsorted(np.cumsum(shares), 0.8)) + 1
         assert sorted(np.flatnonzero(kept)) == sorted(best[:count])
+
+
+def test_a_token_without_probability_is_outside_of_every_nucleus_and_the_first_one_in_it():
+    decoding = Decoding(end_id=SEP, pad_id=0, sample=True, nucleus=True)
+    for top_p in (1.0, 0.5, 0.0):
+        kept = allowed_logits(jnp.array([[-200.0, 0.0]]), Knobs(1, 1.0, top_p), decoding)
+        assert np.isfinite(kept).tolist() == [[False, True]]
 
 
 def test_draws_are_as_frequent_as_the_model_says(config, params):

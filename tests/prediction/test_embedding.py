@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import shutil
@@ -239,6 +240,27 @@ def test_a_broken_directory_of_sentence_transformers_is_a_sentence(made_for, tmp
 def test_an_impossible_option_is_named_with_what_there_is(predictor, options, message):
     with pytest.raises(UserError, match=message):
         predictor.embed(["the"], **options)
+
+
+POOLER, WORDS = "--pooling=pooler reads the last layer only", "--words gives every word a vector, so --pooling has no effect"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"layers": (-3,)}, ""),
+        ({"layers": (2, 0)}, ""),
+        ({"pooling": "pooler"}, ""),
+        ({"pooling": "pooler", "layers": (2,)}, POOLER),
+        ({"pooling": "pooler", "layers": (0,), "words": True}, WORDS),
+        ({"pooling": "mean", "layers": (0,)}, ""),
+        ({"pooling": "mean", "words": True}, WORDS),
+        ({"words": True, "layers": (0,)}, ""),
+    ],
+)
+def test_options_that_would_have_no_effect_beside_others_are_refused(predictor, options, says):
+    with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
+        Embed(**options).check(predictor.engine)
 
 
 def test_a_model_without_a_pooler_is_not_pooled_by_it_and_gives_other_vectors(pretrained, predictor, tmp_path):

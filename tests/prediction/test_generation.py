@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pathlib
+import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +16,11 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.surgery import with_positions
 from bert_jax.model.config import ModelConfig
+from bert_jax.prediction import generation
+from bert_jax.prediction.decoding import Continued, Decoding, Knobs, Prompts
+from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.generation import Generate
+from bert_jax.prediction.packing import Item
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.prediction.questions import ask_each
 from tests.interop.tiny import as_model, make_model
@@ -116,6 +123,92 @@ def test_the_score_of_a_text_is_the_log_likelihood_of_its_tokens(model: Model, p
 def test_what_a_left_to_right_model_cannot_do_is_refused_with_the_remedy(predictor: Predictor, ask, says: str):
     with pytest.raises(UserError, match=says):
         ask(predictor)
+
+
+@pytest.mark.parametrize("options", [{"tokens": 1}, {"tokens": 38}, {"tokens": 5, "beams": 70}, {"tokens": 5, "top_k": 2}])
+def test_options_at_their_limits_are_taken(predictor: Predictor, options):
+    Generate(**options).check(predictor.engine)
+
+
+def test_a_text_may_fill_the_table_with_its_new_tokens(predictor: Predictor):
+    _, item = Generate(tokens=20).prepare(predictor.engine, {"text": "the " * 19})
+    assert len(item.ids) == 20
+
+
+def test_the_mean_over_a_text_is_a_vector_of_a_left_to_right_model(predictor: Predictor):
+    Embed().check(predictor.engine)
+    with pytest.raises(UserError, match=r"reads from left to right, so its .CLS. sees no text"):
+        Embed(pooling="pooler").check(predictor.engine)
+
+
+@pytest.fixture
+def two_devices(predictor: Predictor) -> Any:
+    """An engine that has two devices, as far as `answer` asks."""
+    engine = copy.copy(predictor.engine)
+    engine.tokens, engine.batch_count = 256, 0
+    engine.mesh, engine.on_devices = types.SimpleNamespace(size=2), np.asarray
+    return engine
+
+
+def test_texts_of_a_similar_length_are_continued_together_longest_first(two_devices, monkeypatch):
+    groups = []
+
+    def noted(verb: Generate, engine: Any, items: list[Item], numbers: list[int], room: int) -> list[dict[str, Any]]:
+        groups.append((numbers, room))
+        return [{"length": len(item.ids)} for item in items]
+
+    monkeypatch.setattr(Generate, "_continued", noted)
+    lengths = [3, 20, 5, 33, 9]
+    answers = Generate(tokens=6, beams=2).answer(two_devices, [(str(n), Item(range(n))) for n in lengths])
+    # a row has 64 + 16 columns, then 16 + 16, and two beams for each text: 1 and 4 texts on each device
+    assert groups == [([1, 3], 16), ([0, 2, 4], 16)]
+    assert answers == [{"text": str(n), "length": n} for n in lengths]
+
+
+@pytest.mark.parametrize(
+    ("options", "decoding", "knobs"),
+    [
+        ({}, {}, (6, 1.0, 1.0)),
+        ({"temperature": 0.5}, {"sample": True}, (6, 0.5, 1.0)),
+        ({"top_k": 3}, {"sample": True, "top_k": 3}, (6, 1.0, 1.0)),
+        ({"top_p": 0.9}, {"sample": True, "nucleus": True}, (6, 1.0, 0.9)),
+        ({"beams": 2}, {"beams": 2}, (6, 1.0, 1.0)),
+    ],
+)
+def test_the_options_arrive_where_tokens_are_chosen(two_devices, monkeypatch, options, decoding, knobs):
+    tokenizer, asked = two_devices.model.tokenizer, []
+
+    def chosen(params: Any, prompts: Prompts, knobs: Knobs, **settings: Any) -> Continued:
+        asked.append((prompts, knobs, settings))
+        ids = np.full((len(prompts.ids), 16), tokenizer.pad_id)
+        ids[:, :7] = tokenizer.encode("a b c")[:1] * 7
+        ids[1, 2] = tokenizer.sep_id
+        return Continued(ids, np.arange(len(ids), dtype=np.float32))
+
+    monkeypatch.setattr(generation, "continued", chosen)
+    texts = [[tokenizer.cls_id, *tokenizer.encode("the river")], [tokenizer.cls_id], [tokenizer.cls_id, 7, 8, 9]]
+    answers = Generate(tokens=6, seed=3, **options).answer(two_devices, [("t", Item(ids)) for ids in texts])
+    ((prompts, knobs_given, settings),) = asked
+    assert knobs_given == Knobs(*knobs)
+    ends = {"end_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id}
+    assert settings == {"config": two_devices.config, "decoding": Decoding(**ends, **decoding), "room": 16}
+    assert prompts.ids.shape == prompts.real.shape == (4, 16)  # two rows on each device
+    rows = [*sorted(texts, key=len), []]
+    assert [row[real].tolist() for row, real in zip(prompts.ids, prompts.real, strict=True)] == [*rows[:3], [tokenizer.pad_id]]
+    assert all(real[-max(1, len(ids)) :].all() for ids, real in zip(rows, prompts.real, strict=True))
+    order = [1, 0, 2, 0]  # the number of each row's text; that of a row without a text does not matter
+    keys = [jax.random.fold_in(jax.random.key(3), n) for n in order]
+    np.testing.assert_array_equal(jax.random.key_data(prompts.keys), [jax.random.key_data(key) for key in keys])
+    assert [answer["ended"] for answer in answers] == [True, False, False]
+    assert [answer["tokens"] for answer in answers] == [["a"] * 2, ["a"] * 6, ["a"] * 6]
+    assert [answer["log_probability"] for answer in answers] == [1.0, 0.0, 2.0]
+    assert answers[0]["continued"] == tokenizer.decode([*texts[0][1:], *tokenizer.encode("a") * 2])
+    assert two_devices.batch_count == 1
+
+
+def test_ids_beyond_the_vocabulary_are_an_error(two_devices):
+    with pytest.raises(UserError, match="input_ids holds 999"):
+        Generate(tokens=6).answer(two_devices, [("t", Item([2, 999]))])
 
 
 def test_an_lstm_does_not_generate(vocabulary: pathlib.Path, tmp_path: pathlib.Path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import types
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.heads.token import TokenHead
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _windows_of_words, entities
+from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _Tagged, _windows_of_words, entities
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.tasks.spans import Context, SpanSearch, best_spans
+from bert_jax.tasks.spans import Context, Span, SpanSearch, best_spans
 from bert_jax.tasks.windows import windows
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax, with_specials
@@ -243,6 +244,36 @@ def test_entities_stand_in_the_text_as_their_characters(labelled):
         chunks = conlleval_chunks([tag["label"] for tag in answer["tags"]])
         assert found == [(kind, answer["tags"][a]["start"], answer["tags"][b]["end"]) for kind, a, b in chunks]
         assert all(e["text"] == text[e["start"] : e["end"]] for e in answer["entities"])
+
+
+@pytest.mark.parametrize("text", ["New York is big", None], ids=["text", "words"])
+def test_entities_are_joined_from_their_first_word_to_their_last(labelled, text):
+    words = ["New York", "is", "big", "Paris"]
+    spans = [(0, 8), (9, 11), (12, 15), (16, 21)] if text else None
+    best = np.array([TOKENS.labels.index(label) for label in ("B-LOC", "I-LOC", "O", "I-PER")])
+    asked = _Tagged(f"{text} Paris" if text else None, words, spans, [], [])
+    answer = Tag()._answer(asked, TOKENS, best, np.eye(5)[best] / 2)
+    assert [(tag["word"], tag["label"], tag["probability"]) for tag in answer["tags"]] == [
+        (word, TOKENS.labels[i], 0.5) for word, i in zip(words, best, strict=True)
+    ]
+    places: list[dict] = [{"start": 0, "end": 11}, {"start": 16, "end": 21}] if text else [{"words": [0, 2]}, {"words": [3, 4]}]
+    assert answer["entities"] == [
+        {"label": "LOC", "text": "New York is", **places[0]},
+        {"label": "PER", "text": "Paris", **places[1]},
+    ]
+    assert Tag().as_text(answer) == "New York/B-LOC is/I-LOC big Paris/I-PER"
+
+
+def test_several_answers_are_shown_below_the_best(labelled):
+    spans = [Span("a", 0, 1, 1.0, 2.0, 0.5), Span("", 0, 0, 1.0, 2.0, 0.25), Span("b", 2, 3, 1.0, 2.0, 0.125)]
+    found = types.SimpleNamespace(best=spans[0], spans=spans, no_answer_margin=-np.inf)
+    two = AnswerQuestion(n_best=2, may_be_unanswerable=True)._as_dict({"question": "who?"}, found)
+    assert (two["no_answer_margin"], [span["answer"] for span in two["n_best"]]) == (None, ["a", ""])
+    assert AnswerQuestion().as_text(two) == "who?\n   50.00%  a\n   25.00%  (no answer)"
+    one = AnswerQuestion()._as_dict({"question": "who?"}, found)
+    assert not {"no_answer_margin", "n_best"} & one.keys()
+    found.no_answer_margin = 1.5
+    assert AnswerQuestion(may_be_unanswerable=True)._as_dict({"question": "who?"}, found)["no_answer_margin"] == 1.5
 
 
 def test_labels_of_another_form_make_no_entities(labelled):

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
-from bert_jax.prediction.language import Candidate, FillMask, fill
+from bert_jax.prediction.language import Candidate, FillMask, NextSentence, Score, fill
+from bert_jax.prediction.packing import Item
 from bert_jax.prediction.predictor import Predictor
+from bert_jax.prediction.questions import encoded
 from tests.interop.tiny import as_model, make_model
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
 
@@ -99,6 +104,7 @@ def test_longer_words_are_the_same_alone_and_among_others(predictor, blanks):
         ("[MASK] [MASK]", ["[MASK]", "of"], "[MASK] of"),
         ("[MASK]", ["##s"], "s"),
         ("a[MASK]b", ["Paris"], "a Paris b"),
+        ("to a[MASK]", ["Paris"], "to a Paris"),
     ],
 )
 def test_the_best_candidates_stand_in_the_text_and_a_piece_joins_the_word_before_it(predictor, text, tokens, wanted):
@@ -212,3 +218,42 @@ def test_people_read_the_candidates_of_each_mask_under_its_text(predictor):
     assert [line.split()[0][-1] for line in lines[1:]] == ["%"] * 5
     assert question.as_text(two).splitlines()[:2] == ["[MASK] is [MASK]", "  [MASK] 1"]
     assert len(question.as_text(two).splitlines()) == 1 + 2 * 6
+    scored = {"text": "a", "log_likelihood": -2.0, "perplexity": 4.0}
+    assert Score().as_text(scored) == "log-likelihood     -2.000  perplexity      4.00 a token  a"
+    pseudo = {"text": "a", "pseudo_log_likelihood": -2.0, "pseudo_perplexity": 4.0}
+    assert Score().as_text(pseudo) == Score().as_text(scored)
+
+
+def test_a_text_may_fill_the_table_with_its_masks(predictor):
+    (_, item), (_, longer) = (
+        FillMask(pieces=pieces).prepare(predictor.engine, {"text": "[MASK] " * count}) for count, pieces in ((38, 1), (36, 3))
+    )
+    assert (len(item.ids), len(longer.query_positions)) == (40, 36)
+
+
+def engine_that_says(predictor: Predictor, *found: Any) -> Any:
+    """The engine, whose forward passes give `found` one after the other."""
+    engine, results = copy.copy(predictor.engine), iter(found)
+    engine.run = engine.stream = lambda *_, **__: next(results)
+    return engine
+
+
+def test_what_has_no_probability_is_no_candidate(predictor):
+    """As where more candidates are asked for than pieces begin a word; one of probability 1 is one."""
+    first = (np.int32([[7, 8]]), np.float32([[1, 0]]))
+    engine = engine_that_says(predictor, [first], [first], [(np.int32([[9, 10]]), np.float32([[0.25, 0]]))])
+    item = encoded(predictor.engine, "the [MASK]", with_specials=True)
+    item = dataclasses.replace(item, query_positions=(2,))
+    (answer,) = FillMask(top_k=2, pieces=2).answer(engine, [("the [MASK]", item)])
+    assert [(candidate.ids, candidate.probability) for candidate in answer.masks[0]] == [((7,), 1.0), ((7, 9), 0.5)]
+
+
+def test_equal_probabilities_are_a_next_sentence(predictor):
+    engine = engine_that_says(predictor, [np.array([0.5, 0.5])])
+    assert NextSentence().answer(engine, [({}, None)]) == [{"is_next": True, "probability": 0.5}]
+
+
+def test_the_perplexity_of_an_impossible_text_is_finite(predictor):
+    engine = engine_that_says(predictor, [np.array([-2000.0])] * 2)
+    (answer,) = Score().answer(engine, [("t", Item([2, 7, 8, 3]))])
+    assert (answer["pseudo_log_likelihood"], answer["pseudo_perplexity"]) == (-4000, math.exp(700))

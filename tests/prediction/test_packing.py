@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack, power_of_two, rows_of
+from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack, power_of_two, row_length, rows_of
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 PAD = 7
@@ -20,7 +20,7 @@ def items_of(lengths: list[int], seed: int = 0, places: bool = True) -> list[Ite
         ids = [draw.randrange(10, 1000) for _ in range(n)]
         marked = tuple(sorted(draw.sample(range(n), min(n, draw.choice((0, 0, 1, 3)))))) if places else ()
         targets = tuple(draw.randrange(1000) for _ in marked) if draw.random() < 0.5 else ()
-        items.append(Item(ids, draw.randrange(1, n) if n > 1 and draw.random() < 0.5 else -1, marked, targets))
+        items.append(Item(ids, draw.randrange(n) if n > 1 and draw.random() < 0.5 else -1, marked, targets))
     return items
 
 
@@ -141,6 +141,49 @@ def test_items_as_long_as_the_table_have_rows_of_that_length(longest):
 def test_one_short_text_is_not_given_a_long_row():
     (packed,) = pack(items_of([5]), BatchShape(longest=512, tokens=1024))
     assert packed.arrays["input_ids"].shape == (1, 16)
+    assert packed.arrays["starts"].shape == (2,)  # a slot for every eight tokens
+    assert not packed.arrays["input_ids"][0, 5:].any()
+
+
+@pytest.mark.parametrize(("count", "slots"), [(1, 1), (3, 4)])
+def test_a_table_shorter_than_a_slot_holds_a_text_a_row(count, slots):
+    (packed,) = pack([Item([9])] * count, BatchShape(longest=4, tokens=1024))
+    assert packed.starts == tuple(range(0, 4 * count, 4))
+    assert packed.arrays["starts"].shape == (slots,)
+
+
+@pytest.mark.parametrize(("count", "places"), [(0, 8), (8, 8), (9, 32), (32, 32), (33, 128)])
+def test_the_places_of_a_batch_are_eight_or_four_times_as_many(count, places):
+    (packed,) = pack([Item(range(40), query_positions=tuple(range(count)))], BatchShape(longest=64, tokens=1024))
+    assert packed.arrays["query_positions"].shape == packed.arrays["targets"].shape == (places,)
+
+
+def test_a_text_has_the_shortest_row_that_holds_it():
+    lengths = (16, 32, 64, 128, 192, 256, 384, 512, 1024)
+    for shorter, length in itertools.pairwise((0, *lengths)):
+        assert {row_length(n) for n in range(shorter + 1, length + 1)} == {length}
+
+
+@pytest.mark.parametrize(
+    ("length", "count", "rows"),
+    [
+        (21, 30, {64: 3}),
+        (42, 30, {128: 3}),
+        (85, 30, {256: 3}),
+        (18, 42, {128: 7}),  # 126 of 128 tokens instead of 54 of 64, which is worth a longer attention
+    ],
+)
+def test_the_cheapest_of_three_lengths_of_rows_is_taken(length, count, rows):
+    assert {n: len(some[0]) for n, some in rows_of([length] * count, 512).items()} == rows
+
+
+def test_a_row_is_filled_to_its_last_token():
+    assert rows_of([61, 3], 512) == {64: [[0, 1]]}
+
+
+@pytest.mark.parametrize(("tokens", "devices", "length", "rows"), [(1024, 1, 64, 16), (1024, 8, 100, 80), (100, 8, 512, 8)])
+def test_a_full_batch_has_its_tokens_on_every_device_and_a_row_at_least(tokens, devices, length, rows):
+    assert BatchShape(longest=512, tokens=tokens, devices=devices).most_rows(length) == rows
 
 
 def test_no_items_make_no_batch():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -9,7 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
 from bert_jax.prediction.language import Score
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.prediction.questions import encoded
+from bert_jax.prediction.questions import encoded, is_finite, shortened
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.prediction.reference import WITHIN, mixed_texts
 from tests.prediction.test_labels import CHOICE, SEQUENCE, SPAN, TOKENS
@@ -119,3 +120,48 @@ def test_an_item_is_cls_text_sep_text_b_sep(predictor):
     assert encoded(predictor.engine, "the").segment_b == -1
     assert tokenizer.mask_id not in encoded(predictor.engine, "[MASK]").ids
     assert encoded(predictor.engine, "[MASK]", with_specials=True).ids[1] == tokenizer.mask_id
+
+
+@pytest.mark.parametrize(
+    ("longest", "limit"),
+    [
+        (None, "40 of the model's position table"),
+        (39, "39 of the model directory's max_seq_length"),
+        (40, "40 of the model's position table"),
+        (999, "40 of the model's position table"),
+    ],
+)
+def test_the_smaller_of_two_limits_is_named(predictor, longest, limit):
+    with pytest.raises(UserError, match=f"is 41 tokens with its .CLS. and .SEP., more than the {limit}; shorten it, or pass"):
+        encoded(predictor.engine, "the " * 39, longest=longest)
+
+
+def test_a_text_of_sixty_characters_is_shown_whole():
+    assert shortened("a" * 60) == repr("a" * 60)
+    assert shortened("a" * 61) == repr("a" * 57 + "...")
+
+
+@dataclasses.dataclass
+class Answer:
+    text: str
+    masks: tuple[float, ...]
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("finite", "broken"),
+    [
+        (1.5, NAN),
+        (np.float32(1.5), np.float32(INF)),
+        (np.ones((2, 2)), np.array([[1, 2], [3, NAN]])),
+        ({"a": 1, "b": [2.5]}, {"a": 1, "b": [-INF]}),
+        (({"a": {"b": 1.5}}, "nan", None, True), ({"a": {"b": NAN}}, "nan", None, True)),
+        (Answer("nan", (1.5,)), Answer("nan", (1.5, NAN))),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_number_that_is_not_finite_is_found_wherever_it_stands(finite, broken):
+    assert is_finite(finite)
+    assert not is_finite(broken)

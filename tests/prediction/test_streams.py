@@ -61,6 +61,8 @@ def test_texts_as_arguments_are_records():
     records = list(read_records(["one", "two\nlines"], None, TEXT))
     assert [(r.number, r.place, r.values["text"]) for r in records] == [(1, "text 1: ", "one"), (2, "text 2: ", "two\nlines")]
     assert one_line("one", TEXT).place == ""
+    assert not read_records(["one"], None, TEXT).typed
+    assert one_line("one", TEXT).size == 0
 
 
 @pytest.mark.parametrize(
@@ -132,18 +134,23 @@ def test_blank_lines_are_records_where_each_line_has_an_answer(tmp_path):
         (1, True, False), (2, False, False), (3, True, False), (4, False, True), (5, True, False),
     ]  # fmt: skip
     assert [r.number for r in read_records([], str(tmp_path / "in.txt"), TEXT)] == [2, 4]
+    with (tmp_path / "in.txt").open() as stdin:
+        assert [r.number for r in read_records([], None, TEXT, stdin=stdin)] == [2, 4]
+    with (tmp_path / "in.txt").open() as stdin:
+        assert [r.blank for r in read_records([], None, TEXT, stdin=stdin, blank_lines=True)] == [True, False, True, False, True]
 
 
 # Lines of JSON
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz"])
-def test_json_lines_give_their_fields_and_keep_the_rest(tmp_path, name):
+def test_json_lines_give_their_fields_and_keep_the_rest(tmp_path, name, capsys):
     lines = [{"id": 7, "question": " who? ", "context": "a\tb\n", "tags": [1, {"x": None}]}, {"context": "c", "question": "q"}]
     records = read(tmp_path / name, "\n\n".join(map(json.dumps, lines)).encode(), QUESTION)
     assert [r.values for r in records] == [{"question": " who? ", "context": "a\tb\n"}, {"question": "q", "context": "c"}]
     assert [r.rest for r in records] == [{"id": 7, "tags": [1, {"x": None}]}, {}]
     assert [r.number for r in records] == [1, 3]
+    assert capsys.readouterr().err == ""
 
 
 def test_absent_and_null_optional_fields_are_none(tmp_path):
@@ -184,12 +191,13 @@ def test_a_bad_json_line_is_a_problem_and_the_next_is_read(tmp_path, fields, lin
 
 
 def test_lines_that_are_no_text_are_problems_of_their_own(tmp_path):
-    records = read(tmp_path / "in.txt", b"\x7fELF\x00\x01\ngood\n\xdcber\n" + "zwölf".encode("utf-16") + b"\n")
+    records = read(tmp_path / "in.txt", b"\x7fELF\x00\x01\ngood\n\xdcber\n" + "zwölf".encode("utf-16") + b"\n\x00\n")
     assert [(r.number, r.problem and r.problem.partition(";")[0]) for r in records] == [
         (1, "byte 5 is NUL, which no text holds"),
         (2, None),
         (3, "byte 1 is not UTF-8"),
         (4, "byte 4 is NUL, which no text holds"),
+        (5, "byte 1 is NUL, which no text holds"),
     ]
 
 
@@ -218,6 +226,20 @@ def test_a_file_that_is_not_there_is_an_error_before_anything_is_read(name, mess
     monkeypatch.chdir(pathlib.Path(__file__).parents[2])
     with pytest.raises(UserError, match=message):
         read_records([], name, TEXT)
+
+
+def test_a_file_is_named_as_it_was_given_and_one_of_a_bucket_read_from_its_copy(tmp_path, monkeypatch):
+    (tmp_path / "copy.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}'))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"--input=\./\. cannot be read: Is a directory"):
+        read_records([], "./.", TEXT)
+    monkeypatch.setattr(streams, "fetched", lambda path, flag: tmp_path / "copy.jsonl.gz")
+    (record,) = read_records([], "gs://bucket/in", TEXT)
+    assert (record.values, record.place) == ({"text": "a"}, "gs://bucket/in, line 1: ")
+
+
+def test_limits_are_those_that_are_documented():
+    assert (streams.MOST_BYTES, streams.READ_AHEAD_BYTES, streams.COUNTED_BYTES) == (2**26, 2**25, 2**30)
 
 
 def test_a_broken_gzip_file_is_an_error_after_its_whole_lines(tmp_path):
@@ -289,6 +311,7 @@ def test_records_are_counted_where_that_is_cheap(tmp_path, monkeypatch):
     assert count("a.txt.gz", gzip.compress(b"a\n")) is None
     monkeypatch.setattr(streams, "COUNTED_BYTES", 3)
     assert count("a.txt", b"a\n\nb") is None
+    assert count("a.txt", b"a\nb") == 2
     assert read_records(["a", "b"], None, TEXT).count() == 2
 
 
@@ -308,18 +331,30 @@ def test_windows_hold_every_record_in_order():
 
 
 def test_a_file_fills_its_windows():
-    assert [len(window) for window in in_groups(records_of([1] * 250), 100, wait=60)] == [100, 100, 50]
+    assert [len(window) for window in in_groups(records_of([1] * 250), 100, wait=600)] == [100, 100, 50]
 
 
 def test_long_lines_make_short_windows(monkeypatch):
     monkeypatch.setattr(streams, "READ_AHEAD_BYTES", 100)
-    assert [len(window) for window in in_groups(records_of([40, 40, 40, 500, 1, 99]), 100, wait=60)] == [3, 1, 2]
+    assert [len(window) for window in in_groups(records_of([40, 40, 40, 500, 1, 99]), 100, wait=600)] == [3, 1, 2]
+    assert [len(window) for window in in_groups(records_of([99, 1, 99, 2]), 100, wait=600)] == [2, 2]
+
+
+def test_the_first_record_is_waited_for_however_long_it_takes():
+    arrived = threading.Event()
+
+    def late() -> Iterator[Record]:
+        arrived.wait()
+        yield from records_of([1])
+
+    threading.Timer(0.05, arrived.set).start()
+    assert [len(window) for window in in_groups(late(), 10, wait=0)] == [1]
 
 
 def test_endless_input_is_read_only_one_window_ahead():
     read_ones = itertools.count(1)
     endless = (Record(next(read_ones), "", {}) for _ in itertools.count())
-    windows = in_groups(endless, 10, wait=60)
+    windows = in_groups(endless, 10, wait=600)
     first = next(windows)
     ahead = threading.Event()
     ahead.wait(0.1)  # what the thread could read by now, it has
@@ -353,14 +388,19 @@ def test_what_a_pipe_holds_goes_out_together(pipe):
     assert list(windows) == []
 
 
-def test_who_types_gets_one_answer_a_line_and_is_told_how_to_end(capsys):
+@pytest.mark.parametrize(
+    ("lines", "jsonl", "form"),
+    [(b"one\n\nthree\n\x04", False, "question TAB context"), (b"{}\n\n{}\n\x04", True, "JSON object")],
+)
+def test_who_types_gets_one_answer_a_line_and_is_told_how_to_end(capsys, lines, jsonl, form):
     controller, terminal = os.openpty()
     with os.fdopen(terminal, "r") as keyboard:
-        os.write(controller, b"one\ntwo\nthree\n\x04")
-        windows = list(in_groups(read_records([], None, QUESTION, stdin=keyboard), 1024, wait=60))
+        os.write(controller, lines)
+        records = read_records([], None, QUESTION, stdin=keyboard, jsonl=jsonl, blank_lines=True)
+        windows = list(in_groups(records, 1024, wait=600))
         os.close(controller)
-    assert [len(window) for window in windows] == [1, 1, 1]
-    assert capsys.readouterr().err == "type one question TAB context per line; end with Ctrl-D\n"
+    assert [[(record.number, record.blank) for record in window] for window in windows] == [[(1, False)], [(3, False)]]
+    assert capsys.readouterr().err == f"type one {form} per line; end with Ctrl-D\n"
 
 
 def test_an_error_of_the_reader_comes_after_the_records_before_it():
@@ -368,7 +408,7 @@ def test_an_error_of_the_reader_comes_after_the_records_before_it():
         yield from records_of([1, 1, 1])
         raise UserError("the disk is gone")
 
-    windows = in_groups(broken(), 2, wait=60)
+    windows = in_groups(broken(), 2, wait=600)
     assert [record.number for _ in range(2) for record in next(windows)] == [1, 2, 3]
     with pytest.raises(UserError, match="the disk is gone"):
         next(windows)
