@@ -20,4 +20,4 @@ def gather_json(value: JsonObject) -> list[JsonObject]:
     padded = np.zeros(sizes.max(), np.uint8)
     padded[: data.size] = data
     rows = np.asarray(multihost_utils.process_allgather(padded))
-    return [parse_json(row[:size].tobytes().decode()) for row, size in zip(rows, sizes, strict=True)]
+    return [parse_json(rows[i, :size].tobytes().decode()) for i, size in enumerate(sizes)]

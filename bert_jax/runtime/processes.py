@@ -78,7 +78,7 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
     return _tpu_hosts(slice_) if slice_ else None
 
 
-def meet(hosts: Hosts, config: JsonObject, *, timeout: float = 300.0) -> dict[int, socket.socket]:
+def meet(hosts: Hosts, config: JsonObject, *, timeout: float) -> dict[int, socket.socket]:
     """Waits for the other processes; returns the connections that stay open for their heartbeats, by the other's number. Raises
     UserError where one is missing after `timeout` seconds, or differs from this one in versions, commit or `config`."""
     kept: dict[int, socket.socket] = {}
@@ -86,7 +86,7 @@ def meet(hosts: Hosts, config: JsonObject, *, timeout: float = 300.0) -> dict[in
     return kept
 
 
-def connect(hosts: Hosts, *, timeout: float = 300.0, patience: float = 600.0) -> None:
+def connect(hosts: Hosts, *, timeout: float, patience: float) -> None:
     """Starts `jax.distributed`, once all processes have met; `patience` is that of their `Heartbeats`.
 
     JAX's own service aborts all processes with a C++ stack trace where one is silent. A process sends it a sign of life twice in
