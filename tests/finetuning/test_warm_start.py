@@ -13,7 +13,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.examples.config import ExampleConfig
-from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_own_head, with_pooling
+from bert_jax.finetuning.warm_start import labelled_start, teacher_of, weights_fingerprint, with_own_head, with_pooling
 from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.sequence import SequenceHead
@@ -141,14 +141,17 @@ def tuning(directory: pathlib.Path, **values: Any) -> FinetuningExperiment:
 def begun(experiment: FinetuningExperiment, own: TaskHead) -> dict[str, Any]:
     """The parameters that a run begins with."""
     start, head = labelled_start(experiment, own), experiment.head_config(own)
-    return with_own_head(start, experiment.model_config(start.config, "cpu"), head, experiment).params
+    model = with_own_head(start, experiment.model_config(start.config, "cpu"), head, experiment)
+    assert model.head == head
+    return model.params
 
 
 def assert_same(a: Any, b: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_a_run_begins_with_the_encoder_it_was_given_and_leaves_out_what_the_task_does_not_read(model, pretrained):
+def test_a_run_begins_with_the_encoder_it_was_given_and_leaves_out_what_the_task_does_not_read(model, pretrained, caplog):
+    caplog.set_level(logging.INFO)
     assert set(model.parts) == {"pooler", "mlm_head", "nsp_head"}
     for own, parts in ((RTE, {"pooler", "sequence_head"}), (TOKENS, {"token_head"})):
         params = begun(tuning(pretrained), own)
@@ -156,6 +159,24 @@ def test_a_run_begins_with_the_encoder_it_was_given_and_leaves_out_what_the_task
         assert_same(params["encoder"], model.params["encoder"])
         if "pooler" in parts:
             assert_same(params["pooler"], model.params["pooler"])
+    left_out = "not used by the task, left out: "
+    assert caplog.messages == [f"{left_out}mlm_head, nsp_head", f"{left_out}pooler, mlm_head, nsp_head"]
+
+
+def test_the_fingerprint_of_weights_follows_from_all_their_files_and_from_nothing_else(tmp_path):
+    def fingerprint(**files: str) -> str:
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        directory.mkdir()
+        for name, text in {"config": "{}", **files}.items():
+            (directory / f"{name}.{'json' if name in ('config', 'index') else 'safetensors'}").write_text(text)
+        return weights_fingerprint(str(directory))
+
+    assert fingerprint(model="weights") == fingerprint(model="weights", config="{ }")
+    found = {fingerprint(model=text) for text in ("weights", "other")}
+    assert len(found) == 2
+    shards = [{"model-1-of-2": first, "model-2-of-2": second} for first, second in ("ab", "ac", "cb", "ba")]
+    found |= {fingerprint(model="weights", **shard) for shard in shards}
+    assert len(found) == 6
 
 
 def test_the_new_head_follows_from_the_seed_and_the_rest_does_not(pretrained):
@@ -261,8 +282,8 @@ def test_without_a_teacher_there_is_none(mnli):
     assert teacher_of(tuning(mnli), labelled_start(tuning(mnli), MNLI), MNLI) is None
 
 
-def test_a_deeper_and_wider_teacher_will_do(mnli, vocabulary, tmp_path):
-    export_model(tmp_path / "m", make_labelled_model(vocabulary, MNLI, num_layers=3, hidden_size=20))
+def test_a_deeper_and_wider_teacher_that_reads_as_many_tokens_as_there_are_will_do(mnli, vocabulary, tmp_path):
+    export_model(tmp_path / "m", make_labelled_model(vocabulary, MNLI, num_layers=3, hidden_size=20, max_position=32))
     teacher = teacher_of(*taught(mnli, tmp_path / "m"), MNLI)
     assert teacher is not None
     assert (teacher.config.num_layers, teacher.head) == (3, MNLI)
