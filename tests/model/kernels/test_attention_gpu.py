@@ -63,11 +63,9 @@ def test_bfloat16_errs_as_much_as_its_roundings_do():
 def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
     ids, (query, key, value, gradient) = packed(1, 128), arrays(1, 128, 64)
     other = jnp.where((ids == 2)[..., None], 1e4, value)
-    queries, keys = (
-        (query * 30, query * 30, abs(query) * 30),
-        (key * 30, key * 30, -abs(key) * 30),
-    )  # no score of the last is high
-    inputs = [jnp.concatenate(rows) for rows in (queries, keys, (value, other, value), (gradient,) * 3)]
+    queries, keys = (query, query, abs(query)), (key, key, -abs(key))  # no score of the third row is high
+    rows = ([30 * x for x in queries], [30 * x for x in keys], (value, other, value), (gradient,) * 3)
+    inputs = [jnp.concatenate(row) for row in rows]
     found = results(on_gpu(jnp.concatenate([ids] * 3), 1), *inputs)
     assert all(np.isfinite(x).all() for x in found)
     elsewhere = np.asarray(ids[0] != 2)
