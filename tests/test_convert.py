@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,7 +16,7 @@ import pytest
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
-from bert_jax.convert import main
+from bert_jax.convert import at_step, main
 from bert_jax.errors import UserError
 from bert_jax.heads.registry import make_head
 from bert_jax.interop.huggingface import Model, export_model, import_model
@@ -158,6 +160,41 @@ def test_a_workdir_means_its_model_which_is_not_overwritten_by_its_own_conversio
     assert same_weights(import_model(tmp_path / "m"), import_model(model))
     with pytest.raises(UserError, match=r"is the directory that .* is read from"):
         convert(tmp_path / "run", tmp_path / "run" / "model", "--max-position=7")
+
+
+def test_a_target_in_a_bucket_is_replaced_exactly_and_told_by_its_address(model, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    @contextlib.contextmanager
+    def uploaded(output: str, name: str, wanted: Callable[[str], bool], *, exact: bool = False) -> Iterator[str]:
+        asked.append((output, name, exact))
+        yield str(tmp_path / "local")
+
+    monkeypatch.setattr("bert_jax.convert.uploaded", uploaded)
+    main([f"--from={model}", "--to=gs://bucket/m"])
+    assert asked == [("gs://bucket/m", "--to", True)]
+    told = capsys.readouterr().out
+    assert "\nwritten   gs://bucket/m (format huggingface): " in told
+    assert str(tmp_path) not in told
+
+
+def test_the_model_of_a_step_is_read_from_its_state_and_told_with_the_step(model, tmp_path, monkeypatch, capsys):
+    asked, quiet = [], []
+
+    def of_step(place: Any, step: int) -> Model:
+        asked.append((str(place), step))
+        return import_model(model)
+
+    monkeypatch.setattr("bert_jax.convert.model_of_step", of_step)
+    monkeypatch.setattr("bert_jax.convert.quiet_libraries", lambda: quiet.append(True))
+    main([f"--from={tmp_path / 'run'}", "--step=1234", f"--to={tmp_path / 'm'}"])
+    assert (asked, quiet) == ([(str(tmp_path / "run"), 1234)], [True])
+    assert f"read      {tmp_path / 'run'}, step 1,234: " in capsys.readouterr().out
+    with at_step(str(tmp_path / "run"), 7) as directory:
+        assert json.loads((pathlib.Path(directory) / "config.json").read_text())["bert_jax"]["step"] == 7
+    assert not pathlib.Path(directory).exists()
+    with at_step("anywhere", None) as directory:
+        assert directory == "anywhere"
 
 
 def test_a_model_that_runs_without_the_package_is_one_command(model, tmp_path, capsys):

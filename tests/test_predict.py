@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import io
@@ -23,6 +24,7 @@ from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import export_model, import_model, without_parts
+from bert_jax.metrics.profile import Profile
 from bert_jax.predict import AS_A_PAIR, VERBS, main
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor
@@ -295,6 +297,48 @@ def test_embeddings_answer_every_line_blank_ones_too(ask, tmp_path, monkeypatch,
         np.testing.assert_array_equal(row, np.float32(np.nan if record["embedding"] is None else record["embedding"]))
     assert [bool(record["words"]) for record in asked("--json", "--words").records] == [False, True, False, False, True, False]
     assert asked().out.count("(blank line)\n") == 4
+
+
+def test_the_command_reads_its_own_arguments_and_enables_the_cache(ask, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["predict", "fil-mask", "fill-mask"])
+    with pytest.raises(UserError, match="unknown verb 'fil-mask'"):
+        main()
+    enabled = []
+    monkeypatch.setattr(predict, "enable_compilation_cache", lambda: enabled.append(True))
+    ask("embed", "the")
+    assert enabled == [True]
+
+
+@pytest.mark.parametrize(
+    ("steps", "was_taken", "says"),
+    [(None, False, ""), (range(2), True, ""), (range(7, 9), False, "the profile begins after the last of .* batches; name")],
+)
+def test_a_profile_lies_beside_the_output_and_is_an_error_where_it_was_not_taken(
+    ask, tmp_path, monkeypatch, steps, was_taken, says
+):
+    asked = []
+
+    class Noted(Profile):
+        was_taken: bool
+
+        def __init__(self, steps: Any, directory: pathlib.Path, name: str):
+            super().__init__()
+            asked.append((list(steps or ()), directory, name))
+            self.steps, self.was_taken = steps, was_taken
+
+        def __str__(self) -> str:
+            return "the profile"
+
+        def of_steps(self, items: Any, first: int, wait: Any) -> Any:
+            return iter(items)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(predict, "Profile", Noted)
+    with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
+        ask("embed", f"--output={tmp_path / 'x.jsonl'}", "the", *([f"--profile={steps[0]}:{steps[-1]}"] if steps else []))
+    assert [(directory, name) for _, directory, name in asked] == [(tmp_path / "profile", "predict")]
 
 
 @pytest.mark.parametrize("verb", ["embed", "classify"])

@@ -3,7 +3,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -167,8 +168,75 @@ def test_all_devices_compute_rows_of_their_own(on_eight, items):
         assert len({rows for _, rows in shards}) == 8
 
 
-def test_every_device_of_the_process_is_taken(directory):
-    assert Engine.load(directory).mesh.size == len(jax.local_devices()) == 8
+def test_every_device_of_the_process_is_taken_once_its_kernels_are_compared(directory, monkeypatch):
+    compared: list[dict[str, str]] = []
+    monkeypatch.setattr(engine_module, "compare_kernels_once", compared.append)
+    loaded = Engine.load(directory)
+    assert loaded.mesh.size == len(jax.local_devices()) == 8
+    assert compared == [{"attention": loaded.config.attention, "residual_norm": loaded.config.residual_norm}]
+    assert (loaded.tokens, loaded.group_size, loaded.batch_count) == (1024, 8 * 1024, 0)
+
+
+def test_batches_are_as_large_as_was_measured():
+    sizes = engine_module.TOKENS, engine_module.TOKENS_ELSEWHERE, engine_module.GROUP, engine_module.GROUP_AHEAD
+    assert sizes == ({"cpu": 1024}, 16_384, 1024, 256)
+    assert engine_module.IN_FLIGHT == 2
+
+
+def test_two_batches_run_at_a_time_on_one_device_and_one_thread_serves_several(engine, on_eight, items):
+    meeting, threads = threading.Barrier(2, timeout=30), set()
+
+    def meets(params: Any, batch: Any, **_: Any) -> jax.Array:
+        meeting.wait()
+        return batch["starts"]
+
+    def notes(params: Any, batch: Any, **_: Any) -> jax.Array:
+        threads.add(threading.current_thread().name)
+        return batch["starts"]
+
+    before = engine.batch_count
+    assert len(engine.run(meets, items[-1:] * 8, "text")) == 8  # four rows a batch
+    assert engine.batch_count == before + 2
+    on_eight.run(notes, items, "text")
+    assert len(threads) == 1
+
+
+def test_a_profile_can_wait_for_the_batches_that_run(engine, items, monkeypatch):
+    released, done, waited = threading.Event(), [], []
+
+    def slow(params: Any, batch: Any, **_: Any) -> jax.Array:
+        released.wait()
+        done.append(batch)
+        return batch["starts"]
+
+    class Waits:
+        def of_steps(self, packs: Iterator[Any], first: int, wait: Callable[[int], None]) -> Iterator[Any]:
+            yield from packs
+            released.set()
+            wait(first)
+            waited.append(len(done))
+
+    monkeypatch.setattr(engine, "profile", Waits())
+    engine.run(slow, items[-1:] * 8, "text")
+    assert waited == [2]
+
+
+def test_a_group_ahead_is_as_large_for_every_device(on_eight, items, monkeypatch):
+    groups, full_batches = [], engine_module.full_batches
+
+    def noted(some: list[Item], *shape: Any) -> Any:
+        groups.append(len(some))
+        return full_batches(some, *shape)
+
+    monkeypatch.setattr(engine_module, "full_batches", noted)
+    monkeypatch.setattr(engine_module, "GROUP_AHEAD", 5)
+    list(on_eight.batches(lambda params, batch, **_: batch["starts"], items[:50]))
+    assert groups[0] == 5 * 8
+
+
+def test_ids_beyond_the_vocabulary_are_an_error_and_never_another_word(engine):
+    with pytest.raises(UserError, match="input_ids holds 999"):
+        engine.run(forwards.token_vectors, [Item([2, 999, 3])], "token", **ALL)
 
 
 def test_programs_that_run_at_once_on_eight_devices_do_not_wait_for_each_other_forever(on_eight, items):

@@ -1,0 +1,94 @@
+"""What the writer of answers says, shows and leaves open, in one process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from bert_jax.prediction.answers import Writer, answer_records
+from bert_jax.prediction.streams import Record, Records
+from tests.prediction.test_answers import answered, loud, source
+
+__all__ = ["source"]  # a fixture
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"), [("numbers\n", []), ("a\nnumbers\n", ["1 of 2 lines failed"])], ids=["alone", "of two"]
+)
+def test_one_line_alone_is_not_counted(tmp_path, capsys, texts, said):
+    (tmp_path / "in.txt").write_text(texts)
+    assert answered(tmp_path / "in.txt", tmp_path / "out.jsonl").status == 1
+    assert capsys.readouterr().err.splitlines()[1:] == said
+
+
+def test_letters_are_written_as_themselves_and_numbers_that_are_none_never(source, tmp_path):
+    answered(source, tmp_path / "out.jsonl")
+    assert '"text": "ü", "loud": "Ü"}' in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="not JSON compliant"), Writer(str(tmp_path / "nan.jsonl")) as writer:
+        writer.answer(Record(1, ""), {"x": float("nan")})
+
+
+def test_other_fields_that_are_nested_too_deep_fail_their_record_alone(tmp_path, capsys):
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with Writer(str(tmp_path / "out.jsonl")) as writer:
+        writer.answer(Record(1, "line 1: ", rest={"deep": deep}), {"loud": "A"})
+        writer.answer(Record(2, "line 2: "), {"loud": "B"})
+    first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert first == {"line": 1, "error": "its other fields are nested too deep to be written"}
+    assert second == {"loud": "B"}
+    assert capsys.readouterr().err == f"error: line 1: {first['error']}\n1 of 2 lines failed\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "typed", "stderr", "stdout", "shown"),
+    [
+        ("out.jsonl", False, True, True, True),
+        ("out.jsonl", False, True, False, True),
+        ("out.jsonl", False, False, True, False),
+        ("out.jsonl", True, True, True, False),
+        (None, False, True, True, False),
+        (None, False, True, False, True),
+    ],
+)
+def test_progress_is_shown_on_a_terminal_that_shows_no_answers(tmp_path, monkeypatch, output, typed, stderr, stdout, shown):
+    said: list[Any] = []
+
+    class Noted:
+        def __init__(self, *arguments: Any):
+            said.append(arguments)
+
+        def update(self, *arguments: Any) -> None:
+            said.append(arguments)
+
+        def close(self) -> None:
+            said.append("closed")
+
+    monkeypatch.setattr("bert_jax.prediction.answers.Progress", Noted)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: stderr)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
+    texts = [Record(n, "", {"text": text}) for n, text in enumerate(("a", "numbers", "b"), 1)]
+    records = Records(iter(texts), typed=typed, count=lambda: 3)
+    with Writer(str(tmp_path / output) if output else None, lambda answer: answer["loud"], records) as writer:
+        answer_records(records, 3, loud, writer)
+    assert said == ([("answered", 3, "lines"), (3, "1 failed"), "closed"] if shown else [])
+
+
+def test_what_was_printed_before_stands_before_the_answers(tmp_path, monkeypatch):
+    with (tmp_path / "out").open("w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        print("before")
+        with Writer() as writer:
+            writer.answer(Record(1, ""), {"loud": "A"})
+    assert (tmp_path / "out").read_text() == 'before\n{"loud": "A"}\n'
+
+
+def test_an_error_closes_what_was_opened():
+    with pytest.raises(KeyboardInterrupt), Writer("/dev/null") as writer:
+        raise KeyboardInterrupt
+    assert writer._file is not None
+    assert writer._file.closed

@@ -1,0 +1,45 @@
+"""The flags of `predict` that need no model: ranges of numbers, and names of outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+
+import pytest
+
+from bert_jax import predict
+from bert_jax.errors import UserError
+from bert_jax.predict import VERBS, main
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags"),
+    [
+        ("generate", ("--temperature=0.5", "--temperature=1000", "!--temperature=0", "!--temperature=1001")),
+        ("generate", ("--top-p=0.5", "--top-p=1", "!--top-p=0", "!--top-p=1.5", "--beams=64", "!--beams=65", "!--beams=0")),
+        ("answer", ("--length=8", "!--length=7")),
+        ("fill-mask", ("--pieces=1", "--pieces=8", "!--pieces=0", "!--pieces=9")),
+    ],
+)
+def test_a_number_may_lie_at_the_end_of_its_range_and_not_beyond(verb, flags):
+    for flag in flags:
+        with pytest.raises(UserError) if flag.startswith("!") else contextlib.nullcontext():
+            predict._parser(verb, VERBS[verb]).parse_args(["--model=m", flag.removeprefix("!")])
+
+
+def test_what_goes_to_the_terminal_has_its_profile_in_the_current_directory():
+    beside = [predict._beside(output) for output in (None, "-", "x.jsonl", "a/b/x.jsonl")]
+    assert beside == [pathlib.Path(), pathlib.Path(), pathlib.Path(), pathlib.Path("a/b")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--words", "--output=x.txt"], r"not written as \.txt; name a \.jsonl \(JSON lines\)$"),
+        (["--output=x.npy.gz"], r"a \.npy is not compressed here; name a \.jsonl"),
+        (["--words", "--output=x.npy"], "only `embed` of whole texts gives one array of vectors"),
+    ],
+)
+def test_what_embed_writes_depends_on_what_it_embeds(flags, says):
+    with pytest.raises(UserError, match=says):
+        main(["embed", "--model=nowhere/at/all", *flags, "the"])
