@@ -40,13 +40,14 @@ class WindowPair:
     own: Window
     other: Window
 
-    def item(self, pads: tuple[int, int], masked: Sequence[int] = (), masks: tuple[int, int] = (0, 0)) -> Item:
+    def item(self, pads: tuple[int, int], masked: Sequence[int] = (), masks: tuple[int, int] | None = None) -> Item:
         """Both rows of pieces, filled with `pads` to the same length, as the columns that `own_batch` and `other_batch` read.
 
         The words `masked`, of one piece in both, are replaced by `masks`; the query positions are their positions in the first
         model, where the columns "target", "other_target" and "other_position" hold their pieces and their position in the second.
         """
-        first, second = (self._row(window, masked, mask) for window, mask in zip((self.own, self.other), masks, strict=True))
+        sides = zip((self.own, self.other), masks or pads, strict=True)
+        first, second = (self._row(window, masked, mask) for window, mask in sides)
         length = max(len(first["ids"]), len(second["ids"]))
 
         def filled(values: Sequence[int], pad: int = 0) -> list[int]:

@@ -61,16 +61,18 @@ def alignments(
     and where a layer is the same for all words."""
     models = (own, other)
     traces = [np.trace(sums["products"], axis1=1, axis2=2) for sums in models]
+    found = np.full((2, len(traces[0]), len(traces[1])), np.nan)
+    if n < 4:
+        return found[0], found[1]
     selves = []
     for sums, trace in zip(models, traces, strict=True):
         layers = range(len(trace))
         totals = sums["total"]
         parts = [{name: sums[name][i] for name in ("products", "norms", "left", "right")} for i in layers]
-        unbiased = [hsic(parts[i], totals[i], totals[i], (trace[i], trace[i]), n) if n > 3 else np.nan for i in layers]
-        biased = [biased_hsic(parts[i], totals[i], totals[i], n) if n > 3 else np.nan for i in layers]
+        unbiased = [hsic(parts[i], totals[i], totals[i], (trace[i], trace[i]), n) for i in layers]
+        biased = [biased_hsic(parts[i], totals[i], totals[i], n) for i in layers]
         selves.append((np.array(unbiased), np.array(biased)))
-    found = np.full((2, len(traces[0]), len(traces[1])), np.nan)
-    for i in range(len(traces[0])) if n > 3 else ():
+    for i in range(len(traces[0])):
         for j in range(len(traces[1])):
             part = {name: cross[name][i, j] for name in ("products", "norms", "left", "right")}
             x, y = own["total"][i], other["total"][j]

@@ -58,7 +58,8 @@ def predictions(
     params: Params, batch: Batch, *, config: ModelConfig, other: Other, same: bool
 ) -> dict[str, Array]:
     """The most probable piece `own` [X] at the query positions, that of the `other` model, the words' pieces target and
-    other_target, kl and other_kl (0 where the vocabularies are not the `same`), the window, -1 where none is masked, and number.
+    other_target, kl and other_kl (0 where the vocabularies are not the `same`), the window and the number of the word, and
+    whether it is masked: a query that only fills the batch is not.
     """
     at = batch["query_positions"]
 
@@ -78,8 +79,9 @@ def predictions(
         "other_target": column("other_target"),
         "kl": (jnp.exp(p) * (p - q)).sum(-1) if same else none,
         "other_kl": (jnp.exp(q) * (q - p)).sum(-1) if same else none,
-        "window": jnp.where(column("masked") > 0, column("windows"), -1),
+        "window": column("windows"),
         "number": column("words"),
+        "masked": column("masked") == 1,
     }
 
 
@@ -116,9 +118,9 @@ class MaskedWords:
         unknown = [tokenizer.unk_id for tokenizer in self._tokenizers]
         fit = [
             number
-            for number, words in enumerate(zip(pair.own.words, pair.other.words, strict=True))
-            if words[0].kind == Kind.WORD
-            and all(len(word.ids) == 1 and word.ids[0] != unk for word, unk in zip(words, unknown, strict=True))
+            for number, (own, other) in enumerate(zip(pair.own.words, pair.other.words, strict=True))
+            if own.kind == Kind.WORD
+            and all(len(word.ids) == 1 and word.ids[0] != unk for word, unk in zip((own, other), unknown, strict=True))
         ]
         bits = random_bits(self._key, np.arange(self._seen, self._seen + len(fit)))
         self._seen += len(fit)
@@ -133,7 +135,7 @@ class MaskedWords:
             if masked
         ]
         for found in self._engine.batches(predictions, items, other=self._other, same=self._same):
-            self._add({name: values[found["window"] >= 0] for name, values in found.items()}, pairs, start)
+            self._add({name: values[found["masked"]] for name, values in found.items()}, pairs, start)
 
     def _add(self, found: Mapping[str, np.ndarray], pairs: Sequence[WindowPair], start: int) -> None:
         right, other_right = (found[name] == found[target] for name, target in (("own", "target"), ("other", "other_target")))
@@ -148,7 +150,7 @@ class MaskedWords:
             pieces = [t.pieces[int(found[name][x])] for t, name in zip(self._tokenizers, ("own", "other"), strict=True)]
             context = pairs[key[0] - start].own.context(key[1])
             self._differences.append((-float(kl[x]), key, Difference(context, pieces[0], pieces[1], float(kl[x]))))
-        self._differences = sorted(self._differences, key=lambda each: each[:2])[: self._most]
+        self._differences = sorted(self._differences)[: self._most]  # no two have the same key
 
     def result(self) -> Predictions:
         """The means. Raises UserError where no word was masked."""

@@ -184,7 +184,7 @@ class _Sums:
 
     def part(self, name: str) -> dict[str, Float64[np.ndarray, " ..."]]:
         """The sums of one kind by name."""
-        return {path[1]: value for path, value in self.totals.items() if path[0] == name and len(path) > 1}
+        return {path[1]: value for path, value in self.totals.items() if path[0] == name}
 
 
 def compare_models(
