@@ -33,22 +33,22 @@ class Flags:
     given: frozenset[str]
     """The dotted keys that the command line sets."""
     workdir: Place
-    experiment: str = ""
+    experiment: str
     """FILE[:ARG] of --config; empty where a step is replayed."""
-    coordinator: str | None = None
-    processes: int | None = None
-    process: int | None = None
-    start_timeout: float = 300.0
-    hang_seconds: float = 600.0
-    profile: range | None = None
+    coordinator: str | None
+    processes: int | None
+    process: int | None
+    start_timeout: float
+    hang_seconds: float
+    profile: range | None
     """The steps to profile."""
-    compiled: pathlib.Path | None = None
+    compiled: pathlib.Path | None
     """The directory in which `aot --save` has written compiled steps."""
-    verify: bool = False
+    verify: bool
     """Whether the checksums of the whole corpus are verified before training."""
-    replay: int | None = None
+    replay: int | None
     """The step to compute once more instead of training."""
-    overrides: tuple[tuple[str, str], ...] = ()
+    overrides: tuple[tuple[str, str], ...]
     """The keys that the command line sets, with their texts."""
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
+import shutil
 import tempfile
 
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
-from bert_jax.runtime.exporting import export_trained
+from bert_jax.runtime.exporting import export_trained, on_host, write_results
 from bert_jax.runtime.step_sums import StepSums, require_learned
 from bert_jax.training.steps import add_sums
 from tests.interop.tiny import as_model, make_model, make_vocabulary
@@ -68,6 +71,33 @@ def test_a_model_whose_workdir_is_full_goes_elsewhere_and_the_error_names_where(
     np.testing.assert_array_equal(written, model.params["pooler"]["dense"]["kernel"])
     assert (place / "results.json").exists()
     assert list(workdir.iterdir()) == []
+
+
+def test_a_run_without_results_of_its_own_exports_the_model_alone(model, workdir, monkeypatch):
+    export_trained(workdir, model, {}, None)
+    assert [path.name for path in workdir.iterdir()] == ["model"]
+    shutil.rmtree(workdir / "model")
+    fill_disk_of(workdir, monkeypatch)
+    with pytest.raises(UserError, match="The trained model is in "):
+        export_trained(workdir, model, {}, None)
+    (place,) = (workdir.parent / "temporary").iterdir()
+    assert [path.name for path in place.iterdir()] == ["model"]
+
+
+def test_results_that_cannot_be_written_are_an_error_that_is_returned(tmp_path):
+    assert write_results(tmp_path, {"steps": 3}) is None
+    assert json.loads((tmp_path / "results.json").read_text()) == {"steps": 3}
+    error = write_results(tmp_path / "gone", {"steps": 3})
+    assert str(error).startswith(f"{tmp_path / 'gone' / 'results.json'} could not be written (No such file or directory)")
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_parameters_are_gathered_whole_from_all_devices(devices):
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
+    spread = jax.device_put(np.arange(8.0), NamedSharding(mesh, PartitionSpec("data")))
+    (found,) = on_host([spread], mesh)
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, np.arange(8.0))
 
 
 def test_where_no_disk_takes_the_model_the_error_names_all_that_were_tried(model, workdir):

@@ -167,6 +167,58 @@ def test_a_mistaken_argument_is_named_with_the_remedy(experiment: pathlib.Path, 
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--processes=65537", "--processes=65537 must be at least 1 and at most 65,536"),
+        ("--process=65536", "--process=65536 must be"),
+        ("--start-timeout=0", "--start-timeout=0 must be"),
+        ("--hang-seconds=2e9", "--hang-seconds=2e9 must be"),
+        ("--replay=0", "--replay=0 must be at least 1"),
+    ],
+)
+def test_a_number_beyond_its_range_is_refused(experiment: pathlib.Path, argument: str, message: str):
+    with pytest.raises(UserError, match=message):
+        parse(experiment, argument)
+
+
+def test_every_flag_has_a_place_of_its_own(experiment: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    given = ["--coordinator=a:1", "--processes=65536", "--process=65535", "--start-timeout=1e9", "--hang-seconds=0.5"]
+    given += ["--profile=3:5", "--compiled=there", "--verify", "--config.seed=3", "--config.init_from=unset"]
+    flags = parse(experiment, *given)
+    assert (flags.coordinator, flags.processes, flags.process) == ("a:1", 65_536, 65_535)
+    assert (flags.start_timeout, flags.hang_seconds, flags.profile) == (1e9, 0.5, range(3, 5))
+    assert (flags.compiled, flags.verify, flags.replay) == (pathlib.Path("there"), True, None)
+    assert (flags.experiment, flags.workdir) == (str(experiment), pathlib.Path("here"))
+    assert dict(flags.overrides) == {"seed": "3", "init_from": "unset"}
+    few = parse(experiment)
+    assert (few.coordinator, few.processes, few.process, few.profile, few.compiled) == (None,) * 5
+    assert (few.start_timeout, few.hang_seconds, few.verify, few.overrides) == (300, 600, False, ())
+    monkeypatch.setattr(sys, "argv", ["pretrain", f"--config={experiment}", "--workdir=there"])
+    assert parse_flags("pretrain", "").workdir == pathlib.Path("there")
+    assert parse_flags("finetune", "", [f"--config={experiment}", "--workdir=x", "--profile=1:2"]).verify is False
+    for verb, flag in (("finetune", "--verify"), ("finetune", "--replay=1"), ("study", "--profile=1:2")):
+        with pytest.raises(UserError, match=f"unknown argument {flag}"):
+            parse_flags(verb, "", [f"--config={experiment}", "--workdir=x", flag])
+
+
+def test_a_step_is_replayed_with_the_experiment_of_the_workdir(experiment: pathlib.Path):
+    flags = parse_flags("pretrain", "", ["--workdir=here", "--replay=7"], Schema)
+    assert (flags.replay, flags.config, flags.experiment) == (7, {}, "")
+    with pytest.raises(UserError, match=f"--replay=7 takes the experiment from the workdir; leave --config={experiment} out"):
+        parse(experiment, "--replay=7")
+    with pytest.raises(UserError, match="--workdir is missing"):
+        parse_flags("pretrain", "", ["--replay=7"], Schema)
+
+
+def test_help_is_that_of_the_verb(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        parse_flags("finetune", "What it is for.", ["--help"], Schema)
+    said = capsys.readouterr().out
+    assert "python -m bert_jax.finetune" in said
+    assert "What it is for." in said
+
+
 def test_a_missing_flag_is_asked_for_with_an_example(experiment: pathlib.Path):
     with pytest.raises(UserError, match="--workdir is missing, for example --workdir=runs/mine"):
         parse_flags("pretrain", "", [f"--config={experiment}"])

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
-import os
 import pathlib
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime import processes, slices
+from bert_jax.runtime import processes
+from bert_jax.runtime.code_version import code_digest, git_commit
 from bert_jax.runtime.heartbeats import BEAT, SILENT
+from tests.runtime.test_roll_call import Time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -160,6 +162,89 @@ def test_a_worker_that_sees_another_directory_finds_out(tmp_path: pathlib.Path):
     assert not processes.finds_marker(theirs, "this start", patience=0)
 
 
+def test_a_file_of_another_machine_may_take_a_minute_to_appear(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    clock = Time()
+    monkeypatch.setattr(processes, "time", clock)
+    assert not processes.finds_marker(tmp_path, "this start")
+    assert clock.slept == [0.5] * 120
+    processes.write_marker(tmp_path, "this start")
+    assert processes.finds_marker(tmp_path, "this start")
+    assert len(clock.slept) == 120
+
+
+def several(monkeypatch: pytest.MonkeyPatch, index: int, count: int = 2) -> None:
+    """This is process `index`, and what process 0 tells is what this one tells."""
+    monkeypatch.setattr(processes.jax, "process_count", lambda: count)
+    monkeypatch.setattr(processes.jax, "process_index", lambda: index)
+    monkeypatch.setattr(processes.multihost_utils, "broadcast_one_to_all", lambda value: value)
+
+
+@pytest.mark.parametrize(("index", "seen", "blind"), [(0, [True, True], ""), (0, [True, False], "1"), (1, [True, True], "")])
+def test_the_first_process_marks_its_directory_and_all_look_for_it(
+    index: int, seen: list[bool], blind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    marker = tmp_path / processes.MARKER_FILE
+    several(monkeypatch, index)
+    monkeypatch.setattr(processes, "time", Time())
+
+    def allgather(own: np.ndarray) -> np.ndarray:
+        assert bool(own) is marker.exists() is (index == 0)
+        return np.array(seen)
+
+    monkeypatch.setattr(processes.multihost_utils, "process_allgather", allgather)
+    if blind:
+        with pytest.raises(UserError, match=f"is not the directory that process {blind} sees under that name"):
+            processes.require_shared_directory(tmp_path)
+    else:
+        processes.require_shared_directory(tmp_path)
+    assert not marker.exists()
+
+
+def test_a_marker_that_is_gone_already_is_no_error_and_one_process_needs_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    several(monkeypatch, 0, count=1)
+    processes.require_shared_directory(tmp_path / "gone")
+    several(monkeypatch, 0)
+
+    def allgather(own: np.ndarray) -> np.ndarray:
+        (tmp_path / processes.MARKER_FILE).unlink()
+        return np.array([True, True])
+
+    monkeypatch.setattr(processes.multihost_utils, "process_allgather", allgather)
+    processes.require_shared_directory(tmp_path)
+
+
+@pytest.mark.parametrize(("index", "count"), [(0, 1), (0, 2), (1, 2)])
+def test_what_goes_wrong_in_the_first_process_is_raised_in_all(index: int, count: int, monkeypatch: pytest.MonkeyPatch):
+    said = "é" * 3000
+    told: list[bytes] = []
+
+    def broadcast(value: np.ndarray) -> np.ndarray:
+        told.append(value.tobytes())
+        return np.frombuffer(first[0], np.uint8)
+
+    def fails() -> None:
+        raise UserError(said)
+
+    several(monkeypatch, index, count)
+    monkeypatch.setattr(processes.multihost_utils, "broadcast_one_to_all", broadcast)
+    first = [b"a mistake".ljust(4096, b"\0")]
+    if count == 1:
+        processes.on_first_process(lambda: None)
+        with pytest.raises(UserError, match=said):
+            processes.on_first_process(fails)
+        assert told == []
+        return
+    with pytest.raises(UserError, match="a mistake"):
+        processes.on_first_process(fails)
+    assert told == [said.encode()[:4096] if index == 0 else bytes(4096)]
+    first = [bytes(4096)]
+    done: list[str] = []
+    processes.on_first_process(lambda: done.append("done"))
+    assert done == ["done"] * (index == 0)
+
+
 @pytest.mark.parametrize(("chips", "bounds"), [(1, "1,1,1"), (4, "2,2,1"), (8, "2,4,1"), (0, "2,2,1")])
 def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.MonkeyPatch, chips: int, bounds: str):
     names = ("TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "CLOUD_TPU_TASK_ID", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")
@@ -201,8 +286,10 @@ def test_identity_names_packages_commit_and_every_configuration_key():
     facts = processes.process_facts({"seed": 3, "optimizer": {"name": "lamb"}})
     assert facts["config.seed"] == "3"
     assert facts["config.optimizer.name"] == '"lamb"'
-    assert facts["jax"][0].isdigit()
+    assert facts["jax"] == jax.__version__
+    assert facts["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert facts["libtpu"]
+    assert (facts["commit"], facts["code"]) == (git_commit(), code_digest())
 
 
 @pytest.mark.parametrize(
@@ -214,11 +301,38 @@ def test_identity_names_packages_commit_and_every_configuration_key():
         (("host:99999", 2, 0), "--coordinator=host:99999 must be .* at most 65,535; --coordinator=host:8476 is one"),
         (("host:0", 2, 0), "--coordinator=host:0 must be .* at least 1 "),
         (("host:1", 2, 2), "numbered from 0 to 1"),
+        (("host:1", 2, -1), "numbered from 0 to 1"),
+        (("host:65536", 2, 0), "at most 65,535"),
+        ((":1", 2, 0), "--coordinator=:1 must be HOST:PORT of process 0.*; --coordinator=localhost:8476 is one"),
+        ((None, 2, 0), "--coordinator missing"),
+        (("host:1", None, 0), "--processes missing"),
     ],
 )
 def test_flags_that_do_not_go_together_are_errors(flags: tuple[str | None, int | None, int | None], message: str):
     with pytest.raises(UserError, match=message):
         processes.find_hosts(*flags)
+
+
+@pytest.mark.parametrize("port", [1, 65_535])
+def test_flags_that_go_together_are_the_hosts(port: int):
+    found = processes.find_hosts(f"host:{port}", 2, 1)
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == (f"host:{port}", 2, 1)
+    assert found.names == ("process 0", "process 1")
+    assert found.remedy == "start one process for each of --process=0 to --process=1, with the same other flags"
+
+
+def test_processes_that_meet_agree_on_their_configuration_and_keep_their_connections(monkeypatch: pytest.MonkeyPatch):
+    hosts = group(2, 1)[0]
+    connection: Any = "a connection"
+
+    def roll_call(*given: Any, kept: dict[int, Any]) -> None:
+        assert given == (hosts, {"facts": {"seed": 3}}, 7.0)
+        kept[1] = connection
+
+    monkeypatch.setattr(processes, "roll_call", roll_call)
+    monkeypatch.setattr(processes, "process_facts", lambda config: {"facts": config})
+    assert processes.meet(hosts, {"seed": 3}, timeout=7.0) == {1: connection}
 
 
 def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch):
@@ -230,130 +344,17 @@ def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch):
 
 def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_all(monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, int] = {}
-    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **limits: asked.update(limits))
-    processes.connect(group(2, 1)[0], timeout=300.0, patience=600.0)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **limits: asked.update(limits, given=given))
+    processes.connect(group(2, 1)[1], timeout=300.0, patience=600.0)
     assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # it may speak after half of its limit
-    assert asked["shutdown_timeout_seconds"] == 0  # its barrier would wait for processes that wait for the first one
-
-
-def on_tpu(monkeypatch: pytest.MonkeyPatch, **variables: str) -> processes.Hosts | None:
-    for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["/x/bert_jax/pretrain.py", "--config=a b.py"])
-    return processes.find_hosts()
-
-
-def test_a_slice_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch):
-    found = on_tpu(monkeypatch, TPU_WORKER_HOSTNAMES="t0,t1,t2,t3", TPU_WORKER_ID="2")
-    assert found is not None
-    assert (found.coordinator, found.count, found.index) == ("t0:8476", 4, 2)
-    assert found.names[3] == "worker 3 (t3)"
-    assert on_tpu(monkeypatch, TPU_WORKER_HOSTNAMES="localhost", TPU_WORKER_ID="0") is None
-
-
-def test_several_slices_number_their_workers_one_slice_after_the_other(monkeypatch: pytest.MonkeyPatch):
-    found = on_tpu(
-        monkeypatch,
-        TPU_WORKER_HOSTNAMES="t4,t5",
-        TPU_WORKER_ID="1",
-        MEGASCALE_NUM_SLICES="3",
-        MEGASCALE_SLICE_ID="2",
-        MEGASCALE_COORDINATOR_ADDRESS="t0:8080",
-    )
-    assert found is not None
-    assert (found.coordinator, found.count, found.index) == ("t0:8476", 6, 5)
-    assert found.names == (
-        "worker 0 (slice 0)",
-        "worker 1 (slice 0)",
-        "worker 2 (slice 1)",
-        "worker 3 (slice 1)",
-        "worker 4 (t4)",
-        "worker 5 (t5)",
-    )
-
-
-def on_a_tpu_vm(monkeypatch: pytest.MonkeyPatch, tpu_env: str = "", **variables: str) -> processes.Hosts | None:
-    """The hosts as the second worker of `my-slice` finds them."""
-    metadata = {
-        "attributes/worker-network-endpoints": "name:8470:10.0.0.2,name:8470:10.0.0.3",
-        "attributes/agent-worker-number": "1",
-        "attributes/tpu-env": f"ACCELERATOR_TYPE: 'v4-16'\nNODE_ID: 'my-slice'\nZONE: 'us-central2-b'\n{tpu_env}",
+    assert asked == {
+        "given": ("127.0.0.1:1", 2, 1),
+        "initialization_timeout": 300,
+        "heartbeat_timeout_seconds": 2 * 600 + 100,
+        "shutdown_timeout_seconds": 0,  # its barrier would wait for processes that wait for the first one
     }
-    monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
-    monkeypatch.setattr(slices, "_metadata", metadata.get)
-    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: [pathlib.Path("/dev/accel0")])
-    return on_tpu(monkeypatch, **variables)
-
-
-def test_a_slice_is_read_from_the_metadata_of_a_tpu_vm(monkeypatch: pytest.MonkeyPatch):
-    found = on_a_tpu_vm(monkeypatch)
-    assert found is not None
-    assert (found.coordinator, found.index, found.names) == ("10.0.0.2:8476", 1, ("worker 0 (10.0.0.2)", "worker 1 (10.0.0.3)"))
-    assert "gcloud compute tpus tpu-vm ssh my-slice --zone=us-central2-b --worker=all --command=" in found.remedy
-    assert "tpu_scripts/run.sh pretrain" in found.remedy
-
-
-def test_slices_that_were_requested_together_are_read_from_the_metadata(monkeypatch: pytest.MonkeyPatch):
-    tpu_env = "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\nMEGASCALE_COORDINATOR_ADDRESS: '10.0.0.9:8080'\n"
-    found = on_a_tpu_vm(monkeypatch, tpu_env, SKYPILOT_NODE_IPS="10.0.0.8\n10.0.0.9\n10.0.0.2\n10.0.0.3")
-    assert found is not None
-    assert (found.coordinator, found.count, found.index) == ("10.0.0.9:8476", 4, 3)
-    assert "gcloud compute tpus queued-resources ssh my --node=all --zone=us-central2-b --worker=all" in found.remedy
-
-
-def test_slices_that_skypilot_has_requested_one_by_one_are_joined(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(slices.os, "environ", os.environ.copy())
-    asked: list[object] = []
-
-    def joined(own: list[str], worker: int, addresses: list[str]) -> list[list[str]]:
-        asked.append((own, worker, addresses))
-        return [["10.0.0.8", "10.0.0.9"], ["10.0.0.2", "10.0.0.3"]]
-
-    monkeypatch.setattr(slices, "joined_slices", joined)
-    found = on_a_tpu_vm(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.9\n10.0.0.2\n10.0.0.3\n10.0.0.8")
-    assert asked == [(["10.0.0.2", "10.0.0.3"], 1, ["10.0.0.9", "10.0.0.2", "10.0.0.3", "10.0.0.8"])]
-    assert found is not None
-    assert (found.coordinator, found.count, found.index) == ("10.0.0.8:8476", 4, 3)
-    found_by_libtpu = {name: os.environ[name] for name in os.environ if name.startswith("MEGASCALE_")}
-    assert found_by_libtpu == {
-        "MEGASCALE_NUM_SLICES": "2",
-        "MEGASCALE_SLICE_ID": "1",
-        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.8:8080",
-        "MEGASCALE_PORT": "8080",
-    }
-    asked.clear()
-    for name in found_by_libtpu:
-        del os.environ[name]
-    alone = on_a_tpu_vm(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.2\n10.0.0.3")  # the hosts of this slice
-    assert alone is not None
-    assert asked == []
-
-
-def test_hosts_tell_each_other_which_of_them_are_one_slice():
-    """The first address is that of the host that collects; the others stand in the order of their names, not of slices."""
-    first, other = ["c", "127.0.0.1"], ["d", "b"]
-    addresses, port = ["127.0.0.1", "b", "c", "d"], free_port()
-    with ThreadPoolExecutor(4) as pool:
-        told = [
-            pool.submit(slices.joined_slices, own, worker, addresses, port=port, timeout=30)
-            for own in (first, other)
-            for worker in range(2)
-        ]
-        assert [one.result() for one in told] == [[first, other]] * 4
-
-
-def test_a_host_that_does_not_start_is_named_in_those_that_did():
-    addresses, port = ["127.0.0.1", "b", "c", "d"], free_port()
-    with ThreadPoolExecutor(2) as pool:
-        told = [
-            pool.submit(slices.joined_slices, own, worker, addresses, port=port, timeout=0.5)
-            for own, worker in ((["127.0.0.1", "b"], 0), (["c", "d"], 0))
-        ]
-        for one in told:
-            with pytest.raises(UserError, match="b, d of 4 hosts did not start within 0 s, so the slices cannot be joined"):
-                one.result()
+    processes.connect(group(2, 1)[0], timeout=5.0, patience=0.7)
+    assert (asked["initialization_timeout"], asked["heartbeat_timeout_seconds"]) == (60, 100), "a minute at least"
 
 
 def start(tmp_path: pathlib.Path, port: int, index: int, *arguments: str) -> subprocess.Popen[str]:
