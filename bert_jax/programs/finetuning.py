@@ -140,11 +140,14 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
     )
 
 
+NOT_COMPILED = ("epochs", "batch_size", "learning_rate", "warmup_fraction", "class_weights", "label_smoothing")
+"""The fields of `TrainingConfig` that do not affect the compiled step, or do by way of `LabelLoss`."""
+
+
 def shared(training: TrainingConfig) -> TrainingConfig:
-    """The settings with neutral values in the fields that do not affect the compiled step."""
-    return dataclasses.replace(
-        training, epochs=1, batch_size=1, learning_rate=1.0, warmup_fraction=0.0, class_weights=(), label_smoothing=0.0
-    )
+    """The settings with the defaults in the fields that are `NOT_COMPILED`."""
+    neutral: dict[str, Any] = {name: getattr(TrainingConfig(), name) for name in NOT_COMPILED}
+    return dataclasses.replace(training, **neutral)
 
 
 def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[Feature]) -> LabelLoss:

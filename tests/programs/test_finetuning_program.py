@@ -14,16 +14,18 @@ import pytest
 
 from bert_jax.batches.device import to_device
 from bert_jax.batches.labelled import LabelledBatches
-from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.labelled import Feature, row_shape
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.heads.registry import make_head
+from bert_jax.programs import finetuning
 from bert_jax.programs.finetuning import label_loss, program_of, teaching, training_program
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from bert_jax.training.label_losses import LabelLoss
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY
 
@@ -113,6 +115,59 @@ def test_what_is_compiled_depends_on_an_epochs_steps_only_where_layers_thaw_by_t
     assert differ(experiment(training={"gradual_unfreezing": True}))
 
 
+def test_a_program_is_made_of_the_settings_that_its_compiled_functions_depend_on(monkeypatch):
+    monkeypatch.setattr(finetuning, "training_program", lambda settings, mesh: (settings, mesh))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    training = {"class_weights": [0], "epochs": 7, "batch_size": 48, "learning_rate": 0.5, "warmup_fraction": 0.5}
+    given = {"label_smoothing": 0.1, "schedule": "linear", "layer_decay": 0.9, "accumulation": 2, "freeze_encoder": True}
+    one = experiment(training=training | given, optimizer={"weight_decay": 0.3}, model={"hidden_dropout": 0.25})
+    found, of = program_of(one, START, task_of(), FEATURES, 5, mesh)
+    assert of is mesh
+    assert found.model == one.model_config(CONFIG, "cpu")
+    assert (found.head, found.optimizer, found.unfreeze_every) == (one.head_config(HEAD), one.optimizer, 0)
+    assert found.loss == label_loss(one, task_of(), FEATURES)
+    assert len(found.loss.class_weights) == 3
+    wanted = {name: value for name, value in given.items() if name != "label_smoothing"}
+    assert found.training == dataclasses.replace(TrainingConfig(), **wanted)
+    thawing = experiment(training={"gradual_unfreezing": True})
+    assert program_of(thawing, START, task_of(), FEATURES, 5, mesh)[0].unfreeze_every == 5
+
+
+@pytest.mark.parametrize(
+    ("head", "training", "factors"),
+    [
+        (HEAD, {}, {"decay": 1.0, "frozen": (), "unfreeze_every": 3, "crf_multiplier": 1.0}),
+        (
+            HEAD,
+            {"layer_decay": 0.5, "freeze_encoder": True, "crf_multiplier": 7.0},
+            {"decay": 0.5, "frozen": ("embeddings", "encoder"), "unfreeze_every": 3, "crf_multiplier": 1.0},
+        ),
+        (
+            dataclasses.replace(HEADS["token"], crf="free"),
+            {"crf_multiplier": 7.0},
+            {"decay": 1.0, "frozen": (), "unfreeze_every": 3, "crf_multiplier": 7.0},
+        ),
+    ],
+)
+def test_the_rates_of_a_program_are_those_of_its_settings_and_those_of_a_crf_are_for_a_crf(head, training, factors, monkeypatch):
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(finetuning, "learning_rate_multipliers", lambda shapes, **settings: asked.append(settings))
+    one = experiment(training=training)
+    settings = finetuning.ProgramSettings(
+        model=CONFIG, head=head, loss=LabelLoss(), optimizer=one.optimizer, training=one.training, unfreeze_every=3
+    )
+    training_program.__wrapped__(settings, make_mesh(MeshConfig(), jax.devices()[:1]))
+    assert asked == [factors]
+
+
+def test_a_function_is_new_once_for_every_shape_of_its_batch():
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    program = dataclasses.replace(program_of(experiment(), START, task_of(), FEATURES, 3, mesh), _compiled=set())
+    small, large = ({"input_ids": np.zeros(shape)} for shape in ((2, 8), (2, 16)))
+    calls = [("train", small), ("train", small), ("logits", small), ("train", large), ("logits", small)]
+    assert [program.is_new(*call) for call in calls] == [True, False, True, True, False]
+
+
 # -------------------------------------------------------------------------------------------------------------------- the loss
 
 
@@ -135,7 +190,13 @@ def test_a_class_that_no_example_has_does_not_break_the_balance():
 
 def test_class_weights_that_are_given_are_taken():
     loss = label_loss(experiment(training={"class_weights": [1, 2, 0.5], "label_smoothing": 0.1}), task_of(), FEATURES)
-    assert (loss.class_weights, loss.label_smoothing, loss.soft_weight) == ((1.0, 2.0, 0.5), 0.1, 0.0)
+    assert loss == LabelLoss(class_weights=(1.0, 2.0, 0.5), label_smoothing=0.1)
+
+
+def test_the_weights_of_a_distillation_count_where_there_is_a_teacher():
+    weights = {"temperature": 3.0, "soft_weight": 0.75, "hidden_weight": 0.25}
+    assert label_loss(experiment(), task_of(), FEATURES) == LabelLoss()
+    assert label_loss(experiment(distillation={"teacher": "t", **weights}), task_of(), FEATURES) == LabelLoss(**weights)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +228,9 @@ def test_a_regression_takes_neither_class_weights_nor_label_smoothing():
 
 def test_without_a_teacher_a_batch_stays_as_it_is():
     batch: Any = {"input_ids": 1}
-    assert teaching(None, experiment(), CONFIG.num_layers, make_mesh(MeshConfig()))(batch) is batch
+    headless: Any = types.SimpleNamespace(head=None)
+    for teacher in (None, headless):
+        assert teaching(teacher, experiment(), CONFIG.num_layers, make_mesh(MeshConfig()))(batch) is batch
 
 
 def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers_that_match():
