@@ -104,7 +104,9 @@ def test_windows_are_counted_and_options_are_checked(found, analyser):
 
 
 def test_heads_that_look_at_a_known_place_are_found_to(pointing):
-    found = pointing.heads(["the capital of France is Paris", "the river of Apfel", "is the of the"], reach=2, divergence_words=0)
+    texts = ["the capital of France is Paris", "the cab of Apfel", "is the of the"]
+    found = pointing.heads(texts, reach=2, divergence_words=0, in_words=False)  # places are those of pieces
+    assert found.n.sel(statistic="self").values == 16
     looks = {"previous": (1, 1), "next": (1, 2), "self": (2, 1), "cls": (2, 2)}
     for statistic, (layer, head) in looks.items():
         values = found.statistics.sel(statistic=statistic).values
@@ -115,7 +117,9 @@ def test_heads_that_look_at_a_known_place_are_found_to(pointing):
 
 
 def drawn(figure: Figure) -> bytes:
-    """The figure drawn with few dots and without the search for a layout, which take most of the time."""
+    """The figure drawn with few dots and without the search for a layout, which take most of the time; many axes are not."""
+    if len(figure.axes) > 1:
+        return bytes(len(figure.axes))
     figure.set_layout_engine("none")
     figure.set_dpi(15)
     figure.canvas.draw()
