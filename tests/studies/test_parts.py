@@ -1,0 +1,207 @@
+"""The parts of a study: what each is made of, when it is done, its numbers, and what is removed after it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import types
+from typing import Any
+
+import pytest
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.study import StudyExperiment
+from bert_jax.errors import UserError
+from bert_jax.interface import python_files
+from bert_jax.studies.arms import finetuning_values, pretraining_values
+from bert_jax.studies.budget import run_values
+from bert_jax.studies.parts import PRETRAINING, STATE, Part, Planned, digest, parts_of, read_numbers, write_experiment
+from bert_jax.tasks.text_task import SequenceHead
+from tests.studies.conftest import study
+
+EXPERIMENT = "experiments/pretrain/laptop.py"
+STEPS = {"a": [6, 2], "b": [4, 3]}
+
+
+def of_three(**values: Any) -> StudyExperiment:
+    """Arm b goes on from a, "half" is a after half of its steps, and "same" is a with another head."""
+    arms: list[dict[str, Any]] = [{"name": "a"}, {"name": "b", "continues": "a"}, {"name": "half", "shares": "a", "at": 0.5}]
+    arms.append({"name": "same", "shares": "a"})
+    return study(title="Three", pretraining=EXPERIMENT, arms=arms, evaluations=4, **values)
+
+
+def planned(root: pathlib.Path, experiment: PretrainingExperiment, **values: Any) -> Planned:
+    tasks: Any = {"stsb": types.SimpleNamespace(head=SequenceHead(labels=("a", "b")))}
+    return Planned(of_three(**values), STEPS, dict.fromkeys(STEPS, experiment), tasks, root)
+
+
+def test_models_come_before_the_states_of_their_runs_and_these_before_the_tasks():
+    made = of_three()
+    assert [(part.arm, part.seed, part.name) for part in parts_of(made, made.arms, 4)] == [
+        ("a", 4, "pretraining"), ("b", 4, "pretraining"), ("half", 4, "model"), ("a", 4, "stsb"), ("b", 4, "stsb"),
+        ("half", 4, "stsb"), ("same", 4, "stsb"),
+    ]  # fmt: skip
+
+
+def test_the_files_of_a_part_lie_in_the_folder_of_its_arm_and_seed(tmp_path: pathlib.Path):
+    part = Part("a", 4, "stsb")
+    here = tmp_path / "a" / "seed-4"
+    assert (part.directory(tmp_path), part.workdir(tmp_path), part.record(tmp_path)) == (here, here / "stsb", here / "stsb.json")
+    assert (part.experiment(tmp_path), part.log(tmp_path)) == (here / "stsb.py", here / "stsb.log")
+
+
+def test_a_part_begins_with_the_model_of_its_arm(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    whole = planned(tmp_path, experiment)
+    made = whole.study
+    first = whole.values(Part("a", 4, PRETRAINING))
+    assert first == run_values(made, made.arms[0], pretraining_values(made, made.arms[0]), [6, 2], 4)
+    assert [phase["steps"] for phase in first["phases"]] == [6, 2]
+    second = whole.values(Part("b", 4, PRETRAINING))
+    assert second["init_from"] == str(tmp_path / "a" / "seed-4" / "pretraining")
+    assert [phase["steps"] for phase in second["phases"]] == [4, 3]
+    assert whole.values(Part("half", 4, STATE)) == {"init_from": str(tmp_path / "a" / "seed-4" / "pretraining"), "step": 4}
+    models = {arm.name: whole.values(Part(arm.name, 4, "stsb")) for arm in made.arms}
+    assert {name: values["init_from"] for name, values in models.items()} == {
+        "a": str(tmp_path / "a" / "seed-4" / "pretraining"),
+        "b": str(tmp_path / "b" / "seed-4" / "pretraining"),
+        "half": str(tmp_path / "half" / "seed-4" / "model"),
+        "same": str(tmp_path / "a" / "seed-4" / "pretraining"),
+    }
+    own = finetuning_values(made, made.arms[0], made.tasks[0], 4)
+    assert models["a"] == own | {"init_from": models["a"]["init_from"]}
+
+
+def test_a_part_is_a_verb_with_an_experiment_file_of_its_own(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    whole = planned(tmp_path / "root", experiment)
+    here, local = tmp_path / "root" / "a" / "seed-4", tmp_path / "local"
+    for name, verb in ((PRETRAINING, "pretrain"), ("stsb", "finetune")):
+        part, file = Part("a", 4, name), local / "a" / "seed-4" / f"{name}.py"
+        assert whole.command(part, local) == [verb, f"--config={file}", f"--workdir={here / name}"]
+        assert python_files.load(str(file), "--config") == json.loads(json.dumps(whole.values(part)))
+        assert file.read_text().startswith(f'"""a, seed 4, {name} of the study Three."""\n')
+    state = tmp_path / "root" / "half" / "seed-4" / "model"
+    assert whole.command(Part("half", 4, STATE), local) == [
+        "convert", f"--from={here / 'pretraining'}", "--step=4", f"--to={state}",
+    ]  # fmt: skip
+
+
+def test_an_experiment_file_that_is_the_same_is_left_alone(tmp_path: pathlib.Path):
+    path = tmp_path / "some" / "where" / "x.py"
+    write_experiment(path, {"seed": 1}, "one")
+    before = path.stat()
+    assert path.read_text() == '"""one."""\n\n\ndef get_config():\n    return {\'seed\': 1}\n'
+    write_experiment(path, {"seed": 1}, "one")
+    assert path.stat().st_ino == before.st_ino
+    write_experiment(path, {"seed": 2}, "one")
+    assert python_files.load(str(path), "--config") == {"seed": 2}
+
+
+def test_the_order_of_keys_makes_no_other_part():
+    values = {"task": {"name": "x", "data_dir": "a"}, "corpus": {"directory": "c"}, "seed": 0}
+    assert (
+        digest(values) == digest({"seed": 0, "corpus": {}, "task": {"name": "x"}}) != digest({"seed": 0, "task": {"name": "x"}})
+    )
+    assert values["task"] == {"name": "x", "data_dir": "a"}
+
+
+def write(path: pathlib.Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = content if isinstance(content, list) else [content]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_a_part_is_done_once_its_record_is_written_and_another_configuration_is_refused(
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment
+):
+    whole, state = planned(tmp_path, experiment), Part("half", 4, STATE)
+    assert not whole.is_done(state)
+    state.directory(tmp_path).mkdir(parents=True)  # type: ignore[union-attr]
+    whole.finish(state)
+    assert whole.record(state) == {"part": digest(whole.values(state)), "step": 4}
+    assert whole.is_done(state)
+    path = state.record(tmp_path)
+    path.write_text('["no record"]')  # type: ignore[union-attr]
+    assert not whole.is_done(state)
+    path.write_text('{"part": "of others"}')  # type: ignore[union-attr]
+    with pytest.raises(
+        UserError, match=r"half/seed-4/model\.json is of a part with another configuration; name another --workdir"
+    ):
+        whole.is_done(state)
+    path.write_text("{")  # type: ignore[union-attr]
+    assert whole.record(state) is None
+
+
+RESULTS = {
+    "steps": 8, "parameters": 11, "heldout": {"mlm_loss": 3.0}, "skipped_steps": 1, "more": 5,
+    "devices": "cpu", "jax": "0.7", "ledger": {"seconds": {"training": 5.0}},
+}  # fmt: skip
+
+
+def test_the_numbers_of_a_pretraining_run_are_its_results_and_held_out_curve(tmp_path: pathlib.Path):
+    metrics = [
+        {"step": 2, "train/loss": 9.0}, {"step": 4, "heldout/mlm_loss": 5.0, "train/loss": 8.0},
+        {"step": 8, "heldout/nsp_loss": 3.0},
+    ]  # fmt: skip
+    write(tmp_path / "results.json", RESULTS)
+    write(tmp_path / "metrics.jsonl", metrics)
+    assert read_numbers(tmp_path) == {
+        "steps": 8,
+        "parameters": 11,
+        "heldout": {"mlm_loss": 3.0},
+        "skipped_steps": 1,
+        "curve": [{"mlm_loss": 5.0, "step": 4}, {"nsp_loss": 3.0, "step": 8}],
+        "measured": {"seconds": {"training": 5.0}, "devices": "cpu", "jax": "0.7"},
+    }
+
+
+def test_the_numbers_of_fine_tuning_are_the_scores_of_its_runs_without_those_that_failed(tmp_path: pathlib.Path):
+    good = {"scores": {"dev": {"f1": 0.5}, "test": {"f1": 0.25}}, "metric": "f1", "baseline": {"dev": {"f1": 0.125}}}
+    runs = [{"failed": "no memory"}, {**good, "degenerate": True}, {**good, "metric": "em", "baseline": {}}, {"failed": "again"}]
+    write(tmp_path / "results.json", {"runs": runs, "devices": "cpu"})
+    whole = {"baseline": {"dev": {"f1": 0.125}}, "metric": "dev/f1", "measured": {"seconds": {}, "devices": "cpu", "jax": ""}}
+    assert read_numbers(tmp_path) == whole | {"scores": [good["scores"]] * 2, "degenerate": 1, "failed": 2}
+    write(tmp_path / "results.json", good | {"devices": "cpu"})
+    assert read_numbers(tmp_path) == whole | {"scores": [good["scores"]], "degenerate": 0, "failed": 0}
+    write(tmp_path / "results.json", {"runs": runs[:1]})
+    nothing = {"baseline": {}, "metric": "", "measured": {"seconds": {}, "devices": "", "jax": ""}}
+    assert read_numbers(tmp_path) == nothing | {"scores": [], "degenerate": 0, "failed": 1}
+
+
+def test_a_run_that_is_done_has_its_numbers_in_its_record(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    whole, part = planned(tmp_path, experiment), Part("a", 4, PRETRAINING)
+    write(tmp_path / "a" / "seed-4" / "pretraining" / "results.json", RESULTS)
+    whole.finish(part)
+    numbers = read_numbers(part.workdir(tmp_path))
+    assert whole.record(part) == {"part": digest(whole.values(part)), **numbers}
+
+
+def directories(root: pathlib.Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir() and not any(path.iterdir())}
+
+
+def test_checkpoints_are_kept_until_the_states_are_taken_from_them(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    whole = planned(tmp_path, experiment)
+    for arm in ("a", "b"):
+        for name in ("checkpoints", "model"):
+            (tmp_path / arm / "seed-4" / "pretraining" / name).mkdir(parents=True)
+    here = "a/seed-4/pretraining"
+    whole.clean_up(Part("a", 4, PRETRAINING))
+    assert f"{here}/checkpoints" in directories(tmp_path)
+    whole.clean_up(Part("b", 4, PRETRAINING))  # of which no state is taken
+    assert directories(tmp_path) == {f"{here}/checkpoints", f"{here}/model", "b/seed-4/pretraining/model"}
+    write(tmp_path / "half" / "seed-4" / "model.json", {"part": ""})
+    whole.clean_up(Part("half", 4, STATE))
+    assert directories(tmp_path) == {f"{here}/model", "b/seed-4/pretraining/model"}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_of_a_fine_tuned_model_what_is_asked_for_is_kept(tmp_path: pathlib.Path, experiment: PretrainingExperiment, keep: bool):
+    whole = planned(tmp_path, experiment, keep_models=keep)
+    here = tmp_path / "a" / "seed-4" / "stsb"
+    for name in ("checkpoints", "best", "model", "runs/one/best", "runs/two/best", "runs/two/logs"):
+        (here / name).mkdir(parents=True)
+    whole.clean_up(Part("a", 4, "stsb"))
+    assert directories(here) == {"runs/one", "runs/two/logs", *(["model"] if keep else [])}
+    (tmp_path / "b" / "seed-4" / "stsb" / "best").mkdir(parents=True)  # without a sweep
+    whole.clean_up(Part("b", 4, "stsb"))
+    assert directories(tmp_path / "b") == {"seed-4/stsb"}
