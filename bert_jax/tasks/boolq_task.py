@@ -57,7 +57,7 @@ class BoolqTask(TextTask):
         paths = super().write_predictions(directory, split, logits)
         if split == "test":
             labels = [LABELS[int(values.argmax())] for values in logits]
-            lines = [{"idx": int(example.id), "label": label} for example, label in zip(self.splits[split], labels, strict=True)]
+            lines = [{"idx": int(example.id), "label": labels[i]} for i, example in enumerate(self.splits[split])]
             text = "".join(f"{json.dumps(line)}\n" for line in lines)
             paths.append(predictions_file(directory, "BoolQ.jsonl", text))
         return paths

@@ -61,7 +61,7 @@ class MentionTask:
     splits: Mapping[str, Sequence[PronounExample]]
     say: Say = note
     metric: str = "f1"
-    _told: set[str] = dataclasses.field(default_factory=set, repr=False)
+    _told: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def head(self) -> MentionHead:
@@ -88,13 +88,13 @@ class MentionTask:
         """`gap_scores`, the accuracy over the three labels, and log_loss (lower is better), over the examples with a label; {} if
         no example has one."""
         stacked = np.stack(logits)
-        return self._scored(split, stacked.argmax(-1), np.nan_to_num(softmax(stacked), nan=1 / len(LABELS)))
+        return self._scored(split, stacked.argmax(1), np.nan_to_num(softmax(stacked), nan=1 / len(LABELS)))
 
     def baseline(self, split: str) -> Baseline:
         """The scores of always predicting A, B or neither, with the label frequencies of the training set as probabilities."""
         labels = [example.label for example in self.splits["train"]]
         counts = np.array([labels.count(label) for label in LABELS])
-        prior = np.maximum(counts / max(1, counts.sum()), _LEAST)
+        prior = np.maximum(counts, _LEAST)  # log_loss divides by their sum
         shape = (len(self.splits[split]),)
 
         def constant(answer: int) -> Constant:
@@ -105,16 +105,15 @@ class MentionTask:
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
         """`ALIKE` if all predictions are A, all are B, or all are neither; otherwise ""."""
-        return ALIKE if all_equal(np.stack(logits).argmax(-1)) else ""
+        return ALIKE if all_equal(np.stack(logits).argmax(1)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """Writes SPLIT.tsv for gap_scorer.py (`ID<TAB>A-coref<TAB>B-coref`, TRUE or FALSE, no header), and SPLIT.csv with the
         probabilities in the format of the competition with log loss (ID,A,B,NEITHER)."""
         stacked, examples = np.stack(logits), self.splits[split]
-        answers = [["TRUE" if name else "FALSE" for name in row] for row in _corefers(stacked.argmax(-1))]
-        rows = [[example.id, *answer] for example, answer in zip(examples, answers, strict=True)]
-        lines = ["ID,A,B,NEITHER"]
-        for example, row in zip(examples, softmax(stacked), strict=True):
+        rows, lines = [], ["ID,A,B,NEITHER"]
+        for example, corefers, row in zip(examples, _corefers(stacked.argmax(1)), softmax(stacked), strict=True):
+            rows.append([example.id, *("TRUE" if name else "FALSE" for name in corefers)])
             lines.append(",".join([example.id, *(f"{p:.6f}" for p in row)]))
         return [
             predictions_file(directory, f"{split}.tsv", table_text(rows)),
@@ -164,7 +163,7 @@ def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> E
     spans = [_pieces(offsets, start, start + len(text)) for start, text in mentions]
     kept = nearest_tokens(len(ids), spans, room)
     mention_starts = tuple(int(np.searchsorted(kept, first)) for first, _ in spans)
-    exact = all(offsets[first][0] == start for (first, _), (start, _) in zip(spans, mentions, strict=True))
+    exact = all(offsets[spans[i][0]][0] == start for i, (start, _) in enumerate(mentions))
     is_broken = bool((np.diff(kept) > 1).any())
     return EncodedText(np.array(ids, np.int32)[kept], mention_starts, tuple(offsets[i] for i in kept), exact, is_broken)
 

@@ -40,6 +40,8 @@ def superglue(rows: list[dict], first: int = 0, labelled: bool = True) -> list[d
 def test_the_files_of_the_authors_and_of_superglue_hold_the_same_questions(tmp_path: pathlib.Path):
     assert read_boolq(put(tmp_path / "a.jsonl", AUTHORS)) == EXAMPLES
     assert read_boolq(put(tmp_path / "b.jsonl", superglue(AUTHORS))) == EXAMPLES
+    with pytest.raises(UserError, match=r"c\.jsonl, line 1: no field 'label'"):
+        read_boolq(put(tmp_path / "c.jsonl", superglue(AUTHORS, labelled=False)))
 
 
 def test_the_task_reads_scores_and_writes_what_superglues_leaderboard_takes(tmp_path: pathlib.Path):
@@ -85,4 +87,5 @@ def test_a_record_of_tfds_is_the_example_of_the_file():
     records = [{name: x.encode() if isinstance(x, str) else x for name, x in row.items()} for row in rows]
     made = [DATA_SET.convert({}, i, record | {"label": int(record["label"])}, None) for i, record in enumerate(records)]
     assert made == EXAMPLES
+    assert (DATA_SET.name, DATA_SET.in_order_of_ids) == ("super_glue/boolq", True)  # prepared data sets are shuffled
     assert DATA_SET.convert({}, 0, records[0] | {"label": -1}, None).label is None

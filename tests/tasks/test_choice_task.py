@@ -75,6 +75,8 @@ def test_swag_repeats_the_beginning_of_the_second_sentence_in_each_candidate(tmp
     assert (official.name, official.read_text()) == ("test.csv", ",pred\n0,3\n1,0\n")
     assert readable.read_text().splitlines()[1].split("\t")[:3] == ["0", "3", ""]
     assert [path.name for path in task.write_predictions(tmp_path / "out", "dev", choosing(0, 1, 2))] == ["dev.tsv"]
+    with pytest.raises(ValueError, match="zip"):
+        task.write_predictions(tmp_path / "out", "dev", choosing(0, 1))
 
 
 def test_accuracy_counts_the_right_places_and_the_baseline_is_the_usual_one(tmp_path: pathlib.Path):

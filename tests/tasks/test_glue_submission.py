@@ -71,6 +71,9 @@ def test_what_cannot_be_submitted_is_told_by_file_and_line(tmp_path: pathlib.Pat
     (first / "WNLI.tsv").write_text("index\tprediction\n0\t1\n2\t1\n")
     with pytest.raises(UserError, match=r"a/WNLI\.tsv, line 3: index is '2', not 1"):
         collect_predictions([first])
+    (first / "WNLI.tsv").write_text("index\tanswer\n0\t1\n")
+    with pytest.raises(UserError, match=r"a/WNLI\.tsv, line 1: no column 'prediction'"):
+        collect_predictions([first])
     (second / "WNLI.tsv").unlink()
     (second / "STS-B.tsv").write_text("index\tprediction\n0\thigh\n")
     with pytest.raises(UserError, match=r"STS-B\.tsv, line 2: prediction is 'high', not a number"):

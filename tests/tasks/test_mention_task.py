@@ -109,15 +109,35 @@ def test_a_mention_that_no_token_begins_with_is_said_and_marked_by_the_nearest(t
     assert features[3].read_positions.tolist() == [1, 1, 1]  # type: ignore[union-attr]
 
 
-def test_a_long_text_is_read_in_a_window_around_its_mentions(tiny: Tokenizer):
-    text = "hello " * 30 + "ann hello bo hello she" + " world" * 30
+def test_a_mention_without_a_token_is_marked_by_the_nearest_end_of_a_token(tiny: Tokenizer):
+    def marked(text: str, start: int) -> str:
+        asked = PronounExample("x", text, "s", 0, text[start], start, "b", text.index("b"), "A", "feminine")
+        reading = read_mentions(tiny, asked, 20)
+        assert not reading.exact
+        return text[slice(*reading.offsets[reading.mention_starts[1]])]
+
+    assert marked("she\u200b bo", 3) == "e"  # the token before it touches it
+    assert marked("s b she  \u200bhello", 9) == "hello"  # that begins one character later, and is long
+    nothing = PronounExample("x-3", "\u200b\u200c\u200d", "\u200b", 0, "\u200c", 1, "\u200d", 2, "A", "feminine")
+    assert read_mentions(tiny, nothing, 20).offsets == ((0, 3),)
+
+
+def test_a_text_that_lacks_a_single_token_is_broken(tiny: Tokenizer):
+    asked = example("ann saw bo she", "she")
+    count = len(tiny.encode("ann saw bo s"))  # to the first piece of the pronoun
+    asked = dataclasses.replace(asked, text="ann saw bo s", pronoun="s")
+    assert [read_mentions(tiny, asked, room).is_broken for room in (count - 1, count)] == [True, False]
+
+
+@pytest.mark.parametrize("room", [28, 29])
+def test_a_long_text_is_read_in_a_window_around_its_mentions(tiny: Tokenizer, room: int):
+    text = "hello " * 30 + "ann hello bo hello she," + " world" * 30
     said: list[str] = []
-    [feature] = task(example(text), length=30, say=said.append).features("dev", tiny)
-    names = "ann hello bo hello she"
-    inside = tiny.encode(names)
-    before = (28 - len(inside)) // 2
-    wanted = tiny.encode("hello") * before + inside + tiny.encode("world") * (28 - len(inside) - before)
-    assert feature.ids[0].tolist() == [tiny.cls_id, *wanted, tiny.sep_id]
+    [feature] = task(example(text), length=room + 2, say=said.append).features("dev", tiny)
+    inside = tiny.encode("ann hello bo hello she")
+    before = (room - len(inside) + 1) // 2
+    after = tiny.encode("," + " world" * room)[: room - len(inside) - before]
+    assert feature.ids[0].tolist() == [tiny.cls_id, *tiny.encode("hello") * before, *inside, *after, tiny.sep_id]
     assert said == []
 
 
@@ -201,6 +221,8 @@ def test_log_loss_is_of_the_probabilities_that_are_written(tmp_path: pathlib.Pat
     nan = [np.full(3, np.nan, np.float32)] * 3
     assert asked.scores("dev", nan)["log_loss"] == pytest.approx(math.log(3))
     assert asked.degeneracy("dev", nan)
+    with pytest.raises(ValueError, match="zip"):
+        asked.write_predictions(tmp_path, "dev", logits[:2])
 
 
 def test_the_baseline_says_the_usual_answer_with_its_frequency():

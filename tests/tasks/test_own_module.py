@@ -44,6 +44,9 @@ def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_l
     ("text", "says"),
     [
         ("KIND = 'token'", "NAMES is None, not a tuple of names; a file with tasks defines NAMES, KIND and load"),
+        ("NAMES, KIND = (), 'token'", "NAMES is (), not a tuple of names"),
+        ("NAMES, KIND = ('colours', ''), 'token'", "NAMES is ('colours', ''), not a tuple of names"),
+        ("NAMES, KIND = ('colours', 3), 'token'", "NAMES is ('colours', 3), not a tuple of names"),
         ("NAMES = 'colours'", "NAMES is 'colours', not a tuple of names"),
         ("NAMES, KIND = ('colours',), 'tokens'", "KIND is 'tokens'; known: sequence, token, span, choice, mention"),
         ("NAMES, KIND = ('colours',), 'token'", "load is None, not a function load(config, say)"),

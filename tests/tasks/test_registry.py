@@ -9,7 +9,9 @@ import pytest
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
-from bert_jax.tasks import registry
+from bert_jax.tasks import boolq_task, registry
+from bert_jax.tasks.readers import catalogue
+from bert_jax.tasks.readers.own_data import OwnDataConfig
 from bert_jax.tasks.registry import EXPERIMENTS, NAMES, head_class, load_task
 from bert_jax.tasks.task import TaskConfig
 
@@ -76,6 +78,47 @@ def test_a_task_is_loaded_by_the_module_that_has_its_name(monkeypatch: pytest.Mo
         load_task(TaskConfig(name=name), say=print)
     assert [(name, say) for name, _, say in asked] == [(name, print) for name in NAMES]
     assert all(name in module.NAMES for name, module, _ in asked)
+
+
+class Asked(Exception):
+    """What a reader was asked."""
+
+
+def asks(*given: object, **named: object) -> None:
+    raise Asked(given, named)
+
+
+@pytest.mark.parametrize("name", ["own/sequence", "own/token", "own/span", "own/choice"])
+def test_what_is_said_of_ones_own_files_reaches_the_caller(name: str, monkeypatch: pytest.MonkeyPatch):
+    config = TaskConfig(name=name)
+    for module in registry._MODULES:
+        monkeypatch.setattr(module, "load_own_data", asks, raising=False)
+    with pytest.raises(Asked) as asked:
+        load_task(config, say=print)
+    assert asked.value.args == ((config.own, name.removeprefix("own/")), {"say": print})
+
+
+@pytest.mark.parametrize("name", ["glue/rte", "glue/mnli", "boolq", "gap", "conll2003", "squad/v1.1"])
+def test_what_is_said_of_the_catalogue_reaches_the_caller(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(catalogue, "examples", asks)
+    with pytest.raises(Asked) as asked:
+        load_task(TaskConfig(name=name), say=print)
+    given, named = asked.value.args
+    assert (given, named["say"]) == ((name, "train"), print)
+    assert named.get("data_set") is (boolq_task.DATA_SET if name == "boolq" else None)
+
+
+def test_data_in_a_bucket_is_fetched_and_other_data_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(registry, "fetched", lambda path, key: pathlib.Path("/local") / path.removeprefix("gs://") / key)
+    for module in registry._MODULES:
+        monkeypatch.setattr(module, "load_own_data", asks, raising=False)
+    own = OwnDataConfig(train="gs://bucket/train.csv", dev="dev.csv")
+    with pytest.raises(Asked) as asked:
+        load_task(TaskConfig(name="own/token", own=own))
+    ((found, _), _) = asked.value.args
+    assert (found.train, found.dev, found.test) == ("/local/bucket/train.csv/config.task.own.train", "dev.csv", None)
+    with pytest.raises(UserError, match=r"data_dir=/local/bucket/wnut/config\.task\.data_dir is not there"):
+        load_task(TaskConfig(name="wnut17", data_dir="gs://bucket/wnut"))
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTED - {"own/sequence", "own/token", "own/span", "own/choice"}))
