@@ -82,7 +82,7 @@ class ProcessShare:
             self._write()
             self._hold()
             now = time.monotonic()
-            self._heard = {other: ({"beats": 0, "state": WORKING}, now) for other in range(self.count) if other != self.index}
+            self._heard = {other: ({"state": WORKING}, now) for other in range(self.count) if other != self.index}
             self._thread.start()
         return self
 

@@ -167,7 +167,7 @@ class Watchdog:
         title = f"{found}; the same command resumes from the last checkpoint. Stack of every thread:\n"
         sys.stderr.write(title)
         sys.stderr.flush()
-        faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+        faulthandler.dump_traceback(file=2, all_threads=True)  # the one of the process, also where sys.stderr is replaced
         try:
             with path.open("w") as file:
                 file.write(title)

@@ -144,6 +144,7 @@ def test_a_process_that_begins_listens_and_waits_for_nobody_longer_than_five_sec
     first = Process(0)
     assert first.__enter__() is first
     assert ([wire.timeout for wire in first.wires.values()], first.thread.started) == ([5.0, 5.0], 1)
+    assert Heartbeats(1, NAMES, {}, patience=60.0)._thread.daemon, "one that is interrupted does not wait for it"
 
 
 FAILED = {"failed": "worker 1 (b) of 3 has failed: the corpus is empty", "status": USER_ERROR_STATUS}

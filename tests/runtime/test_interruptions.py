@@ -12,6 +12,7 @@ import types
 import pytest
 
 from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.runtime import interruptions
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -34,6 +35,132 @@ def test_a_second_ctrl_c_interrupts_at_once():
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_user_is_told_what_a_signal_does(capfd: pytest.CaptureFixture[str]):
+    with Preemption():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    with Preemption():
+        os.kill(os.getpid(), signal.SIGINT)
+    stopping = "saving after this step, then stopping"
+    again = "; Ctrl-C again stops at once, without saving"
+    assert capfd.readouterr().err == f"\nSIGTERM: {stopping}\n" * 2 + f"\nSIGINT: {stopping}{again}\n"
+
+
+def test_a_request_of_another_process_is_a_stop_like_sigterm_and_leaves_a_signal_of_its_own():
+    with Preemption() as preemption:
+        assert preemption.exit_status == 143
+        preemption.request()
+        assert preemption.requested(1)
+        assert preemption.exit_status == 143
+    with Preemption() as preemption:
+        os.kill(os.getpid(), signal.SIGINT)
+        preemption.request()
+        assert preemption.exit_status == 130
+
+
+def test_several_processes_stop_at_the_step_that_the_service_of_jax_chooses(monkeypatch: pytest.MonkeyPatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(interruptions.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda step: step == 3)
+    with Preemption() as preemption:
+        assert signal.getsignal(signal.SIGTERM) is before, "it handles the signal"
+        assert [preemption.requested(step) for step in range(2, 6)] == [False, True, True, True]
+        assert preemption.exit_status == 143
+
+
+def test_a_run_in_another_thread_sets_no_handlers():
+    before = signal.getsignal(signal.SIGTERM)
+    found: list[object] = []
+
+    def run() -> None:
+        with Preemption() as preemption:
+            found.extend([signal.getsignal(signal.SIGTERM), preemption.requested(1)])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [before, False]
+
+
+def test_the_limits_are_an_hour_for_the_start_ten_steps_after_it_and_ten_minutes_at_least(tmp_path: pathlib.Path):
+    now = [0.0]
+    watchdog = Watchdog(tmp_path, clock=lambda: now[0])
+    assert watchdog.limit() == 3600
+    assert watchdog._thread.daemon
+    for seconds in (0, 100, 100):
+        now[0] += seconds
+        watchdog.step_done(1)
+    assert watchdog.limit() == 1000
+    for _ in range(3):
+        now[0] += 1
+        watchdog.step_done(1)
+    assert watchdog.limit() == 600
+    assert Watchdog(tmp_path, floor=9000.0).limit() == 9000
+
+
+def test_the_median_is_that_of_the_last_101_steps(tmp_path: pathlib.Path):
+    now = [0.0]
+    watchdog = Watchdog(tmp_path, floor=1.0, clock=lambda: now[0])
+    watchdog.step_done(0)
+    for seconds in (4.0,) * 51 + (2.0,) * 51:
+        now[0] += seconds
+        watchdog.step_done(1)
+    assert watchdog.limit() == 20.0
+
+
+@pytest.mark.parametrize(("limit", "pause"), [(8.0, 2.0), (100.0, 5.0)])
+def test_the_watchdog_looks_four_times_within_the_limit_and_every_five_seconds(
+    limit: float, pause: float, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    now, pauses, left = [1000.0], list[float](), list[int]()
+    watchdog = Watchdog(tmp_path, floor=limit, start=limit, clock=lambda: now[0], leave=left.append)
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        now[0] += seconds
+        return False
+
+    said: list[object] = []
+    watchdog.heartbeats = types.SimpleNamespace(silent=lambda: "", tell=lambda *reasons: said.append(reasons))  # type: ignore[assignment]
+    monkeypatch.setattr(watchdog, "_closed", types.SimpleNamespace(wait=wait))
+    monkeypatch.setattr(watchdog, "_report", lambda *given: said.append(given))
+    watchdog._watch()
+    assert left == [HUNG]
+    assert pauses == [pause] * (int(limit / pause) + 1), "not yet at the limit itself"
+    found = f"process 0 made no progress for {limit + pause:.0f} s in the start (compilation) (limit {limit:.0f} s)"
+    assert said == [(found, 0), (found, "")]
+
+
+@pytest.mark.parametrize("silent", ["", "worker 3 is silent"])
+def test_the_report_begins_with_what_was_found(
+    silent: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    left: list[int] = []
+    watchdog = Watchdog(tmp_path, floor=1.0, start=1.0, clock=iter([0.0, 5.0]).__next__, leave=left.append)
+    told: list[object] = []
+    watchdog.heartbeats = types.SimpleNamespace(silent=lambda: silent, tell=lambda *reasons: told.append(reasons))  # type: ignore[assignment]
+    monkeypatch.setattr(watchdog, "_closed", types.SimpleNamespace(wait=lambda seconds: False))
+    with open(2, "w", closefd=False, encoding="utf8") as buffered:
+        monkeypatch.setattr(sys, "stderr", buffered)
+        watchdog._watch()
+    found = "process 0 made no progress for 5 s in the start (compilation) (limit 1 s)"
+    title = f"{found}; {silent}" if silent else found
+    title += "; the same command resumes from the last checkpoint. Stack of every thread:\n"
+    (report,) = tmp_path.glob("hang-0-*.txt")
+    for text in (report.read_text(), capfd.readouterr().err):
+        assert text.startswith(title)
+        assert "test_the_report_begins_with_what_was_found" in text
+    assert (told, left) == ([(found, silent)], [HUNG])
+
+
+def test_a_report_that_cannot_be_written_is_on_stderr_all_the_same(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+    Watchdog(tmp_path / "gone")._report("it hangs", 0)
+    said = capfd.readouterr().err
+    assert "Stack of every thread:" in said
+    assert "could not write" in said
+    assert "No such file or directory" in said
 
 
 def watched(tmp_path: pathlib.Path, **limits: float) -> tuple[Watchdog, list[int], threading.Event]:
