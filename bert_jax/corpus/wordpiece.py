@@ -39,11 +39,10 @@ _CJK = (
 @functools.cache
 def _cleaned(character: str) -> str:
     """The character after cleaning: "", a space, or itself."""
-    code = ord(character)
     if character in " \t\n\r":
         return " "
     category = unicodedata.category(character)
-    if code in (0, 0xFFFD) or category in ("Cc", "Cf"):
+    if character == "\ufffd" or category in ("Cc", "Cf"):
         return ""
     return " " if category == "Zs" else character
 
@@ -196,7 +195,6 @@ class _Cache(dict[str, tuple[int, ...]]):
     """Caches `compute(key)`; emptied when it holds `_CACHED_CHUNKS` keys, which bounds memory."""
 
     def __init__(self, compute: Callable[[str], tuple[int, ...]]):
-        super().__init__()
         self._compute = compute
 
     def __missing__(self, key: str) -> tuple[int, ...]:

@@ -66,14 +66,23 @@ def test_a_saved_sentencepiece_is_read_back_equal_and_the_rust_library_gives_its
 
 
 def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(english, tmp_path):
-    train_sentencepiece(english, 400, True).save(tmp_path)
+    tokenizer = train_sentencepiece(english, 400, True)
+    assert "split_cjk" not in tokenizer.vocabulary.to_json()  # it has no such choice
+    assert not tokenizer.continuation_table[sorted(tokenizer.special_ids)].any()
+    tokenizer.save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text())
+    *vocabulary, (last, _) = content["model"]["vocab"]
+    added = {"id": len(vocabulary), "content": last, "special": True}
+    apart = content | {"model": content["model"] | {"vocab": vocabulary}, "added_tokens": [added]}
+    for same in (apart, content | {"added_tokens": None}):
+        assert _with(tmp_path, tokenizer=same).vocabulary == tokenizer.vocabulary
     piece = content["model"]["vocab"][9][0]
     content["model"]["vocab"][9][0] = "other"
     with pytest.raises(UserError, match=rf"id 9 is '{piece}' in spiece.model, is 'other' in tokenizer.json"):
         _with(tmp_path, tokenizer=content)
     with pytest.raises(UserError, match=r"holds a WordPiece model, spiece.model beside it a SentencePiece one"):
         _with(tmp_path, tokenizer={"model": {"type": "WordPiece", "vocab": {"a": 0}}})
+    assert load_tokenizer(tmp_path / "spiece.model", lowercase=True).vocabulary == tokenizer.vocabulary  # given by its path
 
 
 def test_a_special_token_in_other_letters_is_never_made_by_the_rust_library(english, tmp_path):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
 import tokenizers
 
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.corpus.tokenizer import Tokenizer, infer_casing, load_tokenizer
+from bert_jax.corpus.wordpiece import WordPiece
 from bert_jax.errors import UserError
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -81,8 +83,8 @@ def test_line_ends_and_a_missing_last_one_do_not_change_the_identity_of_a_vocabu
 
 def test_a_saved_tokenizer_is_the_same_when_loaded(tmp_path, tiny_cased_vocabulary, hostile_strings):
     tokenizer = load_tokenizer(tiny_cased_vocabulary, max_word_characters=100)
-    tokenizer.save(tmp_path / "saved")
-    again = load_tokenizer(tmp_path / "saved")
+    tokenizer.save(tmp_path / "new" / "saved")
+    again = load_tokenizer(tmp_path / "new" / "saved")
     assert again.vocabulary == tokenizer.vocabulary
     assert again.max_word_characters == 100
     assert [again.encode(text) for text in hostile_strings] == [tokenizer.encode(text) for text in hostile_strings]
@@ -110,6 +112,40 @@ def test_tokens_and_decoding_join_continuations(tiny):
     assert tiny.decode(np.array(ids)) == "unaffable , hello"
     assert tiny.is_continuation(np.array(ids)).tolist() == [False, True, True, False, False]
     assert tiny.continuation_table.shape == (tiny.size,)
+    assert not tiny.continuation_table[sorted(tiny.special_ids)].any()
+
+
+def test_of_special_tokens_that_begin_alike_the_longest_counts():
+    tokenizer = Tokenizer(WordPiece([*SPECIALS, *LETTERS, "[E", "[E1"]), added=("[E", "[E1"))
+    assert tokenizer.encode_with_specials("a[E1b[Ea") == [5, 32, 6, 31, 5]
+
+
+def test_the_written_files_can_be_read_by_people_and_name_the_special_tokens(tmp_path, tiny):
+    tiny.save(tmp_path)
+    names = {f"{name.strip('[]').lower()}_token": name for name in SPECIALS}
+    assert json.loads((tmp_path / "special_tokens_map.json").read_text()) == names
+    for name in ("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"):
+        assert re.match(r'{\n  "\w+": .*\n', (tmp_path / name).read_text())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lowercase"),
+    [
+        (["A"], False),
+        ([], None),
+        (LETTERS, True),
+        (["##a", "\u2581b", *LETTERS[2:]], True),
+        (LETTERS[1:], None),
+        ([*LETTERS, *["0"] * 73, "A"], False),  # one in a hundred
+        ([*LETTERS, *["0"] * 74, "A"], None),
+        ([*LETTERS, "[A"], False),  # no special token
+        ([*LETTERS, "A]"], False),
+        ([*LETTERS, "[CLS]", "<S>"], True),
+    ],
+)
+def test_the_casing_of_a_vocabulary_is_told_by_its_capitals_and_its_alphabet(pieces, lowercase):
+    assert infer_casing(pieces)[0] is lowercase
+    assert infer_casing(pieces, folds=True)[0] is True
 
 
 @pytest.mark.parametrize(

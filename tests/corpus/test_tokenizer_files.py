@@ -165,6 +165,7 @@ def normalizer(**fields: Any) -> dict[str, Any]:
         ({"added_tokens": [added("covid", 99, special=False)]}, r"added token 'covid' \(id 99\)"),
         ({"added_tokens": [added("[MASK]", 7)]}, r"'\[MASK\]' has the id 4 in the vocabulary and 7"),
         ({"added_tokens": [added("[E1]", len(PIECES) + 1)]}, f"no piece has the id {len(PIECES)}"),
+        ({"model": None}, "holds a Unigram model, only WordPiece is read"),
     ],
 )
 def test_what_no_bert_tokenizer_does_is_refused_by_name(tmp_path, changes, message):
@@ -180,12 +181,19 @@ def test_what_no_bert_tokenizer_does_is_refused_by_name(tmp_path, changes, messa
         {"type": "Sequence", "normalizers": [normalizer(), {"type": "Lowercase"}]},
         {"type": "Sequence", "normalizers": [normalizer(), {"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]},
         {"type": "Sequence", "normalizers": [normalizer(handle_chinese_chars=False), normalizer(lowercase=True)]},
+        {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [normalizer()]}, {"type": "Lowercase"}]},
     ],
 )
 def test_normalizers_of_berts_parts_give_the_ids_of_the_rust_library(tmp_path, part):
     content = tokenizer_json(normalizer=part)
     rust = tokenizers.Tokenizer.from_str(json.dumps(content))
     assert load_tokenizer(write(tmp_path, tokenizer=content)).encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
+
+
+def test_a_normalizer_that_states_nothing_has_the_rules_of_the_uncased_original(tmp_path):
+    content = tokenizer_json(normalizer={"type": "BertNormalizer"})
+    info = load_tokenizer(write(tmp_path, tokenizer=content)).vocabulary
+    assert (info.lowercase, info.strip_accents, info.split_cjk) == (True, None, True)
 
 
 def test_vocab_txt_and_tokenizer_json_must_agree(tmp_path):
@@ -282,6 +290,8 @@ def test_a_tokenizer_json_alone_names_its_unknown_token(tmp_path):
         {"vocab": PIECES, "added_tokens": {"[E1]": len(PIECES)}},
         {"vocab": PIECES, "tokenizer_config": {"added_tokens_decoder": {str(len(PIECES)): {"content": "[E1]", "special": True}}}},
         {"vocab": [*PIECES, "[E1]"], "tokenizer_config": {"additional_special_tokens": ["[E1]"]}},
+        {"vocab": [*PIECES, "[E1]"], "tokenizer_config": {"extra_special_tokens": [{"content": "[E1]"}]}},
+        {"vocab": [*PIECES, "[E1]"], "tokenizer_config": {"extra_special_tokens": {"entity_token": "[E1]"}}},
     ],
 )
 def test_added_tokens_count_where_they_are_written_out_and_only_if_asked_for(tmp_path, files):
@@ -301,6 +311,8 @@ def test_added_tokens_that_contradict_a_vocab_txt_are_refused(tmp_path):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 5}), lowercase=False)
     with pytest.raises(UserError, match="ids are missing"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 999}), lowercase=False)
+    with pytest.raises(UserError, match=rf"^{tmp_path}: the added token 'covid' \(id {len(PIECES)}\) is not a special token"):
+        load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"covid": len(PIECES)}), lowercase=False)
 
 
 def test_a_file_given_by_its_path_is_read_without_the_files_beside_it(tmp_path):
@@ -318,6 +330,10 @@ def test_the_longest_text_and_the_longest_word_are_read_and_no_limit_is_none(tmp
     assert tokenizer.encode("abcd") == [tokenizer.unk_id]
     write(tmp_path, tokenizer_config=config | {"model_max_length": 512})
     assert load_tokenizer(tmp_path).max_length == 512
+    for length, known in ((10**9, None), (10**9 - 1, 10**9 - 1)):
+        write(tmp_path, tokenizer_config={"do_lower_case": False, "max_len": length})
+        assert load_tokenizer(tmp_path).max_length == known
+    write(tmp_path, tokenizer_config=config | {"model_max_length": 512})
     assert load_tokenizer(tmp_path, max_word_characters=9).max_word_characters == 9
 
 

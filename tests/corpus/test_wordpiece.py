@@ -56,6 +56,7 @@ def test_tokens_equal_the_published_rules_when_hostile_strings_are_run_together(
 def test_tokens_equal_the_published_rules_on_every_kind_of_character(tiny):
     expected = reference(tiny)
     codes = [*range(0x3100), *range(0x3100, 0xD800, 41), *range(0xE000, 0x10000, 7), *range(0x10000, 0x110000, 1999)]
+    codes += [edge for block in reference_wordpiece.CJK_BLOCKS for edge in (block[0] - 1, block[0], block[-1], block[-1] + 1)]
     for code in codes:
         text = f"a{chr(code)}b {chr(code)} {chr(code)}c"
         assert tiny.tokens(tiny.encode(text)) == expected(text), hex(code)
@@ -179,6 +180,27 @@ def test_a_full_cache_changes_nothing(monkeypatch, tiny_vocabulary, hostile_stri
     monkeypatch.setattr(wordpiece, "_CACHED_CHUNKS", 3)
     small = Tokenizer(WordPiece(pieces, lowercase=True))
     assert [small.encode(text) for text in hostile_strings] == expected
+
+
+def test_a_cache_computes_a_key_once_and_is_emptied_when_it_is_full(monkeypatch):
+    monkeypatch.setattr(wordpiece, "_CACHED_CHUNKS", 3)
+    computed = []
+
+    def compute(key: str) -> tuple[int, ...]:
+        computed.append(key)
+        return (len(key),)
+
+    cache = wordpiece._Cache(compute)
+    assert [cache[key] for key in ("a", "bb", "a", "ccc", "bb", "a")] == [(1,), (2,), (1,), (3,), (2,), (1,)]
+    assert computed == ["a", "bb", "ccc"]
+    assert cache["d"] == (1,)
+    assert cache == {"d": (1,)}
+
+
+def test_without_settings_text_is_cased_and_ideographs_stand_alone():
+    model = WordPiece(["[UNK]", "a", "A", "中", "文", "é"])
+    assert (model.lowercase, model.strip_accents, model.split_cjk, model.folds) == (False, None, True, False)
+    assert encoded(model, "A a 中文 é [UNK]") == [2, 1, 3, 4, 5, 0, 0, 0]
 
 
 def test_offsets_come_with_the_same_ids(named, hostile_strings):
