@@ -7,6 +7,7 @@ restart does not mend it, and 42 where the restarts are used up.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def keep_running(verb: str, arguments: Sequence[str], restarts: int, first_pause
 def workdir_of(arguments: Sequence[str]) -> Place | None:
     """The directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a verb; None without the flag."""
     found = None
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in itertools.pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
         if flag == "--workdir":
             found = place(value if equals else following)

@@ -14,7 +14,9 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART
+from bert_jax.runtime import restarts
 from bert_jax.runtime.restarts import keep_running, steps_done, workdir_of
+from tests.runtime.test_roll_call import Time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STAND_IN = """
@@ -104,32 +106,44 @@ SLOW = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep
 PAUSED = "import os, pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nos._exit(42)\n"
 
 
-@pytest.mark.parametrize(
-    ("verb", "number"),
-    [(SLOW, signal.SIGTERM), (PAUSED, signal.SIGTERM), (PAUSED, signal.SIGINT)],
-    ids=["while it runs", "in the pause", "Ctrl-C in the pause"],
-)
-def test_a_signal_ends_the_verb_or_the_pause_and_starts_nothing_again(tmp_path: pathlib.Path, verb: str, number: signal.Signals):
-    put_in_place(verb, tmp_path)
+def test_sigterm_ends_the_verb_and_starts_nothing_again(tmp_path: pathlib.Path):
+    put_in_place(SLOW, tmp_path)
     started = tmp_path / "started"
     begin = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from bert_jax.runtime.restarts import keep_running"
     run = f"{begin}; sys.exit(keep_running('pretrain', [{str(started)!r}], 3))"
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-P", "-c", run], env=environment, stderr=subprocess.PIPE, text=True) as supervisor:
-        if verb is PAUSED:
-            assert "restart 1 of 3 in 10s" in supervisor.stderr.readline()
-        else:
-            deadline = time.monotonic() + 30
-            while not started.exists() and time.monotonic() < deadline:
-                time.sleep(0.01)
-        supervisor.send_signal(number)
-        assert supervisor.wait(timeout=8) == 128 + number  # less than the pause
+    with subprocess.Popen([sys.executable, "-P", "-c", run], env=environment) as supervisor:
+        deadline = time.monotonic() + 30
+        while not started.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(timeout=8) == 143
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_the_pause_ends_it_and_starts_nothing_again(
+    number: signal.Signals, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    put_in_place(PAUSED, tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(restarts.time, "sleep", sleep)
+    assert keep_running("pretrain", [str(tmp_path / "started")], 3) == 128 + number
+    assert capfd.readouterr().err.endswith("before its first logged step; restart 1 of 3 in 10s\n")
+    assert slept == [0.2]
 
 
 @pytest.mark.parametrize("flags", [["--workdir=a b"], ["--config=c", "--workdir", "a b"], ["--workdir=first", "--workdir=a b"]])
 def test_the_workdir_is_found_in_either_form(flags: list[str]):
     assert workdir_of([*flags, "--config.seed=1"]) == pathlib.Path("a b")
     assert workdir_of(["--workdirs=a", "workdir=b"]) is None
+    assert workdir_of(["--config=c", "--workdir"]) == pathlib.Path()
+    assert workdir_of([]) is None
 
 
 def test_the_steps_of_a_sweep_are_those_of_all_its_runs(tmp_path: pathlib.Path):
@@ -138,6 +152,129 @@ def test_the_steps_of_a_sweep_are_those_of_all_its_runs(tmp_path: pathlib.Path):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / "metrics.jsonl").write_text("".join(f'{{"step": {i}}}\n' for i in range(1, step + 1)))
     assert steps_done(tmp_path) == 42
+    study = tmp_path / "arms" / "small" / "seed=0"
+    study.mkdir(parents=True)
+    (study / "metrics.jsonl").write_text('{"step": 5}\n{"step": 8}\n')
+    assert steps_done(tmp_path) == 50
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n')
+    assert steps_done(tmp_path) == 53
+
+
+class Ends:
+    """In place of the children: each ends with a status of `statuses`; `interrupted` says in which pause a signal comes."""
+
+    def __init__(self, statuses: list[int], interrupted: int | None = None):
+        self.statuses, self.interrupted = statuses, interrupted
+        self.received, self.commands, self.pauses = 0, list[list[str]](), list[float]()
+
+    def __enter__(self) -> Ends:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def run(self, command: list[str]) -> int:
+        self.commands.append(command)
+        return self.statuses.pop(0)
+
+    def interrupted_within(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        if len(self.pauses) == self.interrupted:
+            self.received = 2
+        return self.received != 0
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch):
+    """A function that keeps a verb running whose starts end so; every start gets ten steps further."""
+    steps = iter(range(10, 1000, 10))
+    monkeypatch.setattr(restarts, "steps_done", lambda workdir: next(steps))
+
+    def keep(made: Ends, allowed: int, *arguments: str) -> int:
+        monkeypatch.setattr(restarts, "_Signals", lambda: made)
+        return keep_running("pretrain", arguments, allowed)
+
+    return keep
+
+
+def test_pauses_double_from_ten_seconds_to_less_than_the_others_wait(kept, capsys: pytest.CaptureFixture[str]):
+    ends = Ends([42] * 7)
+    assert kept(ends, 6, "--workdir=run", "--config.seed=1") == HUNG
+    assert ends.pauses == [10, 20, 40, 80, 160, 160]
+    assert ends.commands == [[sys.executable, "-P", "-m", "bert_jax.pretrain", "--workdir=run", "--config.seed=1"]] * 7
+    told = capsys.readouterr().err.splitlines()
+    assert told[5].endswith("after 60 steps; restart 6 of 6 in 2m40s")
+    assert told[6].startswith("error: pretrain ended with exit status 42")
+
+
+def test_a_signal_in_a_pause_or_a_status_that_no_restart_mends_ends_it(kept):
+    ends = Ends([42, 42, 42], interrupted=2)
+    assert kept(ends, 6, "--workdir=run") == 128 + 2
+    assert len(ends.commands) == 2
+    assert kept(Ends([42, 0]), 6, "--workdir=run") == 0
+    received = Ends([42])
+    received.received = 15
+    assert kept(received, 6, "--workdir=run") == 42, "the signal was for the verb"
+
+
+def test_without_a_workdir_a_verb_fails_twice_after_the_same_step(kept):
+    with pytest.raises(UserError, match="before its first logged step, as it did before"):
+        kept(Ends([42, 42]), 6)
+
+
+class Child:
+    """A child process that has ended so; it notes the signals that it is sent."""
+
+    def __init__(self, status: int = 0):
+        self.status, self.signals = status, list[int]()
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def wait(self) -> int:
+        return self.status
+
+
+@pytest.mark.parametrize(("status", "shown"), [(0, 0), (3, 3), (-9, 137), (-15, 143)])
+def test_a_child_that_a_signal_ends_has_the_status_of_a_shell(status: int, shown: int, monkeypatch: pytest.MonkeyPatch):
+    child = Child(status)
+    monkeypatch.setattr(restarts.subprocess, "Popen", lambda command: child)
+    signals = restarts._Signals()
+    assert (signals.run(["a"]), child.signals) == (shown, [])
+    signals.received = signal.SIGTERM
+    signals.run(["a"])
+    assert child.signals == [signal.SIGTERM], "which came while it was being started"
+
+
+def test_sigterm_is_passed_on_and_ctrl_c_is_not_since_the_child_gets_it_too(monkeypatch: pytest.MonkeyPatch):
+    child = Child()
+    monkeypatch.setattr(restarts.subprocess, "Popen", lambda command: child)
+    with restarts._Signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM, "without a child"
+        signals.received = 0
+        signals.run(["a"])
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+            assert signals.received == number
+    assert child.signals == [signal.SIGTERM]
+
+
+def test_a_pause_ends_at_its_time_or_at_a_signal(monkeypatch: pytest.MonkeyPatch):
+    clock = Time()
+    monkeypatch.setattr(restarts, "time", clock)
+    signals = restarts._Signals()
+    assert signals.interrupted_within(0.5) is False
+    assert clock.slept == [pytest.approx(seconds) for seconds in (0.2, 0.2, 0.1)]
+    signals.received = 2
+    assert signals.interrupted_within(10.0) is True
+    assert len(clock.slept) == 3
+
+
+def test_the_command_line_is_the_number_of_restarts_the_verb_and_its_arguments(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["restarts", "3", "pretrain", "--config=a"])
+    monkeypatch.setattr(restarts, "keep_running", lambda *given: given)
+    assert restarts.main() == ("pretrain", ["--config=a"], 3)  # type: ignore[comparison-overlap]
 
 
 def test_the_table_of_exit_statuses_in_the_readme_is_the_one_that_decides():
