@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
 import re
 import types
 from typing import Any
@@ -29,7 +27,6 @@ from bert_jax.studies.arms import (
     pretraining_values,
 )
 from bert_jax.studies.budget import kept_steps, planned_steps, run_values, scaled_steps, tokens_of, with_steps
-from bert_jax.studies.calibration import measured_speed, plan, planned
 from bert_jax.studies.parts import Part, digest, shares_of
 from bert_jax.studies.progress import expected_seconds, seconds_left
 from bert_jax.tasks.baselines import Baseline
@@ -87,16 +84,29 @@ def test_equal_seconds_follow_the_measured_speed(experiment: PretrainingExperime
     assert sum(count * seconds for count, seconds in zip(steps, [0.1, 0.4], strict=True)) == pytest.approx(60)
 
 
+def test_an_arm_that_goes_on_from_another_keeps_its_own_steps_and_so_do_all_without_a_budget(experiment: PretrainingExperiment):
+    made = study(budget={"equal": "tokens", "tokens": 7_200}, arms=[{"name": "a"}, {"name": "b", "continues": "a"}])
+    assert planned_steps(made, made.arm("b"), experiment, None) == [100, 50]
+    assert planned_steps(study(), study().arms[0], experiment, None) == [100, 50]
+
+
 def test_a_budget_beyond_what_a_run_counts_is_refused(experiment: PretrainingExperiment):
     made = study(budget={"equal": "tokens", "tokens": 1e18})
     with pytest.raises(UserError, match=r"config\.budget\.tokens=1e\+18 are .* steps of the arm 'a', above 2,147,483,647; lower"):
         planned_steps(made, made.arms[0], experiment, None)
+    most = 2**31 - 1
+    one = PretrainingExperiment.from_dict({"phases": [{"steps": 1, "batch_size": 1, "length": 8, "max_predictions": 1}]})
+    made = study(budget={"equal": "tokens", "tokens": 8.0 * most})
+    assert planned_steps(made, made.arms[0], one, None) == [most]
 
 
 def test_a_phase_keeps_at_least_a_step_and_its_proportion_of_warmup(experiment: PretrainingExperiment):
     assert scaled_steps([1_000, 1], 0.01) == [10, 1]
     phases = with_steps(experiment.to_dict(), [50, 25])["phases"]
     assert [(phase["steps"], phase["warmup_steps"]) for phase in phases] == [(50, 5), (25, 0)]
+    assert with_steps({"phases": [{"steps": 3}, {"steps": 7, "warmup_steps": 3}]}, [6, 5])["phases"] == [
+        {"steps": 6}, {"steps": 5, "warmup_steps": 2},
+    ]  # fmt: skip
 
 
 def test_states_are_taken_at_the_nearest_evaluation_and_kept_by_the_run(experiment: PretrainingExperiment):
@@ -105,7 +115,10 @@ def test_states_are_taken_at_the_nearest_evaluation_and_kept_by_the_run(experime
     assert kept_steps(made, made.arms[0], [100, 50]) == {"at_0.22": 30, "at_0.5": 60, "at_0.01": 30}
     values = run_values(made, made.arms[0], experiment.to_dict(), [100, 50], seed=7)
     assert values["checkpoints"] == {**values["checkpoints"], "every": 30, "keep_at": [30, 60]}
-    assert (values["seed"], values["evaluation"]["every"]) == (7, 30)
+    assert (values["seed"], values["evaluation"]["every"], values["log_every"]) == (7, 30, 1)
+    assert run_values(made, made.arms[0], experiment.to_dict(), [1_000, 100], seed=7)["log_every"] == 11
+    assert run_values(made, made.arms[0], experiment.to_dict(), [1, 1], seed=7)["log_every"] == 1
+    assert run_values(made, made.arms[0], experiment.to_dict(), [1, 1], seed=7)["evaluation"]["every"] == 1
     PretrainingExperiment.from_dict(values)
 
 
@@ -171,41 +184,6 @@ def test_a_model_without_pairs_gets_a_new_pooler_for_a_head_that_reads_one():
     )
 
 
-# -------------------------------------------------------------------------------------------------------------------- the plan
-def test_the_speed_is_the_median_of_a_short_run_without_its_first_lines(
-    tmp_path: pathlib.Path, experiment: PretrainingExperiment
-):
-    made = study(budget={"equal": "seconds", "seconds": 1, "calibration_steps": 12})
-    rates = {2: 1.0, 4: 100.0, 6: 100.0, 8: 90.0, 10: 100.0, 12: 500.0, 14: 1.0, 16: 8.0, 20: 8.0, 24: 8.0}
-
-    def run(command: Any, log: pathlib.Path, title: str) -> None:
-        workdir = tmp_path / "a" / "calibration"
-        workdir.mkdir(parents=True)
-        lines = [json.dumps({"step": step, "train/rows_per_second": rate}) + "\n" for step, rate in rates.items()]
-        (workdir / "metrics.jsonl").write_text("".join(lines))
-        assert command[0] == "pretrain"
-
-    found = measured_speed(made, made.arms[0], experiment, tmp_path, tmp_path, run)
-    assert found == [10 / 100, 4 / 8]
-    assert not (tmp_path / "a" / "calibration").exists()
-
-
-def test_a_plan_is_made_once_and_another_budget_is_refused(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
-    made = study(budget={"equal": "tokens", "tokens": 7_200})
-    both = {"a": experiment, "b": experiment}
-    first = plan(made, {"a": experiment}, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
-    assert plan(made, both, tmp_path, tmp_path, run=None) == {"a": first["a"], "b": [50, 25]}  # type: ignore[arg-type]
-    other = study(budget={"equal": "tokens", "tokens": 14_400})
-    with pytest.raises(UserError, match="has the steps of the arm 'a' with another configuration or budget; name another"):
-        plan(other, both, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
-
-
-def test_a_plan_is_kept_where_the_corpus_has_moved(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
-    here, there = (study(corpus=corpus, budget={"equal": "tokens", "tokens": 7_200}) for corpus in ("here", "there"))
-    first = plan(here, {"a": experiment}, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
-    assert planned(there, {"a": experiment}, tmp_path) == first
-
-
 # ---------------------------------------------------------------------------------------------------------------- what is checked
 def test_a_teacher_is_read_and_a_metric_is_known_before_anything_is_trained(
     monkeypatch: pytest.MonkeyPatch, experiment: PretrainingExperiment
@@ -232,3 +210,8 @@ def test_the_time_left_comes_from_the_same_parts_of_other_seeds_then_of_other_ar
     waiting = [Part("b", 0, "pretraining"), Part("b", 1, "stsb")]
     assert seconds_left(waiting, spent, 30.0) == 70.0 + 20.0
     assert seconds_left(waiting, {}, 30.0) is None
+    assert seconds_left([], {}, 30.0) == 0.0
+    assert seconds_left(waiting[1:], spent, 30.0) == 0.0  # it takes longer than the others did
+    assert seconds_left([Part("b", 1, "stsb"), Part("c", 0, "sick")], {Part("b", 0, "stsb"): 20.0}, 5.0) == 15.0 + 20.0
+    unknown = [Part("c", 0, "model"), Part("b", 0, "pretraining")]
+    assert seconds_left(unknown, {Part("a", 0, "pretraining"): 9.0}, 5.0) == 4.0 + 9.0
