@@ -118,6 +118,27 @@ def test_head_and_offset_are_those_of_one_half_and_their_accuracies_those_of_the
     assert np.nanmean(values) == pytest.approx(found.best[0].accuracy, abs=0.05)
 
 
+def test_the_share_of_each_offset_is_that_of_a_loop_over_dependents(found, analyser, treebank):
+    distances: dict[str, list[int]] = {}
+    for one in Treebank(treebank).half(1):
+        for window in word_windows(analyser.engine, one.words):
+            inside = range(window.start, window.start + len(window.words) - 2)
+            for i in inside:
+                if one.heads[i] in inside:
+                    distances.setdefault(one.relations[i], []).append(one.heads[i] - i)
+    for relation, some in distances.items():
+        shares = [some.count(offset) / len(some) for offset in range(-3, 4)]
+        np.testing.assert_allclose(found.baseline.sel(relation=relation).values, shares)
+
+
+def test_the_hits_that_are_resampled_are_those_of_the_chosen_heads(found, analyser, treebank, monkeypatch):
+    even = "bert_jax.analysis.bootstrap.poisson_weights"
+    monkeypatch.setattr(even, lambda seed, units, replicates: np.ones((len(units), replicates), np.float32))
+    for best in analyser.dependencies(treebank, reach=3, replicates=100).best:
+        gain = best.accuracy - best.baseline
+        assert (best.low, best.high, best.gain_low, best.gain_high) == pytest.approx((best.accuracy,) * 2 + (gain,) * 2)
+
+
 SUBJECT = [row(1, "the", 2, "det"), row(2, "river", 3, "nsubj"), row(3, "is", 0, "root"), row(4, "Paris", 3, "obj")]
 SUBJECTS = [row(1, "the", 3, "det"), row(2, "a", 1, "prt"), row(3, "river", 5, "nsubj"), row(4, "b", 3, "prt")]
 SUBJECTS += [row(5, "is", 0, "root"), row(6, "of", 7, "case"), row(7, "France", 5, "obj"), row(8, "!", 5, "punct")]

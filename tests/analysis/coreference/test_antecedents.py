@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.coreference import antecedents
 from bert_jax.analysis.coreference.antecedents import Coreference, measure_antecedents
 from bert_jax.analysis.coreference.files import open_texts
 from bert_jax.analysis.coreference.sections import sections, spans
@@ -84,6 +85,43 @@ def test_candidates_of_entities_mentioned_once_can_be_left_out(analyser, tmp_pat
     path = write(tmp_path, conllu("Paris/PROPN/0/(1-place-1) France/PROPN/1/(2-place-1) it/PRON/1/(1-place-1)"))
     found = [measure_antecedents(analyser.engine, open_texts(path), Coreference(singletons=alone)) for alone in (True, False)]
     assert [summed(counts)["all"][0]["nearest mention"] for counts in found] == [0, 1]
+
+
+GAP = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
+GAP += "1\tParis met France and she left.\tshe\t21\tParis\t0\tTRUE\tFrance\t10\tFALSE\tu\n"
+GAP += "2\tThe river met Paris and France, his.\this\t32\tParis\t14\tFALSE\tFrance\t24\tFALSE\tu\n"
+GAP += "3\t" + "the " * 50 + "Paris met France and he left.\the\t221\tParis\t200\tFALSE\tFrance\t210\tTRUE\tu\n"
+
+
+def test_texts_with_one_question_keep_the_attention_of_each_head_and_windows_are_read_in_groups(analyser, tmp_path, monkeypatch):
+    monkeypatch.setattr(antecedents, "SECTIONS", 1)
+    asked: list[int] = []
+
+    def run(function, items, by):
+        """Each head names the first candidate, the third the second, and none looks anywhere in particular."""
+        assert (function, by) == (antecedents.favourites, "position")
+        asked.append(len(items))
+        for item in items:
+            ranks = sorted({rank for rank in item.columns["candidates"] if rank})
+            chosen = np.array([ranks[0], ranks[0], ranks[1], ranks[0]] * 2, np.int32)
+            yield chosen.reshape(1, 2, 4), np.arange(8, dtype=np.float32).reshape(1, 2, 4) / 10 + ranks[0]
+
+    monkeypatch.setattr(analyser.engine, "run", run)
+    says: list[str] = []
+    file = open_texts(write(tmp_path, GAP))
+    found = measure_antecedents(analyser.engine, file, Coreference(), says.append)
+    # the third text has three windows, the last of which holds both names and the pronoun
+    assert (found.n["document"], found.windows, found.heads, asked) == (["1", "2", "3"], 5, 8, [2, 0, 1])
+    assert says == ["1 mention", "1 mention", "2 mentions"]
+    assert found.n.values.tolist() == [[1, 0, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0]]
+    assert found.outside.values.sum() == 0
+    first = [1, 1, 0, 1] * 2
+    # rules: the name nearest to the pronoun, the nearest before it, the first
+    assert found.right.sel(group="all").values.tolist() == [[*first, 0, 0, 1], [0] * 11, [*(1 - x for x in first), 1, 1, 0]]
+    assert found.right.sel(group="neither").values.sum() == 0
+    np.testing.assert_allclose(found.attention.values, np.arange(8) / 10 + np.array([[1], [4], found.attention.values[2, :1]]))
+    part = found.part([2])
+    np.testing.assert_array_equal(part.attention.values, found.attention.values[2:])
 
 
 def test_antecedents_outside_of_the_window_are_counted_apart(analyser, model, path):

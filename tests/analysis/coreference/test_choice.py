@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 
+from bert_jax.analysis.bootstrap import poisson_weights
+from bert_jax.analysis.coreference import choice as choices
 from bert_jax.analysis.coreference.antecedents import Antecedents, Coreference
 from bert_jax.analysis.coreference.choice import THREE_WAY, CoreferenceScores, best_heads, halves
 from bert_jax.analysis.coreference.figures import best_figure, write_coreference
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
+from bert_jax.errors import UserError
 
 OPTIONS = Coreference(replicates=400, seed=1)
 
@@ -93,6 +99,70 @@ def test_neither_is_said_below_the_threshold_that_is_best_where_it_is_chosen():
     assert three.head.accuracy == pytest.approx(rate(reported, head, three.threshold))
     assert three.rules[0].accuracy == pytest.approx(reported.right.values[:, 0, 4].mean())
     assert (three.n, three.n_choice) == (30, 40)
+
+
+def test_neither_is_always_said_where_no_name_is_ever_right():
+    choice = one_question(0, 12)
+    choice.right.values[:] = 0
+    choice.n.values[:] = (0, 1)
+    best = {best.group: best for best in best_heads(choice, choice, OPTIONS)}[THREE_WAY]
+    most = choice.attention.values[:, 0].max()
+    assert (best.head.chooser, best.head.accuracy, best.head.on_choice, best.outside) == ("1", 1, 1, 0)
+    assert most < best.threshold < most * (1 + 1e-9)
+    assert (best.documents, best.rules[0].on_choice) == (12, 0)
+
+
+def test_groups_that_one_part_alone_holds_have_no_head_and_without_any_there_is_none():
+    choice, reported = halves(made_up(0))
+    choice.n.values[:, 1] = 0
+    assert [best.group for best in best_heads(choice, reported, OPTIONS)] == ["all"]
+    choice, reported = halves(made_up(0))
+    reported.n.values[:, 0] = 0
+    assert [best.group for best in best_heads(choice, reported, OPTIONS)] == ["pronoun"]
+    reported.n.values[:] = 0
+    with pytest.raises(UserError, match="no group of mentions has antecedents in both parts"):
+        best_heads(choice, reported, OPTIONS)
+
+
+def test_gains_of_rules_are_resampled_with_the_head():
+    choice, reported = halves(made_up(0, documents=20))
+    best = best_heads(choice, reported, OPTIONS)[0]
+    column = list(choice.right["chooser"]).index(best.head.chooser)
+    weights = poisson_weights(OPTIONS.seed, range(10), OPTIONS.replicates).astype(float)
+    own, rule, n = (values @ weights for values in (*reported.right.values[:, 0, [column, 4]].T, reported.n.values[:, 0]))
+    ends = np.nanquantile((own - rule) / n, (0.025, 0.975))
+    assert (best.rules[0].gain_low, best.rules[0].gain_high) == pytest.approx(tuple(ends))
+    assert (best.head.gain, best.head.gain_low, best.head.gain_high, best.outside) == (0, 0, 0, 0)
+    assert best.rules[0].on_choice == pytest.approx(choice.right.values[:, 0, 4].sum() / choice.n.values[:, 0].sum())
+
+
+@pytest.mark.parametrize(("documents", "first", "second"), [(2, [0], [1]), (3, [0, 2], [1]), (5, [0, 2, 4], [1, 3])])
+def test_heads_are_chosen_on_every_other_document_from_the_first_on(documents, first, second):
+    parts = halves(made_up(0, documents))
+    assert [part.n["document"] for part in parts] == [[f"d{i}" for i in some] for some in (first, second)]
+    assert parts[0].attention is None
+
+
+def test_heads_are_chosen_on_the_other_file_of_the_same_format(monkeypatch):
+    steps: list[Any] = []
+
+    @contextlib.contextmanager
+    def progress(file: Any) -> Any:
+        steps.append(file)
+        yield f"say {len(steps)}"
+
+    parts = {"a": made_up(0), "b": made_up(1)}
+    files = {name: types.SimpleNamespace(path=name, groups=("all", "pronoun")) for name in "ab"}
+    monkeypatch.setattr(choices, "measure_antecedents", lambda *given: steps.append(given) or parts[given[1].path])
+    found = choices.score_coreference("engine", files["a"], files["b"], OPTIONS, progress)
+    assert (found.choice, found.reported) == (parts["b"], parts["a"])
+    assert steps == [
+        files["a"], ("engine", files["a"], OPTIONS, "say 1"), files["b"], ("engine", files["b"], OPTIONS, "say 3"),
+    ]  # fmt: skip
+    assert [best.head for best in found.best] == [best.head for best in best_heads(parts["b"], parts["a"], OPTIONS)]
+    files["b"].groups = ("all",)
+    with pytest.raises(UserError, match="b and a are of different formats; choose heads on texts of the same kind"):
+        choices.score_coreference("engine", files["a"], files["b"], OPTIONS, progress)
 
 
 def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(tmp_path, monkeypatch):

@@ -1,0 +1,171 @@
+"""What is chosen on some sentences and reported on others, on counts made up here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.analysis.bootstrap import poisson_weights
+from bert_jax.analysis.controls import permuted_heads, shuffled_words
+from bert_jax.analysis.dependencies import scores
+from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, Dependents, HitCounts, Relations
+from bert_jax.analysis.dependencies.scores import Dependencies
+from bert_jax.analysis.treebank import Sentence
+from bert_jax.model.config import ModelConfig
+from tests.analysis.made_up import dependency_scores
+
+RELATIONS = ("obl:a", "obl:b", "det", "punct")
+REACH = 2
+HEADS = 2 * 2 * 3
+"""Directions x layers x heads."""
+
+
+class Counted:
+    """In the place of `count_hits`: the sums over made-up dependents, given in two batches."""
+
+    def __init__(self, seed: int, size: int = 240):
+        rng = np.random.default_rng(seed)
+        self.relation = rng.integers(1, 5, size)
+        self.sentence = np.sort(rng.integers(0, 12, size))
+        self.distance = rng.integers(-3, 4, size)
+        self.found = rng.random((size, HEADS)) < rng.random((5, HEADS))[self.relation]  # by each head
+        self.sentences: list[Sentence] = []
+
+    def __call__(
+        self, engine: Any, sentences: Any, relations: Relations, reach: int, picks: Any = None, use: Any = None
+    ) -> HitCounts:
+        self.sentences = list(sentences)
+        for name in RELATIONS:
+            relations.number(name, "")
+        size = MOST_RELATIONS + 1
+        found = HitCounts(
+            np.zeros((2, 2, 3, size), np.int64), np.zeros((size, 2 * reach + 1), np.int64), np.zeros(size, np.int64), 12, 3
+        )
+        for batch in (slice(0, 40), slice(40, None)):
+            relation, distance, hits = self.relation[batch], self.distance[batch], self.found[batch]
+            for r, d, row in zip(relation, distance, hits, strict=True):
+                found.hits[..., r] += row.reshape(2, 2, 3)
+                found.counts[r] += 1
+                if abs(d) <= reach:
+                    found.distances[r, d + reach] += 1
+            picked = np.zeros((len(relation), 3), np.int64)
+            if picks is not None:
+                for i, r in enumerate(relation):
+                    picked[i] = [pick > 0 and hits[i, pick - 1] for pick in picks[r]]
+            use(found, Dependents(self.sentence[batch], relation, distance, picked))
+        return found
+
+    def members(self, group: str) -> np.ndarray:
+        names = np.array(("", *RELATIONS))[self.relation]
+        if group == "all":
+            return names != "punct"
+        return np.char.startswith(names, group[:-1]) if group.endswith("*") else names == group
+
+
+ENGINE = types.SimpleNamespace(config=ModelConfig(vocab_size=9, num_layers=2, num_heads=3, hidden_size=6, intermediate_size=4))
+SENTENCE = Sentence("", 0, *[tuple("abcdef")] * 5, (1, -1, 1, 2, 2, 0), tuple("rstuvw"), tuple("abcdef"))
+
+
+def test_the_chosen_heads_and_offsets_have_their_shares_and_the_intervals_of_a_bootstrap_over_sentences(monkeypatch):
+    choosing, reported = Counted(0), Counted(1)
+    options, says = Dependencies(reach=REACH, replicates=200, seed=3), list[str]()
+    monkeypatch.setattr(scores, "count_hits", choosing)
+    chosen = scores.choose_heads(ENGINE, [SENTENCE], options, says.append)
+    monkeypatch.setattr(scores, "count_hits", reported)
+    found = scores.report_heads(ENGINE, [SENTENCE], chosen, options, says.append)
+    assert says == ["40 dependents", "240 dependents"] * 2
+    assert [best.relation for best in found.best] == sorted(
+        ("all", *RELATIONS, "obl:*"), key=lambda group: (group != "all", -reported.members(group).sum())
+    )
+    assert (found.sentences, found.sentences_choosing, found.across) == (12, 12, 6)
+    offsets = np.arange(-REACH, REACH + 1)
+    weights = poisson_weights(3, range(12), 200)
+    for best in found.best:
+        first, own = choosing.members(best.relation), reported.members(best.relation)
+        head = int(choosing.found[first].sum(0).argmax())
+        direction, layer, number = np.unravel_index(head, (2, 2, 3))
+        assert (best.direction, best.layer, best.head, best.name) == (
+            DIRECTIONS[direction],
+            layer + 1,
+            number + 1,
+            f"{layer + 1}-{number + 1}",
+        )
+        at = [(choosing.distance[first] == each).sum() for each in offsets]
+        offset = int(offsets[at.index(max(at))])
+        hit, at_offset = reported.found[own, head], reported.distance[own] == offset
+        assert (best.offset, best.n, best.n_choosing) == (offset, own.sum(), first.sum())
+        assert (best.accuracy, best.baseline, best.chosen_at) == pytest.approx(
+            (hit.mean(), at_offset.mean(), choosing.found[first, head].mean())
+        )
+        of_sentence = [np.bincount(reported.sentence[own], value, 12) for value in (np.ones(own.sum()), hit, at_offset)]
+        n, hits, offs = (values @ weights for values in of_sentence)
+        ends = np.quantile(hits / n, (0.025, 0.975)), np.quantile((hits - offs) / n, (0.025, 0.975))
+        assert (best.low, best.high, best.gain_low, best.gain_high) == pytest.approx((*ends[0], *ends[1]), abs=1e-6)
+        np.testing.assert_allclose(found.replicates.sel(relation=best.relation).values, hits / n, rtol=1e-6)
+
+
+def test_a_relation_belongs_to_itself_its_family_and_the_whole_but_for_punctuation():
+    groups, of_relation = scores._groups(["obl:a", "det", "punct", "obl:b"])
+    assert groups == ("all", "obl:a", "det", "punct", "obl:b", "obl:*")
+    assert of_relation[:6].tolist() == [[-1, -1, -1], [1, 5, 0], [2, -1, 0], [3, -1, -1], [4, 5, 0], [-1, -1, 0]]
+    assert of_relation.shape == (MOST_RELATIONS + 1, 3)
+
+
+def test_a_relation_that_one_part_alone_holds_is_not_among_the_best(monkeypatch):
+    parts = []
+    for seed, missing in ((0, 3), (1, 4)):
+        part = Counted(seed)
+        part.relation[part.relation == missing] = 1
+        parts.append(part)
+    options = Dependencies(reach=REACH, replicates=100)
+    monkeypatch.setattr(scores, "count_hits", parts[0])
+    chosen = scores.choose_heads(ENGINE, [], options)
+    monkeypatch.setattr(scores, "count_hits", parts[1])
+    found = scores.report_heads(ENGINE, [], chosen, options)
+    assert {best.relation for best in found.best} == {"all", "obl:a", "obl:b", "obl:*"}
+    assert found.n.sel(relation="punct").values == found.n_choosing.sel(relation="det").values == 0
+    assert np.isnan(found.accuracy.sel(relation="punct").values).all()
+
+
+@pytest.mark.parametrize(("control", "change"), [("shuffled-words", shuffled_words), ("permuted-heads", permuted_heads)])
+def test_a_control_changes_each_sentence_by_its_seed_part_and_number(monkeypatch, control, change):
+    counted, options = Counted(0), Dependencies(reach=REACH, replicates=100, control=control, seed=5)
+    monkeypatch.setattr(scores, "count_hits", counted)
+    chosen = scores.choose_heads(ENGINE, [SENTENCE] * 3, options)
+    for part in (1, 2):
+        if part == 2:
+            scores.report_heads(ENGINE, [SENTENCE] * 3, chosen, options)
+        assert counted.sentences == [change(SENTENCE, np.random.default_rng((5, part, number))) for number in range(3)]
+    scores.choose_heads(ENGINE, [SENTENCE], dataclasses.replace(options, control="random-weights"))
+    assert counted.sentences == [SENTENCE]
+
+
+@pytest.mark.parametrize("other", [None, "other"])
+def test_heads_are_chosen_on_the_other_treebank_or_on_every_other_sentence(monkeypatch, other):
+    treebank = types.SimpleNamespace(half=lambda which: f"half {which}")
+    steps: list[Any] = []
+
+    @contextlib.contextmanager
+    def progress(file: Any) -> Any:
+        steps.append(file)
+        yield f"say {len(steps)}"
+
+    monkeypatch.setattr(scores, "choose_heads", lambda *given: steps.append(given) or "chosen")
+    monkeypatch.setattr(scores, "report_heads", lambda *given: steps.append(given) or "reported")
+    options = Dependencies()
+    assert scores.score_dependencies(ENGINE, treebank, other, options, progress) == "reported"
+    assert steps == [
+        other or treebank, (ENGINE, other or "half 0", options, "say 1"),
+        treebank, (ENGINE, treebank if other else "half 1", "chosen", options, "say 3"),
+    ]  # fmt: skip
+
+
+def test_a_head_beats_its_offset_if_the_interval_of_the_gain_is_above_nothing():
+    best = dependency_scores(1, 2).best[0]
+    for low, beats in ((-0.1, False), (0.0, False), (0.01, True), (1.0, True)):
+        assert dataclasses.replace(best, gain_low=low).beats_offset == beats
