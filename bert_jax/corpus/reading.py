@@ -160,7 +160,8 @@ def _line_documents(file: _File, start: int, stop: float) -> Iterator[tuple[int,
 def _blank_separated_documents(file: _File, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
     """Yields documents separated by blank lines. A document belongs to the span in which the blank line before it begins; one
     longer than `_PIECE` is cut at a line."""
-    owned, first, size = start == 0, 0, 0
+    owned, size = start == 0, 0
+    first: int  # the place of held[0]
     held: list[bytes] = []
     for place, line in _lines(file, start):
         if line.isspace():
@@ -185,25 +186,27 @@ def _blank_separated_documents(file: _File, start: int, stop: float) -> Iterator
 
 
 def _piece_documents(file: _File, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
-    """Yields the pieces of a file without document separators, cut at the first paragraph (or line) after each multiple of
-    `_PIECE`.
+    """Yields the pieces of a file without document separators: the first begins with the file, each other one with the first
+    paragraph (or line) after a multiple of `_PIECE`.
 
     A piece belongs to the span that contains the multiple, so the cuts do not depend on the spans. A paragraph is after the
     multiple if the blank line before it begins after the multiple, which a reader that starts at the multiple can see.
     """
-    due = -(-start // _PIECE) * _PIECE
-    begun, first, blank = due == 0, 0, -1
+    begin, blank = -(-start // _PIECE) * _PIECE, -1
+    first: int  # the place of held[0]
     held: list[bytes] = []
-    if due >= stop:
+    if begin >= stop:
         return
-    for place, line in _lines(file, due):
+    begun = begin == 0
+    due = _PIECE if begun else begin
+    for place, line in _lines(file, begin):
         if line.isspace():
             blank = place
             held += [line] if begun else []
             continue
         mark = blank if at_blank_lines else place
         blank = -1
-        if mark >= due and place > 0:
+        if mark >= due:
             if held:
                 yield first, b"".join(held)
                 held = []

@@ -6,6 +6,7 @@ import gzip
 import json
 import pathlib
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -97,6 +98,53 @@ def test_a_file_without_blank_lines_is_cut_into_pieces_at_lines(tmp_path, monkey
     assert "\n".join(found).split("\n") == lines
 
 
+@pytest.mark.parametrize("shards", [1, 2, 4, 7])
+def test_a_piece_begins_with_the_file_or_with_what_begins_at_or_after_a_multiple(tmp_path, monkeypatch, shards):
+    monkeypatch.setattr(reading, "_PIECE", 500)
+    monkeypatch.setattr(sources, "SAMPLE_BYTES", 100)
+    lines = [f"{k:02d}{'x' * 47}" for k in range(40)]  # with its end, a line has 50 bytes
+    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
+    for layout in ("sentences", "book"):  # of lines that are not sentences a book makes paragraphs
+        found = texts(read(f"text:{tmp_path}/a.txt", shards, layout=layout))
+        assert [len(re.findall("xx+", text)) for text in found] == [10, 10, 10, 10]
+    (tmp_path / "a.txt").write_text("\n\n".join(["TITLE", *(f"{k:02d}{'x' * 46}" for k in range(40))]) + "\n")
+    found = texts(read(f"text:{tmp_path}/a.txt", shards, layout="book"))
+    assert [len(text.split("\n")) for text in found] == [11, 10, 10, 10]
+    assert found[0].startswith("TITLE\n00x")
+
+
+def test_a_document_is_cut_at_the_line_that_makes_it_longer_than_a_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_PIECE", 500)
+    document = "\n".join(["x" * 49] * 25)
+    (tmp_path / "a.txt").write_text(f"{document}\n\n{document}\n")
+    found = texts(read(f"text:{tmp_path}/a.txt", layout="sentences"))
+    assert [text.count("\n") + 1 for text in found] == [11, 11, 3, 11, 11, 3]
+
+
+def test_the_texts_of_a_data_set_are_read_as_paragraphs_by_their_numbers(monkeypatch):
+    class Texts:
+        def texts(self, start, stop):
+            return (f"Text {number}.\nMore.\ufffd".encode() for number in range(start, stop))
+
+    asked = []
+    monkeypatch.setattr(reading.tfds_text, "open_text_set", lambda *arguments: asked.append(arguments) or Texts())
+    span = sources.Span(sources.Item("tfds", "some:train", "records", 100, 1.0), 10, 14)
+    found = list(read_span(span, ReadOptions(tfds_directory="there"), Counter()))
+    assert found == [
+        Document([f"Text {number}.", "More.\ufffd"], False, fraction)
+        for number, fraction in ((10, 0.25), (11, 0.5), (12, 0.75), (13, 1.0))
+    ]
+    assert asked == [("some:train", "there")]
+
+
+def test_whether_a_record_is_wrapped_is_told_by_its_first_4000_characters(tmp_path):
+    lines = ["w" * 60] * 63 + ["v" * 156, "u"]
+    assert len("\n".join(lines[:-1])) == 3999
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": "\n".join(text)}) for text in (lines, ["w", *lines[1:]])))
+    wrapped, lines_apart = read(f"jsonl:{tmp_path}/a.jsonl")[0]
+    assert (len(wrapped.lines), len(lines_apart.lines)) == (1, 65)
+
+
 def test_a_document_without_end_is_cut_so_that_memory_stays_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_PIECE", 500)
     lines = [f"This is line {k} of a long document." for k in range(400)]
@@ -122,10 +170,16 @@ def test_gzip_files_give_each_document_once_however_many_parts_they_are_read_in(
 def test_fractions_grow_to_the_end_so_that_progress_can_be_shown(tmp_path):
     (tmp_path / "a.txt").write_text("\n\n".join(some_documents()))
     (tmp_path / "b.gz").write_bytes(gzip.compress((tmp_path / "a.txt").read_bytes()))
-    for name in ("a.txt", "b.gz"):
-        fractions = [document.fraction for document in read(f"text:{tmp_path}/{name}")[0]]
-        assert fractions == sorted(fractions)
-        assert 0.9 < fractions[-1] <= 1.0
+    (tmp_path / "c.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in some_documents()))
+    for name, shards in (("text:a.txt", 1), ("text:a.txt", 3), ("text:b.gz", 1), ("jsonl:c.jsonl", 2)):
+        kind, file = name.split(":")
+        for documents in read(f"{kind}:{tmp_path}/{file}", shards):
+            fractions = [document.fraction for document in documents]
+            assert fractions == sorted(fractions)
+            assert 0.0 <= fractions[0] < 0.2 or file == "b.gz"
+            assert 0.9 < fractions[-1] <= 1.0
+    (book,) = read(f"text:{tmp_path}/a.txt", layout="book")[0]
+    assert book.fraction == 0.0
 
 
 def test_a_byte_order_mark_is_not_text(tmp_path):
@@ -149,7 +203,8 @@ def test_wrong_bytes_are_an_error_that_names_file_place_and_remedy(tmp_path, zip
     content = good + bad + good
     path = tmp_path / ("a.txt.gz" if zipped else "a.txt")
     path.write_bytes(gzip.compress(content, mtime=0) if zipped else content)
-    message = rf"{path.name} is not UTF-8 at byte {len(good) + 3:,}.* \(0xe9\).*iconv.*--on-bad-bytes=replace"
+    where = rf"byte {len(good) + 3:,}{' of the unpacked file' if zipped else ''} \(0xe9\)"
+    message = rf"{path.name} is not UTF-8 at {where}; convert it \(iconv -f LATIN1 -t UTF-8\), or pass --on-bad-bytes=replace"
     with pytest.raises(UserError, match=message):
         read(f"text:{path}", layout="sentences")
     counts: Counter[str] = Counter()
