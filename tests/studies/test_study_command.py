@@ -1,0 +1,152 @@
+"""The command `study`, whose parts are stubs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import types
+from typing import Any
+
+import pytest
+
+from bert_jax import study as command
+from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.runtime.independent_processes import ProcessesLost
+from bert_jax.studies.children import POLL
+from bert_jax.studies.running import Runner, Stopped
+from tests.studies.conftest import study
+from tests.studies.test_report import CONTENT, MARKDOWN
+
+
+class Share:
+    """The share of process `index` of two, which gathers what it is told to."""
+
+    def __init__(self, index: int = 0, gathered: Any = ()):
+        self.index, self.gathered, self.stopped, self.waited = index, gathered, 0, False
+
+    def of(self, items: list[Any]) -> list[Any]:
+        return items[self.index :: 2]
+
+    def tell_stopped(self) -> None:
+        self.stopped += 1
+
+    def gather(self, value: Any, waiting: Any) -> Any:
+        assert value == {}
+        self.waited = waiting()
+        if isinstance(self.gathered, Exception):
+            raise self.gathered
+        return self.gathered
+
+
+class Fixture:
+    """A study of two arms with two seeds, in process `share.index`."""
+
+    def __init__(self, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, share: Share):
+        self.share, self.told, self.ran, self.planned = share, [], [], []
+        self.asked = False
+        preemption = types.SimpleNamespace(requested=lambda step: self.asked and step == 0, exit_status=99)
+        watchdog = types.SimpleNamespace(alive=self.told.append)
+        self.run: Any = types.SimpleNamespace(
+            share=share, workdir=root, preemption=preemption, watchdog=watchdog, durable=lambda path: f"lasting {path.name}"
+        )
+        self.flags: Any = types.SimpleNamespace(hang_seconds=7.0, workdir=root / "lasting")
+        both = dict.fromkeys("ab", "an experiment")
+        self.checked: Any = types.SimpleNamespace(study=study(seeds=[3, 8]), pretraining=both, tasks="tasks", teachers="teachers")
+        self.stop: Stopped | None = None
+        monkeypatch.setattr(command, "plan", self.plan)
+        monkeypatch.setattr(command, "table", self.table)
+        monkeypatch.setattr(Runner, "parts", self.parts)
+        monkeypatch.setattr(
+            command, "draw", lambda content, made, picture: picture.write_text(f"{made.title} {content is CONTENT}")
+        )
+
+    def plan(self, made: Any, pretraining: Any, root: pathlib.Path, local: pathlib.Path, runs: Any) -> dict[str, list[int]]:
+        assert (made, pretraining) == (self.checked.study, self.checked.pretraining)
+        assert (root, local, runs.__func__) == (self.flags.workdir, self.run.workdir, Runner.command)
+        assert (runs.__self__._run, runs.__self__._hang_seconds) == (self.run, 7.0)
+        return {"a": [1], "b": [2]}
+
+    def table(self, whole: Any) -> Any:
+        assert (whole.study, whole.steps) == (self.checked.study, {"a": [1], "b": [2]})
+        assert (whole.pretraining, whole.tasks) == (self.checked.pretraining, "tasks")
+        assert (whole.root, whole.teachers) == (self.flags.workdir, "teachers")
+        return CONTENT
+
+    def parts(self, whole: Any, parts: Any, done: Any) -> None:
+        self.table(whole)
+        self.ran.extend(parts)
+        if self.stop:
+            raise self.stop
+        done(parts[0])
+        self.written = {path.name for path in self.run.workdir.iterdir()}
+
+    def status(self) -> int:
+        return command.study(self.checked, self.flags, self.run)
+
+
+FILES = {"table.json", "table.md", "figure.png"}
+
+
+def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, logger="bert_jax")
+    there = Fixture(tmp_path, monkeypatch, Share())
+    assert there.status() == 0
+    assert there.written == FILES
+    assert [str(part) for part in there.ran] == [
+        f"a, seed {seed}, {name}" for seed in (3, 8) for name in ("pretraining", "stsb")
+    ]  # those of b are another process's
+    assert json.loads((tmp_path / "table.json").read_text()) == CONTENT
+    assert (tmp_path / "table.md").read_text() == MARKDOWN
+    assert (tmp_path / "figure.png").read_text() == "t True"
+    assert capsys.readouterr().out.startswith("Equal tokens: every arm reads 1 M tokens")
+    assert caplog.messages == ["t: 4 parts, seeds (3, 8)", "table: lasting table.md\npicture: lasting figure.png"]
+    assert (there.share.waited, there.share.stopped, there.told) == (False, 0, ["waiting for the other processes"])
+
+
+def test_the_table_has_what_other_processes_have_done_since(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    there = Fixture(tmp_path, monkeypatch, Share())
+    monkeypatch.setattr(Runner, "parts", lambda *_: None)
+    assert there.status() == 0
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+
+
+def test_another_process_than_the_first_writes_no_table(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    there = Fixture(tmp_path, monkeypatch, Share(1, gathered=None))
+    plans, asleep = [{"a": [1]}, {"a": [1], "b": [2]}], []
+    monkeypatch.setattr(command, "planned", lambda made, pretraining, root: plans.pop(0) if root == there.flags.workdir else {})
+    monkeypatch.setattr(command.time, "sleep", asleep.append)
+    assert there.status() == 0
+    assert asleep == [POLL]
+    assert there.ran[0].arm == "b"
+    assert (there.written, capsys.readouterr().out) == (set(), "")
+
+
+def test_a_process_that_waits_for_the_plan_stops_when_asked_to(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    there = Fixture(tmp_path, monkeypatch, Share(1))
+    there.asked = True
+    monkeypatch.setattr(command, "planned", lambda *_: {})
+    assert there.status() == 99
+    assert (there.share.stopped, there.ran) == (1, [])
+
+
+def test_a_study_that_stops_tells_the_others_and_keeps_its_status(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    there = Fixture(tmp_path, monkeypatch, Share())
+    there.stop = Stopped(77)
+    assert there.status() == 77
+    assert there.share.stopped == 1
+
+
+def test_a_study_that_is_stopped_while_it_waits_for_others_ends_with_that(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    there = Fixture(tmp_path, monkeypatch, Share(gathered=None))
+    there.asked = True
+    assert (there.status(), there.share.waited) == (99, True)
+    lost = Fixture(tmp_path, monkeypatch, Share(gathered=ProcessesLost("process 1 of 2 failed")))
+    assert lost.status() == HUNG
+    assert caplog.messages[-1].startswith("process 1 of 2 failed; start the same command on all of them again")
