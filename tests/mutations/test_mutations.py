@@ -103,4 +103,5 @@ def test_a_mistake_is_caught_listed_as_unseen_or_known_to_make_no_difference(
     assert run.main(["--table"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0].strip() for line in lines[:3]] == ["caught", "UNSEEN", "no difference"]
+    assert lines[0].endswith("[tests/test_sizes.py::test_double]")
     assert "1 of 2 caught, 50 %; 1 make no difference" in lines[-1]
