@@ -107,5 +107,5 @@ def _list_objects(prefix: str) -> dict[str, int]:
 def _fetch_file(url: str, path: pathlib.Path) -> None:
     part = path.with_name(f"{path.name}.part")
     with urllib.request.urlopen(url, timeout=_TIMEOUT) as reply, part.open("wb") as file:
-        shutil.copyfileobj(reply, file, 1 << 20)
+        shutil.copyfileobj(reply, file)
     part.rename(path)

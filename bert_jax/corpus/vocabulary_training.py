@@ -25,12 +25,12 @@ _SAMPLES = 64  # parts of the corpus from which the training text is sampled
 def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iterator[list[str]]:
     """Yields the sentences of each document that is not held out: all, or `limit` characters sampled evenly over the corpus."""
     total = sum(item.weight for item in items)
-    share = limit if total <= limit else limit // _SAMPLES
+    parts = 1 if total <= limit else _SAMPLES
     counts: Counter[str] = Counter()
     scale, unit = byte_unit(min(total, limit))
     progress = Progress("reading for the vocabulary:", total=max(1, round(min(total, limit) / scale)), unit=f"{unit} of text")
     done = 0
-    for spans in cut(items, 1 if total <= limit else _SAMPLES):
+    for spans in cut(items, parts):
         taken = 0
         for document in (document for span in spans for document in read_span(span, config.options, counts)):
             sentences = clean_document(document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts)
@@ -38,7 +38,7 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
                 yield sentences
                 taken += sum(map(len, sentences))
                 progress.update(round((done + taken) / scale))
-            if taken >= share:
+            if taken >= limit // parts:
                 break
         done += taken
     progress.close()

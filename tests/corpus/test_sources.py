@@ -8,7 +8,9 @@ import pathlib
 
 import pytest
 
-from bert_jax.corpus.sources import Item, ReadOptions, Source, cut, default_shards, find_items, parse_source
+from bert_jax.corpus import sources
+from bert_jax.corpus.layouts import SAMPLE_BYTES
+from bert_jax.corpus.sources import Item, ReadOptions, Source, Span, cut, default_shards, find_items, parse_source
 from bert_jax.errors import UserError
 
 
@@ -87,10 +89,18 @@ def test_shards_cover_every_item_once_in_order_and_evenly(shards):
     assert max(weights) <= 4501 / shards + 750  # no finer than a part of the gzip file
 
 
-@pytest.mark.parametrize(("megabytes", "shards"), [(0.01, 1), (5, 5), (500, 64), (8_000, 120)])
+def test_an_item_is_cut_into_equal_parts():
+    item = Item("text", "a", "bytes", 1000, 3000.0)
+    assert cut([item], 4) == [[Span(item, k, k + 250)] for k in (0, 250, 500, 750)]
+    assert [span.weight for (span,) in cut([item], 4)] == [750.0] * 4
+    assert cut([item, item], 2) == [[Span(item, 0, 1000)]] * 2
+    assert cut([Item("text", "a", "bytes", 1, 1.0)], 3)[0] == []
+
+
+@pytest.mark.parametrize(("megabytes", "shards"), [(0.01, 1), (5, 5), (64, 64), (500, 64), (4_096, 64), (8_000, 125)])
 def test_the_number_of_shards_follows_the_amount_of_text(megabytes, shards):
     size = int(megabytes * (1 << 20))
-    assert default_shards([Item("text", "a", "bytes", size, size)], None) == pytest.approx(shards, abs=5)
+    assert default_shards([Item("text", "a", "bytes", size, size)], None) == shards
     assert default_shards([Item("text", "a", "bytes", size, size)], 7) == 7
 
 
@@ -119,3 +129,40 @@ def test_a_directory_is_told_what_to_write_for_the_files_in_it(tmp_path, pattern
     (tmp_path / "books" / "old" / "a.txt").write_text("One.")
     (item,) = find_items([Source("text", f"{tmp_path}/books/**")], ReadOptions())
     assert item.path.endswith("a.txt")
+
+
+@pytest.mark.parametrize(("size", "parts"), [(1, 1), (5 << 20, 1), (11 << 19, 2), (200 << 20, 16)])
+def test_a_gzip_file_is_taken_for_three_times_its_size_and_has_a_part_for_16_mib_of_text_and_up_to_16(tmp_path, size, parts):
+    with (tmp_path / "a.jsonl.gz").open("wb") as file:
+        file.truncate(size)
+    (item,) = find_items([Source("jsonl", f"{tmp_path}/a.jsonl.gz")], ReadOptions())
+    assert (item.unit, item.length, item.weight) == ("parts", parts, 3.0 * size)
+
+
+@pytest.mark.parametrize(("characters", "blank_lines"), [(SAMPLE_BYTES // 4 - 1, True), (SAMPLE_BYTES // 4, False)])
+def test_a_file_without_blank_lines_is_believed_to_have_none_from_a_certain_length(tmp_path, characters, blank_lines):
+    for end in ("", "\n\nx", "\r\n\r\nx"):
+        (tmp_path / "a.txt").write_bytes(b"x" * (characters - len(end)) + end.encode())
+        (item,) = find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions(layout="sentences"))
+        assert item.blank_lines is (blank_lines or bool(end))
+
+
+def test_the_layout_is_told_by_the_first_256_kib(tmp_path):
+    lines = ["It was " + "very " * 195 + "late."] * 266  # of 987 bytes
+    (tmp_path / "a.txt").write_text("\n".join([*lines, *["It rained. " * 80] * 300]))
+    (item,) = find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions())
+    assert item.layout == "sentences"
+    (tmp_path / "a.txt").write_text("\n".join([*lines[:200], *["It rained. " * 80] * 300]))
+    (item,) = find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions())
+    assert item.layout == "paragraphs"
+
+
+def test_a_source_in_a_bucket_is_its_local_copies_in_order(tmp_path, monkeypatch):
+    for name in ("b.txt", "a.txt"):
+        (tmp_path / name).write_text("It rained.")
+    copies = [tmp_path / "b.txt", tmp_path / "a.txt"]
+    monkeypatch.setattr(sources, "fetched_files", lambda pattern, name: copies if name == "--source=text:" else [])
+    items = find_items([Source("text", "gs://bucket/*.txt")], ReadOptions(layout="lines"))
+    assert [(item.path, item.layout) for item in items] == [(str(path), "lines") for path in copies]
+    with pytest.raises(UserError, match=r"--source=jsonl:gs://bucket/\*\.txt: no object of the bucket matches"):
+        find_items([Source("jsonl", "gs://bucket/*.txt")], ReadOptions())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import pathlib
 import shutil
 import struct
 import sys
 import threading
+import types
 import urllib.error
 import urllib.parse
 
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus import tfds_catalogue, tfds_text
+from bert_jax.corpus.embedded import embedded_dataset_builder
 from bert_jax.corpus.sources import ReadOptions
 from bert_jax.errors import UserError
 
@@ -145,8 +148,68 @@ def test_a_wrong_split_or_feature_is_an_error_that_says_what_there_is(prepared, 
 def test_without_a_network_a_data_set_that_is_not_prepared_says_so_at_once(tmp_path):
     with pytest.raises(UserError, match=r"lm1b is not prepared in .*, and cannot be fetched .*--tfds-directory"):
         tfds_text.open_text_set("lm1b", str(tmp_path))
-    with pytest.raises(UserError, match=r"cannot be fetched .*; did you mean 'lm1b'"):
-        tfds_text.open_text_set("lm1bb", str(tmp_path))
+    for name in ("lm1bb", "lm1bb/plain_text"):
+        with pytest.raises(UserError, match=r"cannot be fetched .*; did you mean 'lm1b'"):
+            tfds_text.open_text_set(name, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "found"),
+    [
+        (["title", "text"], "", "text"),
+        (["title", "text"], "title", "title"),
+        (["story"], "", "story"),
+        (["a", "b"], "b", "b"),
+        (["a", "b"], "", r"2 text features \(a, b\); choose with tfds:set@FEATURE"),
+        ([], "", r"0 text features"),
+        ([], "a", "no text feature 'a'; it has none"),
+    ],
+)
+def test_the_text_is_the_feature_that_is_asked_for_or_that_of_that_name_or_the_only_one(names, asked, found):
+    features = {name: tfds.features.Text() for name in names} | {"year": tfds.features.Scalar(np.int64)}
+    builder = types.SimpleNamespace(name="set", info=types.SimpleNamespace(features=features))
+    if found in names:
+        assert tfds_text._text_feature(builder, asked) == found
+    else:
+        with pytest.raises(UserError, match=found):
+            tfds_text._text_feature(builder, asked)
+
+
+def test_tfds_asks_no_metadata_server_and_shows_no_progress_of_its_own(monkeypatch):
+    shown = []
+    monkeypatch.delenv("NO_GCE_CHECK", raising=False)
+    monkeypatch.setattr(tfds, "disable_progress_bar", lambda: shown.append("off"))
+    assert tfds_text._tfds.__wrapped__() is tfds
+    assert (os.environ["NO_GCE_CHECK"], shown) == ("true", ["off"])
+
+
+def test_the_embedded_corpus_lies_where_it_is_said_or_in_the_cache(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+    monkeypatch.setattr(tfds_text, "_tfds", lambda: asked.append("tfds"))
+    monkeypatch.setattr(embedded_dataset_builder, "prepared", asked.append)
+    for directory in (None, "there"):
+        assert tfds_text.open_text_set("embedded", directory) == tfds_text.TextSet(None, "train", "text")
+    assert asked == ["tfds", tmp_path / "tfds", "tfds", pathlib.Path("there")]
+
+
+def test_prepared_data_sets_lie_where_it_is_said_or_where_tfds_keeps_them(monkeypatch, tmp_path):
+    monkeypatch.setenv("TFDS_DATA_DIR", "/data/sets")
+    assert tfds_catalogue.tfds_directory("there") == pathlib.Path("there")
+    assert tfds_catalogue.tfds_directory(None) == pathlib.Path("/data/sets")
+    monkeypatch.delenv("TFDS_DATA_DIR")
+    monkeypatch.setattr(pathlib.Path, "home", lambda: tmp_path)
+    assert tfds_catalogue.tfds_directory(None) == tmp_path / "tensorflow_datasets"
+
+
+def test_of_the_prepared_versions_the_newest_by_number_is_taken_and_nothing_else(tmp_path):
+    for name in ("1.9.0", "1.10.0", "2.0.0", "old", "1.11.0.part"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        if name != "2.0.0":  # which is not complete
+            (tmp_path / "set" / name / "dataset_info.json").touch()
+    assert tfds_catalogue.find_prepared("set", tmp_path) == tmp_path / "set" / "1.10.0"
+    assert tfds_catalogue.find_prepared("set/1.9.0", tmp_path) == tmp_path / "set" / "1.9.0"
+    assert tfds_catalogue.find_prepared("other", tmp_path) is None
 
 
 @pytest.fixture
@@ -189,10 +252,14 @@ def bucket(tf_records, monkeypatch):
         server.shutdown()
 
 
-def test_the_newest_prepared_version_is_fetched_once(bucket, tmp_path, tf_records):
-    asked, _ = bucket
+def test_the_newest_prepared_version_is_fetched_once(bucket, tmp_path, tf_records, capsys):
+    asked, content = bucket
+    content["datasets/stories/1.0.0/deep/other"] = b"of no use"
     assert texts("stories@story", str(tmp_path)) == texts("stories@story", tf_records)
     assert not any("0.9.9" in path for path in asked)
+    assert not any("deep" in path for path in asked)
+    size = sum(path.stat().st_size for path in (tmp_path / "stories" / "1.0.0").iterdir()) / 1e3
+    assert capsys.readouterr().err.splitlines()[-1] == f"fetching stories: {size:.0f}/{size:.0f} kB"
     before = len(asked)
     assert len(texts("stories:test@title", str(tmp_path))) == 5
     assert len(asked) == before
@@ -209,9 +276,16 @@ def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_missing(bucket, 
         tfds_text.open_text_set("stories@story", str(tmp_path))
     assert tfds_catalogue.find_prepared("stories", tmp_path) is None
     content[name] = kept
+    (part,) = (tmp_path / "stories").glob(".1.0.0.part")
+    cut_off = part / "features.json"
+    cut_off.write_bytes(cut_off.read_bytes()[:-1])
+    there = {path.name for path in part.iterdir() if not path.name.endswith(".part")} - {"features.json"}
     asked.clear()
     assert len(texts("stories@story", str(tmp_path))) == 20
     assert f"/tfds-data/{name}" in asked
+    assert f"/tfds-data/{name.rpartition('/')[0]}/features.json" in asked
+    assert there
+    assert there.isdisjoint(path.rpartition("/")[2] for path in asked)
 
 
 def test_a_name_that_is_nowhere_is_refused_with_what_was_meant(bucket, tmp_path):

@@ -119,7 +119,40 @@ def test_training_text_is_taken_evenly_and_never_from_held_out_documents(tmp_pat
     everything = list(training_text(items, config, 10**9))
     assert 0.7 * 4000 < len(everything) < 0.9 * 4000
     assert not any(is_heldout(sentences, 0.2) for sentences in everything)
+    whole = list(training_text(items, config, (tmp_path / "a.txt").stat().st_size))
+    assert whole == everything
     some = [int(sentences[0].split()[1]) for sentences in training_text(items, config, 20_000)]
     assert 100 < len(some) < 800
     quarters = collections.Counter(number // 1000 for number in some)
     assert all(quarters[k] > len(some) / 8 for k in range(4))
+
+
+@pytest.mark.parametrize(("limit", "documents"), [(6_400, 2), (6_464, 3)])
+def test_a_64th_of_the_limit_is_taken_from_each_64th_of_the_text(tmp_path, capsys, limit, documents):
+    (tmp_path / "a.txt").write_text("\n\n".join(f"Document {k:03d} has fifty characters together, so on." for k in range(640)))
+    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), heldout_fraction=0.0)
+    items = find_items([Source("text", str(tmp_path / "a.txt"))], config.options)
+    taken = list(training_text(items, config, limit))
+    assert {sum(map(len, sentences)) for sentences in taken} == {50}
+    assert len(taken) == 64 * documents
+    assert capsys.readouterr().err.splitlines()[-1] == f"reading for the vocabulary: {64 * documents * 50 / 1e3:.0f}/6 kB of text"
+
+
+def test_a_vocabulary_has_room_for_its_characters_and_then_for_the_most_frequent_words():
+    documents = [["xy " * 5 + "ab cd"], ["ef"]]
+    assert train_wordpiece(documents, 21, True).pieces[5:] == [*"abcdefxy", *("##" + c for c in "abcdefxy")]
+    with pytest.raises(UserError, match="--vocab-size=20 is less than the 21 pieces"):
+        train_wordpiece(documents, 20, True)
+    tokenizer = train_wordpiece(documents, 22, True, max_word_characters=7)
+    assert tokenizer.pieces[21:] == ["xy"]
+    assert tokenizer.max_word_characters == 7
+
+
+def test_the_thousand_most_frequent_characters_have_pieces():
+    often = "".join(chr(0x4E00 + k) for k in range(999, -1, -1))
+    tokenizer = train_wordpiece([[often, often, "".join(chr(0x4000 + k) for k in range(9))]], 3000, True)
+    assert {piece for piece in tokenizer.pieces[5:] if not piece.startswith("##")} == set(often)
+
+
+def test_sentencepiece_makes_fewer_pieces_where_the_text_has_no_more(documents):
+    assert 100 < train_sentencepiece(documents[:3], 20_000, True).size < 20_000
