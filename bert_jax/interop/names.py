@@ -220,8 +220,7 @@ def tensors_from_params(
         if row.ours in flat:
             value = np.asarray(flat[row.ours], np.float32)
             layers = value if row.stacked else value[None]
-            named = zip(their_names(row, config), layers, strict=True)
-            tensors |= {name: _to_theirs(x, row, config, head) for name, x in named}
+            tensors |= {name: _to_theirs(layers[n], row, config, head) for n, name in enumerate(their_names(row, config))}
     if config.positions != "learned":
         tensors[POSITIONS] = fixed_positions(config)
     return tensors

@@ -179,7 +179,7 @@ def _signature(model: Model, exported: export.Exported, function: str) -> JsonOb
     args, _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     outputs: Mapping[str, jax.core.ShapedArray] = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     return {
-        "inputs": [{"name": name, **described(x), "meaning": INPUTS[name]} for name, x in zip(INPUTS, args, strict=True)],
+        "inputs": [{"name": name, **described(args[n]), "meaning": INPUTS[name]} for n, name in enumerate(INPUTS)],
         "outputs": {name: described(x) for name, x in outputs.items()},
         "function": function,
         "labels": list(model.head.labels) if function == "labels" and model.head else [],

@@ -241,7 +241,7 @@ def _written(tokenizer: Tokenizer) -> list[tuple[str, bool]]:
     """Each piece as (its text, whether it continues a word)."""
     mark = CONTINUATION if tokenizer.vocabulary.kind == "wordpiece" else WORD_START
     continues = tokenizer.continuation_table.tolist()
-    return [(piece.removeprefix(mark), inside) for piece, inside in zip(tokenizer.pieces, continues, strict=True)]
+    return [(piece.removeprefix(mark), continues[i]) for i, piece in enumerate(tokenizer.pieces)]
 
 
 def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:

@@ -229,8 +229,9 @@ def _counterparts(config: ModelConfig, head: TaskHead | None) -> dict[str, _Coun
     for row in rows(config, head):
         original = original_row(row)
         shape = their_shape(original, config, head)
-        for name, theirs in zip(their_names(original, config), their_names(row, config), strict=True):
-            counterparts[name] = _Counterpart(theirs, row.part, shape)
+        theirs = their_names(row, config)
+        for n, name in enumerate(their_names(original, config)):
+            counterparts[name] = _Counterpart(theirs[n], row.part, shape)
     return counterparts
 
 

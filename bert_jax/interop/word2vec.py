@@ -35,8 +35,8 @@ def export_word2vec(directory: pathlib.Path, model: Model) -> None:
     with replaced_when_complete(directory, is_ours=holds_word2vec, format_files=(*FILES, VECTORS)) as incomplete:
         with (incomplete / VECTORS).open("w", encoding="utf-8") as file:
             file.write(f"{len(table)} {table.shape[1]}\n")
-            for piece, vector in zip(model.tokenizer.pieces, table, strict=True):
-                file.write(f"{piece} {' '.join(f'{x:.9g}' for x in vector.tolist())}\n")
+            for row, piece in enumerate(model.tokenizer.pieces):
+                file.write(f"{piece} {' '.join(f'{x:.9g}' for x in table[row].tolist())}\n")
         model.tokenizer.save(incomplete)
 
 

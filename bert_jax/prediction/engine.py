@@ -191,8 +191,8 @@ def _unpack(packed: Packed, result: Any, items: Sequence[Item], per: Per, answer
     """Writes the part of `result`, an array or a tuple of arrays, that belongs to item i to `answers[i]`."""
     if isinstance(result, tuple):
         parts = [answers.copy() for _ in result]
-        for part, array in zip(parts, result, strict=True):
-            _unpack(packed, array, items, per, part)
+        for n, part in enumerate(parts):
+            _unpack(packed, result[n], items, per, part)
         for i in packed.items:
             answers[i] = tuple(part[i] for part in parts)
         return

@@ -201,6 +201,12 @@ def test_draws_are_as_frequent_as_temperature_top_k_and_nucleus_say(temperature,
     assert off.max() < 5, list(zip(seen, expected, off, strict=True))
 
 
+def test_without_options_the_most_probable_token_is_taken_of_all():
+    assert Knobs(3) == Knobs(3, temperature=1.0, top_p=1.0, length_penalty=1.0)
+    everything = {"sample": False, "top_k": 0, "nucleus": False, "beams": 1}
+    assert Decoding(end_id=SEP, pad_id=0) == Decoding(end_id=SEP, pad_id=0, **everything)
+
+
 def test_no_more_tokens_than_the_limit_are_added(golden, config, params):
     found = run(params, config, prompts_of(golden), limit=3)
     np.testing.assert_array_equal(found.ids[:, :3], golden["greedy"][:, :3])

@@ -248,6 +248,17 @@ def test_what_has_no_probability_is_no_candidate(predictor):
     assert [(candidate.ids, candidate.probability) for candidate in answer.masks[0]] == [((7,), 1.0), ((7, 9), 0.5)]
 
 
+@pytest.mark.parametrize(
+    "second", [[], [(np.int32([[7, 8]]), np.float32([[0.5]]))]], ids=["a hypothesis is lost", "a probability is lost"]
+)
+def test_candidates_that_are_lost_are_a_bug_and_no_shorter_words(predictor, second):
+    engine = engine_that_says(predictor, [(np.int32([[7]]), np.float32([[1]]))], second)
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        FillMask(top_k=1, pieces=2).answer(engine, [("the [MASK]", Item([2, 7, 4, 3], query_positions=(2,)))])
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        fill(predictor.engine, "no mask", [[Candidate("the", (7,), 0.5)]])
+
+
 def test_equal_probabilities_are_a_next_sentence(predictor):
     engine = engine_that_says(predictor, [np.array([0.5, 0.5])])
     assert NextSentence().answer(engine, [({}, None)]) == [{"is_next": True, "probability": 0.5}]

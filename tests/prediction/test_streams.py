@@ -72,6 +72,7 @@ def test_texts_as_arguments_are_records():
         (PAIR, "a", {"text": "a", "text_b": None}),
         (QUESTION, "who?\tme\r\n", {"question": "who?", "context": "me"}),
         (CHOICE, "p\tx\ty\tz", {"prompt": "p", "choices": ["x", "y", "z"]}),
+        (CHOICE, "p\tx", {"prompt": "p", "choices": ["x"]}),
         ((Field("choices", many=True),), "x\ty", {"choices": ["x", "y"]}),
     ],
 )
@@ -93,6 +94,7 @@ def test_tabs_separate_the_fields_of_a_line(fields, line, values):
 def test_a_line_without_its_fields_is_a_problem(tmp_path, fields, line, problem):
     (record,) = read(tmp_path / "in.txt", line.encode(errors="surrogateescape"), fields)
     assert (record.problem or "").startswith(problem)
+    assert (record.number, record.place) == (1, f"{tmp_path / 'in.txt'}, line 1: ")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,7 @@ def test_a_line_without_its_fields_is_a_problem(tmp_path, fields, line, problem)
 def test_arguments_without_their_fields_are_spoken_of_as_arguments(fields, arguments, problem):
     (record,) = read_records(arguments, None, fields)
     assert (record.problem or "").startswith(problem)
+    assert (record.number, record.place) == (1, "")
 
 
 @pytest.mark.parametrize(
@@ -184,6 +187,7 @@ def test_a_bad_json_line_is_a_problem_and_the_next_is_read(tmp_path, fields, lin
     good = '{"text": "a", "prompt": "p", "choices": ["x"]}'
     bad, after = read(tmp_path / "in.jsonl", f"{line}\n{good}\n".encode(), fields)
     assert (bad.problem or "").startswith(problem)
+    assert (bad.number, bad.place) == (1, f"{tmp_path / 'in.jsonl'}, line 1: ")
     assert (after.number, after.problem) == (2, None)
 
 
