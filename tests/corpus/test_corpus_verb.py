@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import pathlib
@@ -10,6 +11,7 @@ import sys
 
 import pytest
 
+from bert_jax.corpus import __main__ as verb_module
 from bert_jax.corpus.__main__ import _parser, main
 from bert_jax.corpus.cleaning import RULES
 from bert_jax.corpus.hub import find_vocabulary
@@ -17,6 +19,7 @@ from bert_jax.corpus.layouts import LAYOUTS
 from bert_jax.corpus.store import open_corpus
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interface.ranges import MAX_COUNT
 from tests.corpus.conftest import english
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -45,22 +48,68 @@ def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, ti
         f"--output={tmp_path}/corpus",
     )
     assert "read         350 documents" in printed
+    assert "of the documents are held out: 1.0% would be too few to evaluate on" in printed  # the fraction where none is stated
+    command = json.loads((tmp_path / "corpus" / "settings.json").read_text())["command"]
+    assert command.startswith(f"python -m bert_jax.corpus --source=text:{text_file} '--source=jsonl:{tmp_path}/*.jsonl.gz' ")
     assert printed == (tmp_path / "corpus" / "report.txt").read_text()
     assert open_corpus(tmp_path / "corpus").num_documents + open_corpus(tmp_path / "corpus", "heldout").num_documents == 350
 
 
 def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text_file, verb):
-    flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", "--vocab-size=120", f"--output={tmp_path}/corpus"]
+    corpus = tmp_path / "new" / "corpus"
+    flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", "--vocab-size=120", f"--output={corpus}"]
     verb(*flags)
-    tokenizer = load_tokenizer(tmp_path / "corpus" / "tokenizer")
-    assert tokenizer.vocabulary == open_corpus(tmp_path / "corpus").vocabulary
+    tokenizer = load_tokenizer(corpus / "tokenizer")
+    assert tokenizer.vocabulary == open_corpus(corpus).vocabulary
+    assert tokenizer.vocabulary.lowercase
     assert tokenizer.size <= 120
     verb(*flags)
+    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+        verb(*flags, "--vocab-megabytes=3")
     flags[2] = "--vocab-size=130"
     with pytest.raises(
         UserError, match=r"tokenizer has other vocabulary settings: size was 120, is 130; choose another --output"
     ):
         verb(*flags)
+
+
+def test_a_vocabulary_whose_training_broke_off_is_trained_with_the_same_flags_and_no_others(
+    tmp_path, text_file, verb, monkeypatch
+):
+    asked, training_text = [], verb_module.training.training_text
+
+    def fails(items, config, limit):
+        asked.append(limit)
+        raise KeyboardInterrupt
+
+    flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", f"--output={tmp_path}/corpus", "--vocab-only"]
+    monkeypatch.setattr(verb_module.training, "training_text", fails)
+    with pytest.raises(KeyboardInterrupt):
+        verb(*flags, "--vocab-megabytes=3")
+    monkeypatch.setattr(verb_module.training, "training_text", training_text)
+    assert asked == [3_000_000]
+    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 3, is 200; choose"):
+        verb(*flags)
+    assert f"pieces in {tmp_path}/corpus/tokenizer" in verb(*flags, "--vocab-megabytes=3")
+    (tmp_path / "corpus" / ".vocabulary.json").unlink()
+    with pytest.raises(UserError, match="other vocabulary settings: kind was set by another command, is wordpiece; size was"):
+        verb(*flags, "--vocab-megabytes=3")
+
+
+def test_a_corpus_for_a_bucket_is_built_on_the_local_disk_and_uploaded_whole_its_manifest_last(
+    tmp_path, text_file, tiny_vocabulary, verb, monkeypatch
+):
+    asked = []
+
+    @contextlib.contextmanager
+    def uploaded(output, name, wanted, **options):
+        asked.append((output, name, wanted("any/file"), options))
+        yield str(tmp_path / "local")
+
+    monkeypatch.setattr(verb_module, "uploaded", uploaded)
+    verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shards=1")
+    assert asked == [("gs://bucket/corpus", "--output", True, {"exact": True, "last": ("manifest.json",)})]
+    assert open_corpus(tmp_path / "local").num_documents > 0
 
 
 def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, text_file, verb):
@@ -88,6 +137,8 @@ def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, tex
         (["--shards=0"], "--shards=0 must be at least 1 and at most 99,999"),
         (["--shard=2/2"], "--shard=2/2 must be I/N"),
         (["--shard=0/1000000"], "--shard=0/1000000 must be I/N with N at most 99,999"),
+        (["--shard=0/100000"], "--shard=0/100000 must be I/N with N at most 99,999"),
+        (["--shard=first"], "--shard=first must be I/N"),
         (["--lowercase", "--cased"], "--lowercase and --cased contradict each other"),
         (["--vocab-only"], "--vocab-only trains a new vocabulary"),
         (["--train-vocab=wordpiece"], "give either --vocab=PATH .* or --train-vocab"),
@@ -112,6 +163,31 @@ def test_every_number_has_a_range(tmp_path, flag, value):
             _parser().parse_args([f"--{flag}=0"])
 
 
+@pytest.mark.parametrize(
+    ("flag", "most"),
+    [
+        ("shards", 99_999),
+        ("workers", 4_096),
+        ("vocab-size", 10_000_000),
+        ("vocab-megabytes", 100_000_000),
+        ("max-word-characters", MAX_COUNT),
+        ("max-sentence-characters", MAX_COUNT),
+        ("min-document-characters", MAX_COUNT),
+    ],
+)
+def test_the_ends_of_a_range_are_in_it_and_nothing_beyond(flag, most):
+    for value in (1, most):
+        assert getattr(_parser().parse_args([f"--{flag}={value}"]), flag.replace("-", "_")) == value
+    with pytest.raises(UserError, match=rf"--{flag}={most + 1} must be at least 1 and at most"):
+        _parser().parse_args([f"--{flag}={most + 1}"])
+
+
+def test_a_fraction_is_at_least_0_and_below_1_and_the_last_of_all_hosts_has_a_part():
+    assert _parser().parse_args(["--heldout-fraction=0"]).heldout_fraction == 0.0
+    assert _parser().parse_args(["--heldout-fraction=0.999"]).heldout_fraction == 0.999
+    assert _parser().parse_args(["--shard=99998/99999"]).shard == (99_998, 99_999)
+
+
 @pytest.mark.parametrize("flag", ["output", "verify"])
 def test_an_empty_directory_name_is_refused(flag):
     with pytest.raises(UserError, match=f"--{flag}= is empty; give a name"):
@@ -128,7 +204,10 @@ def test_what_is_to_be_read_and_where_it_goes_must_be_said(verb):
 @pytest.mark.parametrize("place", [".", "model", "tokenizer"])
 def test_a_vocabulary_may_be_that_of_a_model_of_a_workdir_or_of_a_corpus(tmp_path, tiny, place):
     tiny.save(tmp_path / "given" / place)
+    (tmp_path / "given" / "checkpoints").mkdir()
     assert load_tokenizer(find_vocabulary(str(tmp_path / "given"))).vocabulary == tiny.vocabulary
+    tiny.save(tmp_path / "given" / "tokenizer")  # which counts only where there is no other
+    assert find_vocabulary(str(tmp_path / "given")) == tmp_path / "given" / place
 
 
 def test_a_place_without_a_vocabulary_says_what_it_is_instead(tmp_path):
@@ -152,6 +231,12 @@ def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, ve
     verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
     size = sum(path.stat().st_size for path in tmp_path.glob("corpus/shard-*/*") if path.name != "shard.json")
     assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and the vocabulary" in verb(f"--verify={tmp_path}/corpus")
+    vocabulary = tmp_path / "corpus" / "tokenizer" / "vocab.txt"
+    text = vocabulary.read_text()
+    vocabulary.write_text(text + "another\n")
+    with pytest.raises(UserError, match="tokenizer does not hold the vocabulary that the text was tokenised with"):
+        verb(f"--verify={tmp_path}/corpus")
+    vocabulary.write_text(text)
     file = next(tmp_path.glob("corpus/*/train.tokens.npy"))
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):

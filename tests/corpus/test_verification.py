@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import threading
 
@@ -56,7 +59,8 @@ def flip(directory, name="train.tokens.npy", *, keep_time=False):
 
 
 @pytest.mark.parametrize("name", ["train.tokens.npy", "heldout.tokens.npy"])
-def test_a_flipped_bit_is_found_and_the_remedy_works(directory, text_file, build, name):
+def test_a_flipped_bit_is_found_and_the_remedy_works(directory, text_file, build, name, caplog):
+    caplog.set_level(logging.INFO, "bert_jax")
     flip(directory, name)
     open_corpus(directory)
     with Verification(directory) as running, pytest.raises(UserError, match=DAMAGED.format(name)) as raised:
@@ -64,6 +68,7 @@ def test_a_flipped_bit_is_found_and_the_remedy_works(directory, text_file, build
     assert f"remove {directory / 'shard-00001-of-00002'} and {directory / 'manifest.json'}, and run" in str(raised.value)
     with pytest.raises(UserError, match=DAMAGED.format(name)):
         running.check()
+    assert "the corpus is verified: 16" not in caplog.text
     files.remove_tree(directory / "shard-00001-of-00002")
     (directory / "manifest.json").unlink()
     build(directory, f"text:{text_file}", shards=2)
@@ -117,6 +122,8 @@ def test_memory_that_is_missing_damaged_or_cannot_be_written_only_costs_another_
     with Verification(directory) as running:
         running.wait()
     assert running.bytes == sum(path.stat().st_size for path in directory.glob("shard-*/*.npy"))
+    assert (Verification(directory).bytes == 0) is (content is not None)
+    assert record.name == f"{hashlib.sha256(str(directory).encode()).hexdigest()[:20]}.json"  # later versions find it again
 
 
 class Slow:
@@ -145,12 +152,17 @@ def test_training_goes_on_while_the_files_are_read_and_a_save_waits_for_them(dir
             beats.append(1)
             slow.go.set()
 
+        assert running._thread.daemon  # it does not delay a program that ends
         running.wait(alive)  # a save
+        running.wait(alive)
     assert beats
+    assert caplog.text.count("waiting until") == 1
+    assert running.done == running.bytes
     size = sum(path.stat().st_size for path in directory.glob("shard-*/*") if path.name != "shard.json")
     assert size < 1e6  # less than a MB
     assert f"waiting until the corpus is verified: 0 of {size / 1e3:,.0f} kB" in caplog.text
-    assert f"the corpus is verified: 16 files, {size / 1e3:,.0f} kB, " in caplog.text
+    (seconds,) = re.findall(rf"the corpus is verified: 16 files, {size / 1e3:,.0f} kB, (\d+\.\d)s", caplog.text)
+    assert float(seconds) < 100
 
 
 def test_a_step_ends_the_run_once_damage_is_found(directory):
@@ -183,6 +195,67 @@ def test_a_run_that_ends_early_leaves_no_thread_and_the_next_goes_on_from_there(
     with Verification(directory) as rest:
         rest.wait()
     assert len(hashed) == 4 + 16 - 3
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (7, 1), (8, 2), (100, 8)])
+def test_a_few_threads_of_low_priority_read_the_largest_files_first(directory, monkeypatch, cores, threads):
+    made, read = [], []
+
+    class Pool(concurrent.futures.ThreadPoolExecutor):
+        def __init__(self, count, name, initializer):
+            made.append(count)
+            initializer()
+            super().__init__(1, name)
+
+    monkeypatch.setattr(verification, "available_cores", lambda: cores)
+    monkeypatch.setattr(verification.concurrent.futures, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(os, "setpriority", lambda *arguments: made.append(arguments[2]))
+    sha256 = Verification._sha256
+    monkeypatch.setattr(Verification, "_sha256", lambda self, file: read.append(file.stat().st_size) or sha256(self, file))
+    with Verification(directory) as running:
+        running.wait()
+    assert made == [threads, 10]
+    assert (read, len(read)) == (sorted(read, reverse=True), 16)
+
+
+@pytest.mark.parametrize(("seconds", "saves"), [(0.0, 1), (-1.0, 17)])
+def test_what_was_verified_is_recorded_every_few_seconds_and_at_the_end(directory, monkeypatch, seconds, saves):
+    saved, remember = [], Verification._remember
+    monkeypatch.setattr(verification, "_SAVE_SECONDS", seconds)
+    monkeypatch.setattr(verification.time, "monotonic", lambda: 7.0)
+    monkeypatch.setattr(Verification, "_remember", lambda self: saved.append(1) or remember(self))
+    running = Verification(directory)
+    running._run()
+    running.wait()
+    assert len(saved) == saves
+
+
+def test_a_bug_ends_the_run_too(directory, monkeypatch):
+    monkeypatch.setattr(Verification, "_sha256", lambda self, file: {}["x"])
+    with Verification(directory) as running, pytest.raises(UserError, match=r"corpus could not be verified: KeyError\('x'\)"):
+        running.wait()
+
+
+def test_a_file_of_another_size_is_found_before_anything_is_read(directory):
+    path = directory / "shard-00001-of-00002" / "train.tokens.npy"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(UserError, match=r"train\.tokens\.npy has .* bytes instead of"):
+        Verification(directory)
+
+
+def test_the_progress_of_a_command_is_told_in_the_unit_of_the_corpus(directory, monkeypatch):
+    told = []
+
+    class Progress:
+        def __init__(self, title, total, unit):
+            told.append((title, total, unit))
+
+        def close(self):
+            told.append("closed")
+
+    monkeypatch.setattr(verification, "Progress", Progress)
+    _, size = verify(directory)
+    assert told == [("verifying the corpus:", round(size / 1e3), "kB"), "closed"]
 
 
 def test_a_file_that_cannot_be_read_is_named(directory, monkeypatch):
