@@ -23,7 +23,7 @@ def depths(params: Mapping[str, Any]) -> dict[str, Any]:
 
     def depth(path: KeyPath, x: Any) -> Float[np.ndarray, " ..."]:
         if _is_layer(path):
-            return np.arange(layers, 0, -1, dtype=np.float32).reshape(-1, *[1] * (x.ndim - 1))
+            return np.arange(layers, 0, -1, dtype=np.float32).reshape(layers, *[1] * (x.ndim - 1))
         return np.float32(layers + 1 if path[0].key == "embeddings" else 0) * np.ones([1] * x.ndim, np.float32)
 
     return jax.tree_util.tree_map_with_path(depth, params)

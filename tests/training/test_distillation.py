@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,11 @@ from bert_jax.training.distillation import (
     TEACHER_PARTS,
     PretrainingDistillation,
     Teacher,
+    abstract_projection,
+    attention_divergence,
     distillation_objective,
+    projection_parameters,
+    soft_loss_sum,
 )
 from bert_jax.training.objectives import forward, pretraining_objective
 from bert_jax.training.steps import eval_step
@@ -129,3 +134,50 @@ def test_soft_targets_alone_need_no_hidden_states_and_give_the_same_loss(batch):
         sums.append(evaluated(objective, params, batch))
     assert "hidden_difference" not in sums[0]
     assert float(sums[0]["soft_loss"]) == pytest.approx(float(sums[1]["soft_loss"]), rel=1e-5)
+
+
+def test_the_terms_are_means_over_targets_and_tokens_of_which_there_may_be_one():
+    objective = distillation_objective(STUDENT, pretraining_objective(STUDENT), ALL, Teacher(WIDE, {}))
+    sums = {"mlm_loss": 10, "nsp_loss": 3, "soft_loss": 5, "hidden_difference": 7, "attention_divergence": 11}
+    for n in (0.0, 1.0, 4.0):
+        counts = {"mlm_targets": n, "nsp_examples": n, "tokens": 2 * n}
+        found = objective.loss(*({name: jnp.float32(value) for name, value in numbers.items()} for numbers in (sums, counts)))
+        n, tokens = max(n, 1), max(2 * n, 1)
+        wanted = (0.6 * 10 + 3 + 0.4 * 5) / n + (0.3 * 7 + 0.2 * 11) / tokens
+        assert float(found) == pytest.approx(wanted)
+
+
+def test_soft_targets_are_of_the_slots_with_a_target_and_of_no_column_beyond_them():
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(size=(2, 2, 5, 6))
+    targets = np.array([[3, -1, 0], [-1, -1, 5]])
+    p, q = (special.log_softmax(x / 3, -1) for x in (theirs, ours))
+    wanted = 9 * (np.exp(p) * (p - q)).sum(-1)[:, :3][targets >= 0].sum()
+    found = soft_loss_sum(*(jnp.asarray(x, jnp.float32) for x in (ours, theirs)), jnp.asarray(targets), 3.0)
+    assert float(found) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_divergence_of_attention_is_a_mean_over_layers_and_heads_of_every_real_token():
+    rng = np.random.default_rng(0)
+    a, b = (special.softmax(rng.normal(size=(3, 2, 4, 5, 5)), -1) for _ in range(2))
+    a[0, 0, 0, 0] = [1, 0, 0, 0, 0]
+    b[0, 0, 0, 0] = [0.5, 0.5, 0, 0, 0]
+    a[0, 0, 0, 0, 1] = 1e-3  # attention that the teacher does not have costs nothing
+    ids = np.array([[1, 1, 2, 0, 0], [1, 1, 1, 1, 1]])
+    wanted = special.rel_entr(b, a).sum(-1).mean((0, 2))[ids > 0].sum()
+    found = attention_divergence(*(jnp.asarray(x, jnp.float32) for x in (a, b)), jnp.asarray(ids))
+    assert float(found) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weight", "width", "projects"), [(0.5, 24, True), (0.5, 16, False), (0.5, 0, False), (0.0, 24, False), (1.5, 24, True)]
+)
+def test_a_student_has_a_projection_where_hidden_states_of_another_width_are_compared(weight, width, projects):
+    """Its random numbers are 1/sqrt(D) wide, so that states keep their size."""
+    settings = PretrainingDistillation(hidden_weight=weight, teacher_width=width)
+    found = nn.unbox(projection_parameters(settings, 16, jax.random.key(0)))
+    assert (found != {}) == projects == (abstract_projection(settings, 16) != {})
+    if projects:
+        kernel = found[PROJECTION]["kernel"]
+        assert kernel.shape == (16, 24)
+        assert float(kernel.std()) == pytest.approx(0.25, rel=0.15)

@@ -157,6 +157,15 @@ def test_a_batch_without_a_label_has_a_loss_of_zero():
     assert float(objective.loss(sums, objective.counts(batch))) == 0.0
 
 
+def test_the_loss_of_a_task_is_divided_by_its_weights_however_small_and_hidden_states_by_the_tokens():
+    objective = label_objective(CONFIG, HEADS["sequence"], LabelLoss(hidden_weight=0.5))
+    assert float(objective.loss({"loss": np.float32(3e-6)}, {"weight": np.float32(1.5e-6)})) == pytest.approx(2.0)
+    sums = {"loss": np.float32(6), "hidden_difference": np.float32(8)}
+    for tokens, mean in ((0.0, 8.0), (1.0, 8.0), (4.0, 2.0)):
+        counts = {"weight": np.float32(3), "tokens": np.float32(tokens)}
+        assert float(objective.loss(sums, counts)) == pytest.approx(2.0 + 0.5 * mean)
+
+
 # ---------------------------------------------------------------------------------------------------------------- distillation
 
 

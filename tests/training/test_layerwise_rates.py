@@ -76,6 +76,12 @@ def test_depths_count_from_the_head_down_to_the_embeddings():
     assert {depth_of(path) for path in spread} == {0, 1, 2, 3, 4}
 
 
+def test_vectors_without_layers_are_one_below_the_head():
+    found = depths({"embeddings": {"words": np.zeros((3, 2))}, "skip_gram_head": {"bias": np.zeros(3)}})
+    assert found["embeddings"]["words"].tolist() == [[1.0]]
+    assert found["skip_gram_head"]["bias"].tolist() == [0.0]
+
+
 def test_every_factor_has_as_many_axes_as_its_parameter():
     factors = learning_rate_multipliers(PARAMS, decay=0.5, unfreeze_every=3)(jnp.int32(4))
     assert all(jax.tree.leaves(jax.tree.map(lambda f, x: jnp.ndim(f) == x.ndim, factors, PARAMS)))

@@ -22,7 +22,7 @@ from bert_jax.interop.names import rows
 from bert_jax.model.characters import CharacterCnn, symbols_of
 from bert_jax.model.layers import VOCABULARY_ARRAYS
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.training.optimizers import NAMES, OptimizerConfig, decayed, make_optimizer
+from bert_jax.training.optimizers import NAMES, OptimizerConfig, decayed, layerwise_trust_ratio, make_optimizer
 from tests.random_features import HEADS, LABELS
 from tests.random_rows import TINY, largest_difference, random_parameters
 
@@ -45,6 +45,7 @@ def run(optimizer, params, rate=0.1):
     state = jax.jit(optimizer.init)(params)
     for step in range(STEPS):
         params, state = update(params, state, gradients(params, step))
+    assert int(state[0].count) == STEPS
     return params
 
 
@@ -96,6 +97,14 @@ def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
     mask = jax.tree.map(lambda x: bool(np.asarray(x).reshape(-1)[0]), mask)
     theirs = optax.lamb(0.1, eps=1e-6, weight_decay=0.01, mask=mask)
     assert largest_difference(run_optax(theirs, params, split), split(ours)) < 1e-5
+
+
+def test_the_trust_ratio_is_that_of_the_norms_of_each_layer_and_one_where_either_is_0():
+    weights = {"layers": {"kernel": np.array([[3.0, 4.0], [0.0, 0.0], [0.3, 0.4]], np.float32)}, "bias": np.float32([0.06, 0.08])}
+    updates = {"layers": {"kernel": np.array([[0.0, 0.5], [0.6, 0.8], [0.0, 0.0]], np.float32)}, "bias": np.float32([0.5, 0.0])}
+    found, _ = layerwise_trust_ratio(weights).update(updates, optax.EmptyState(), weights)
+    np.testing.assert_allclose(found["layers"]["kernel"], [[0.0, 5.0], [0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(found["bias"], [0.1, 0.0], rtol=1e-6)
 
 
 EXCLUDED = ("LayerNorm", "layer_norm", "bias")

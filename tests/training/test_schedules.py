@@ -45,21 +45,22 @@ def test_each_schedule_of_an_experiment_counts_from_its_own_start():
 
 
 def test_the_decay_ends_at_the_end_rate():
-    assert float(warmup_then_decay(Warmup(start=0, steps=10, warmup_steps=0, peak=1.0, end=0.1), jnp.int32(10))) == pytest.approx(
-        0.1
-    )
+    schedule = Warmup(start=0, steps=10, warmup_steps=0, peak=1.0, end=0.1)
+    for step in (10, 11, 25):  # beyond, too
+        assert float(warmup_then_decay(schedule, jnp.int32(step))) == pytest.approx(0.1)
+    assert float(warmup_then_decay(schedule, jnp.int32(5))) == pytest.approx(0.55)
 
 
 # ------------------------------------------------------------------------------------------------------ schedules of fine-tuning
 
 
 def rates(name: str, steps: int, warmup_steps: int, peak: float) -> list[float]:
-    """The rate at every step and the one after the last, from scalars that are traced."""
+    """The rate at every step and at two after the last, from scalars that are traced."""
     schedule = jax.vmap(FINETUNING[name], in_axes=(0, None, None, None))
-    return jax.jit(schedule)(jnp.arange(steps + 1), jnp.int32(steps), jnp.int32(warmup_steps), jnp.float32(peak)).tolist()
+    return jax.jit(schedule)(jnp.arange(steps + 2), jnp.int32(steps), jnp.int32(warmup_steps), jnp.float32(peak)).tolist()
 
 
-@pytest.mark.parametrize(("steps", "warmup_steps"), [(100, 10), (345, 34), (7, 0), (5, 5), (1, 0)])
+@pytest.mark.parametrize(("steps", "warmup_steps"), [(100, 10), (345, 34), (7, 0), (5, 5), (1, 0), (6, 1)])
 @pytest.mark.parametrize("name", ["linear", "constant", "original"])
 def test_schedules_are_the_published_formulas_at_every_step(name, steps, warmup_steps):
     """transformers' linear and constant schedules with warmup, and the original's, in plain Python."""
@@ -72,7 +73,7 @@ def test_schedules_are_the_published_formulas_at_every_step(name, steps, warmup_
         return 3e-5 if name == "constant" else 3e-5 * max(0.0, (steps - step) / max(1, steps - warmup_steps))
 
     found = rates(name, steps, warmup_steps, 3e-5)
-    np.testing.assert_allclose(found, [published(step) for step in range(steps + 1)], rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(found, [published(step) for step in range(steps + 2)], rtol=1e-5, atol=1e-12)
 
 
 @pytest.mark.parametrize(("steps", "cut_fraction"), [(100, 0.1), (1000, 0.25), (40, 0.5)])
@@ -83,9 +84,8 @@ def test_the_slanted_triangle_is_ulmfits_equation_3(steps, cut_fraction):
         p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_fraction - 1))
         return 0.01 * (1 + p * (ratio - 1)) / ratio
 
-    np.testing.assert_allclose(
-        rates("slanted_triangular", steps, cut, 0.01), [published(t) for t in range(steps + 1)], rtol=1e-5
-    )
+    found = rates("slanted_triangular", steps, cut, 0.01)[:-1]
+    np.testing.assert_allclose(found, [published(t) for t in range(steps + 1)], rtol=1e-5)
 
 
 def test_every_schedule_reaches_its_peak_and_never_passes_it():

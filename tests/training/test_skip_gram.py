@@ -10,7 +10,14 @@ import pytest
 from bert_jax.model.pretraining import pretraining_model
 from bert_jax.training.objectives import skip_gram_objective
 from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer
-from bert_jax.training.skip_gram import EVALUATION_SEED, SkipGramConfig, draw_negatives, keep_weights, skip_gram_sums
+from bert_jax.training.skip_gram import (
+    EVALUATION_SEED,
+    SkipGramConfig,
+    draw_negatives,
+    keep_weights,
+    skip_gram_sums,
+    window_weights,
+)
 from tests.model.test_bilm import STATIC, TEXTS, random_params, rows
 
 COUNTS = np.array([0] * 5 + [400, 300, 200] + [10] * 12, np.float32)
@@ -122,3 +129,24 @@ def test_no_optimizer_changes_the_counts():
     for direction in directions(params, batch):
         assert not np.any(direction["skip_gram_head"].pop("counts"))
         assert all(np.any(x) for x in jax.tree.leaves(direction))
+
+
+def test_the_negatives_of_a_seed_are_those_of_earlier_versions():
+    drawn = {seed: draw_negatives(jnp.asarray(COUNTS), (1, 12), np.uint32(seed))[0].tolist() for seed in (1, 2)}
+    assert drawn == {1: [5, 6, 7, 6, 18, 7, 10, 7, 6, 6, 12, 7], 2: [5, 5, 7, 7, 5, 6, 5, 5, 5, 6, 5, 5]}
+
+
+def test_a_corpus_of_one_word_has_it_at_the_frequency_1():
+    kept = np.asarray(keep_weights(jnp.asarray([0.0, 1.0]), 0.04))
+    np.testing.assert_allclose(kept, [0.0, 0.2 + 0.04], rtol=1e-6)
+    np.testing.assert_array_equal(keep_weights(jnp.asarray([0.0, 1.0, 7.0]), 0.0), [0.0, 1.0, 1.0])
+
+
+def test_the_loss_is_a_mean_over_the_weights_of_pairs_in_the_window_that_is_asked_for():
+    wide, narrow = (skip_gram_objective(STATIC, skip_gram=SkipGramConfig(window=window)) for window in (5, 1))
+    batch = rows()
+    counts = narrow.counts(batch)
+    assert float(counts["windows"]) == float(window_weights(batch, 1).sum()) < float(wide.counts(batch)["windows"])
+    assert "skip_gram_targets" not in counts  # which are among the sums
+    for windows, loss in ((1.0, 3.0), (4.0, 0.75)):
+        assert float(narrow.loss({"skip_gram_loss": np.float32(3)}, {"windows": np.float32(windows)})) == loss

@@ -14,7 +14,7 @@ import pytest
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.training.objectives import pretraining_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.spikes import SpikeConfig, WatchedTrainState, is_spike, judge, new_watched_state
+from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState, is_spike, judge, new_watched_state
 from bert_jax.training.steps import UpdateRule, train_step
 from tests.random_rows import TINY, random_batch, random_parameters
 
@@ -50,6 +50,37 @@ def test_a_loss_far_above_the_moving_mean_is_a_spike_once_the_window_is_full_and
         mean, variance = mean + 0.1 * (loss - mean), 0.9 * (variance + 0.1 * (loss - mean) ** 2)
     assert float(state.loss_mean) == pytest.approx(mean, rel=1e-5)
     assert float(state.loss_variance) == pytest.approx(variance, rel=1e-3)
+
+
+def test_counters_are_whole_numbers_and_averages_are_not(fresh):
+    floats = {"loss_mean", "loss_variance"}
+    names = {field.name for field in dataclasses.fields(fresh)} - {"params", "opt_state"}
+    assert {name: str(getattr(fresh, name).dtype) for name in names} == {
+        name: "float32" if name in floats else "int32" for name in names
+    }
+    assert not any(getattr(fresh, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("losses", "variance", "loss", "spike"),
+    [
+        (50, 0.25, 6.0, False),  # four deviations above a mean of 4
+        (50, 0.25, 6.001, True),
+        (10, 0.25, 6.001, True),
+        (9, 0.25, 6.001, False),  # too few losses to judge by
+        (50, 0.0, 4.159, False),  # a deviation counts as at least a hundredth of the mean
+        (50, 0.0, 4.161, True),
+    ],
+)
+def test_a_spike_is_above_so_many_deviations_of_the_mean(losses, variance, loss, spike, fresh):
+    state = dataclasses.replace(
+        fresh, losses=jnp.int32(losses), loss_mean=jnp.float32(4.0), loss_variance=jnp.float32(variance)
+    )
+    assert bool(is_spike(state, jnp.float32(loss), CONFIG)) == spike
+
+
+def test_the_error_that_sends_a_run_back_says_where_it_was():
+    assert str(LossSpike(120, 3)) == "3 spikes in a row up to step 120"
 
 
 def test_a_loss_that_falls_or_trembles_by_rounding_has_no_spikes(fresh):

@@ -16,6 +16,7 @@ from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import (
     StepSeed,
     UpdateRule,
+    add_sums,
     dropout_seed,
     eval_step,
     gradient_norms,
@@ -177,6 +178,20 @@ def test_dropout_differs_between_steps_and_microbatches_and_repeats_for_the_same
     first, _ = step(fresh(), random_batch(), dropout=0.1)
     again, _ = step(fresh(), random_batch(), dropout=0.1)
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), first.params, again.params)))
+
+
+def test_the_dropout_of_a_step_is_that_of_earlier_versions():
+    """So a run that goes on, or is replayed, with a newer one draws the masks that it would have drawn."""
+    numbers = [(0, 1, 0), (3, 5, 0), (3, 5, 2), (2**32 - 1, 10**6, 1)]
+    assert [int(dropout_seed(np.uint32(seed), jnp.int32(step), jnp.int32(part))) for seed, step, part in numbers] == [
+        3578996390, 617439959, 2915265999, 2341559719,
+    ]  # fmt: skip
+
+
+def test_sums_add_up_over_steps_but_for_the_learning_rate():
+    first, second = ({"loss": jnp.float32(loss), "learning_rate": jnp.float32(rate)} for loss, rate in ((3, 0.5), (4, 0.25)))
+    assert add_sums({}, first) == first
+    assert {name: float(x) for name, x in add_sums(first, second).items()} == {"loss": 7.0, "learning_rate": 0.25}
 
 
 def test_evaluation_of_a_padded_batch_counts_only_its_real_rows():

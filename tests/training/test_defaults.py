@@ -1,0 +1,75 @@
+"""The settings that nobody has to give are those of the papers and of the released codes, or leave something out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.training.distillation import PretrainingDistillation
+from bert_jax.training.label_losses import LabelLoss
+from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.schedules import Warmup
+from bert_jax.training.skip_gram import SkipGramConfig
+from bert_jax.training.spikes import SpikeConfig
+from bert_jax.training.steps import UpdateRule, gradients
+
+ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01, "clip_norm": 1.0}
+"""AdamWeightDecayOptimizer and create_optimizer of google-research/bert `optimization.py`; its decay is linear, to 0."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (
+            OptimizerConfig,
+            ORIGINAL | {"decay_power": 1.0, "end_learning_rate": 0.0, "schedule": "original", "layer_decay": 1.0},
+        ),
+        (SkipGramConfig, {"window": 5, "negatives": 5, "subsampling": 1e-3, "shared_negatives": 64}),  # as word2vec.c
+        (
+            SpikeConfig,
+            {"policy": "none", "deviations": 6.0, "window": 100, "in_a_row": 3, "back": 100, "times": 3},  # back as in PaLM
+        ),
+        (LabelLoss, {"label_smoothing": 0.0, "class_weights": (), "temperature": 1.0, "soft_weight": 0.0, "hidden_weight": 0.0}),
+        (
+            PretrainingDistillation,
+            {"temperature": 2.0, "soft_weight": 0.5, "hidden_weight": 0.0, "attention_weight": 0.0, "layers": "uniform"}
+            | {"dtype": "", "teacher_width": 0, "teacher_sha256": ""},
+        ),
+    ],
+)
+def test_settings_that_are_not_given_are_these(settings: type[Any], wanted: dict[str, Any]):
+    assert vars(settings()) == wanted
+
+
+def test_a_schedule_is_linear_to_zero_and_a_step_has_one_microbatch_and_no_judge_unless_it_is_said():
+    plain = Warmup(start=0, steps=1, warmup_steps=0, peak=1.0)
+    assert (plain.power, plain.end, plain.slanted) == (1.0, 0.0, False)
+    rule = {field.name: field.default for field in dataclasses.fields(UpdateRule) if field.default is not dataclasses.MISSING}
+    assert rule == {"accumulation": 1, "learning_rate_multipliers": None, "gradients": gradients, "judge": None}
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "says"),
+    [
+        (SkipGramConfig, {"window": 0}, r"skip_gram\.window=0 must be at least 1"),
+        (PretrainingDistillation, {"temperature": 0.0}, r"distillation\.temperature=0\.0 must be at least 0\.01"),
+        (PretrainingDistillation, {"hidden_weight": -0.5}, r"distillation\.hidden_weight=-0\.5 must be at least 0 and at most"),
+        (PretrainingDistillation, {"hidden_weight": 1.5e6}, r"hidden_weight=1500000\.0 must be at least 0 and at most 1e\+06"),
+        (OptimizerConfig, {"end_learning_rate": 0.1, "schedule": "slanted_triangular"}, "has no decay_power and end_"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, values, says):
+    with pytest.raises(UserError, match=says):
+        settings(**values)
+
+
+@pytest.mark.parametrize("values", [{"decay_power": 0.5, "end_learning_rate": 0.1}, {"schedule": "slanted_triangular"}])
+def test_settings_of_the_other_schedule_are_not_refused(values):
+    assert OptimizerConfig(**values)
+
+
+def test_a_weight_of_a_loss_may_be_small():
+    assert PretrainingDistillation(hidden_weight=0.5, attention_weight=1e6).hidden_weight == 0.5
