@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +12,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.runtime.independent_processes import FOLDER, ProcessesLost, ProcessShare
+from tests.runtime.test_workdir import other_process
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 QUICK = 0.02
 
 
@@ -135,26 +133,13 @@ def test_a_process_of_an_earlier_start_stops_when_a_new_one_begins(tmp_path):
         assert told.wait(20)
 
 
-HOLD = """
-import pathlib, sys
-from bert_jax.runtime.workdir import locked
-with locked(pathlib.Path(sys.argv[1]), ".processes/1.lock"):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
 def test_a_process_waits_until_its_predecessor_has_left_and_says_who_it_is_if_it_does_not(tmp_path):
     (tmp_path / FOLDER).mkdir()
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, cwd=REPOSITORY) as predecessor:
-        assert predecessor.stdout is not None
-        assert predecessor.stdin is not None
+    with other_process(tmp_path / FOLDER / "1.lock") as predecessor:
         assert predecessor.stdout.readline() == "held\n"
         with pytest.raises(UserError, match=rf"is in use by process {predecessor.pid} on "), share(tmp_path, 1, 2, patience=0.1):
             pass
-        leaving = threading.Timer(0.5, predecessor.stdin.close)
+        leaving = threading.Timer(0.3, predecessor.stdin.close)
         leaving.start()
         with share(tmp_path, 1, 2):
             assert leaving.finished.is_set()

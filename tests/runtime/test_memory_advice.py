@@ -56,6 +56,57 @@ def test_what_is_advised_is_what_a_run_takes(mesh: dict[str, int], batch_size: i
     assert make_mesh(MeshConfig(**{**mesh, **sizes})).shape["fsdp"] >= now.shape["fsdp"]
 
 
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(48, 1), (48, 2), (48, 6), (120, 5), (8, 1), (16, 2), (16, 1), (72, 3)])
+def test_the_next_number_of_microbatches_and_the_largest_batch_within_a_half_are_advised(batch_size: int, accumulation: int):
+    whole = experiment(batch_size, accumulation, evaluation={"batch_size": batch_size})
+    advised = flags(pretraining_demand(whole, 1, make_mesh(whole.mesh)).remedies)
+    per_device = batch_size // 8
+    more = [n for n in range(1, per_device + 1) if n >= 2 * accumulation and per_device % n == 0]
+    fewer = [rows for rows in range(1, batch_size + 1) if 2 * rows <= batch_size and rows % (8 * accumulation) == 0]
+    assert advised.get("phases.1.accumulation") == (str(more[0]) if more else None)
+    assert advised.get("phases.1.batch_size") == (str(fewer[-1]) if fewer else None)
+    scored = flags(evaluation_demand(whole, 1, make_mesh(whole.mesh)).remedies)
+    rows = range(8, batch_size // 2 + 1, 8)
+    assert scored.get("evaluation.batch_size") == (str(rows[-1]) if rows else None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "accumulation", "batch_size", "advised"),
+    [
+        (3, 1, 2, {"batch_size": "1"}),
+        (4, 1, 1, {"accumulation": "2"}),
+        (12, 3, 8, {"accumulation": "6", "batch_size": "4"}),
+        (11, 3, 1, {}),
+    ],
+)
+def test_a_tasks_step_is_divided_as_long_as_every_device_has_a_row(
+    rows: int, accumulation: int, batch_size: int, advised: dict[str, str]
+):
+    training = {"batch_size": batch_size, "accumulation": accumulation}
+    task = FinetuningExperiment.from_dict({"init_from": "m", "training": training})
+    given: Any = Rows(rows)
+    found = flags(finetuning_demand(task, given, 128, make_mesh(task.mesh, jax.devices()[:2])).remedies)
+    assert {key.removeprefix("training."): value for key, value in found.items() if key.startswith("training.")} == advised
+
+
+def test_where_data_is_given_it_is_halved_as_parameters_are_spread():
+    for mesh, advised in (
+        ({"data": 8}, {"mesh.data": "4", "mesh.fsdp": "2"}),
+        ({"fsdp": 2}, {"mesh.fsdp": "4"}),
+        ({}, {"mesh.fsdp": "2"}),
+    ):
+        whole = experiment(mesh=mesh)
+        demand = state_demand(whole, make_mesh(whole.mesh))
+        assert flags(demand.remedies) == advised
+        assert demand.what == "the state (parameters and optimizer)"
+        assert "--topology=v5e:4x4` reports" in demand.advice
+    scored = scoring_demand(
+        FinetuningExperiment.from_dict({"init_from": "m"}), 64, 384, make_mesh(MeshConfig(), jax.devices()[:2])
+    )
+    assert scored.batch == "64 rows of 384 tokens a step, 32 a device"
+    assert scored.remedies[0] == "--config.mesh.fsdp=2"
+
+
 def test_nothing_is_advised_that_is_done_already():
     whole = experiment(8, 1, model={"rematerialisation": "full"}, mesh={"data": 1, "fsdp": 8}, evaluation={"batch_size": 8})
     mesh = make_mesh(whole.mesh)

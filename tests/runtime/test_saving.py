@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
@@ -75,3 +76,12 @@ def test_a_process_that_writes_no_metrics_saves_all_the_same():
     calls: list[Any] = []
     saver(calls, 2, writes=False).save(7, "state")  # type: ignore[arg-type]
     assert calls == ["before", ("save", 7, "state"), "saving"]
+
+
+def test_the_metrics_reach_the_bucket_as_early_as_the_state():
+    calls: list[Any] = []
+    notes: Any = Notes(calls)
+    mirror: Any = types.SimpleNamespace(soon=lambda: calls.append("mirror"))
+    steps: Any = Steps(calls)
+    Saver(steps, notes, notes, lambda: calls.append("before"), mirror=mirror).save(7, "state")  # type: ignore[arg-type]
+    assert calls == ["before", "mirror", ("save", 7, "state"), "saving"]

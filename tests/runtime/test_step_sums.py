@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.runtime.step_sums import StepSums
+from bert_jax.training.spikes import LossSpike, SpikeConfig
 
 
 def of_step(loss: float, skipped_in_a_row: int = 0) -> dict[str, np.float32]:
@@ -41,3 +42,37 @@ def test_a_run_ends_one_step_after_the_last_of_too_many_that_were_not_finite(tmp
     (kept,) = tmp_path.iterdir()
     with np.load(kept) as batch:
         np.testing.assert_array_equal(batch["input_ids"], rows(8)["input_ids"])  # step 9 was made of the rows of step 8
+
+
+def test_where_the_batch_cannot_be_kept_the_error_says_why(tmp_path: pathlib.Path):
+    sums = StepSums(3, tmp_path / "gone", rows)
+    sums.add(9, of_step(1, 3))
+    with pytest.raises(UserError, match=r"could not be kept in .*nonfinite-step-9-process-0\.npz \(No such file or directory\)"):
+        sums.check(9)
+
+
+@pytest.mark.parametrize(
+    ("policy", "spikes", "raises"),
+    [
+        ("none", 9, None),
+        ("skip", 4, None),
+        ("skip", 5, UserError),
+        ("go_back", 2, None),
+        ("go_back", 3, LossSpike),
+        ("go_back", 9, LossSpike),
+    ],
+)
+def test_a_series_of_spikes_ends_the_run_or_takes_it_back(
+    policy: str, spikes: int, raises: type[Exception] | None, tmp_path: pathlib.Path
+):
+    sums = StepSums(5, tmp_path, rows, SpikeConfig(policy=policy, in_a_row=3))
+    sums.add(8, of_step(1) | {"spikes_in_a_row": np.float32(spikes)})
+    if raises is None:
+        sums.check(8)
+        return
+    with pytest.raises(raises) as error:
+        sums.check(8)
+    if raises is UserError:
+        assert f"in {spikes} steps in a row, up to step 8 (config.abort_after_skipped)" in str(error.value)
+    else:
+        assert error.value.args == LossSpike(8, spikes).args

@@ -1,37 +1,46 @@
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import types
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime.workdir import differences, flatten, open_workdir, stored_config
+from bert_jax.runtime import workdir
+from bert_jax.runtime.workdir import differences, fetch_workdir, flatten, locked, open_workdir, run_config, stored_config
 
 CONFIG = {"seed": 0, "log_every": 10, "phases": ({"steps": 10, "rate": 1e-4}, {"steps": 5, "rate": 1e-4}), "none": None}
 
-HOLD = """
-import pathlib, sys, time
-from bert_jax.runtime.workdir import open_workdir
-with open_workdir(pathlib.Path(sys.argv[1]), "pretrain", {"seed": 0}):
+OTHER = """
+import fcntl, os, sys
+with open(sys.argv[1], "a+") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        sys.exit(file.read())
+    file.write(f"process {os.getpid()} on another machine")
+    file.flush()
     print("held", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
+"""A process that locks a file as `locked` does, without this package, which takes long to import."""
 
 
-def hold(directory: pathlib.Path) -> subprocess.Popen[str]:
-    """Another process that has the workdir open."""
-    repository = pathlib.Path(__file__).resolve().parents[2]
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(directory)], stdout=subprocess.PIPE, text=True, cwd=repository)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    return process
+def other_process(lock: pathlib.Path) -> subprocess.Popen[str]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-S", "-c", OTHER, str(lock)], **pipes, text=True)  # type: ignore[call-overload]
 
 
 def test_a_new_directory_is_made_and_holds_the_configuration(tmp_path: pathlib.Path):
@@ -206,21 +215,146 @@ def test_a_read_only_directory_is_an_error(tmp_path: pathlib.Path):
 
 
 def test_a_second_process_is_refused_and_a_killed_one_leaves_the_workdir_free(tmp_path: pathlib.Path):
-    first = hold(tmp_path)
-    try:
-        with (
-            pytest.raises(UserError, match=f"in use by process {first.pid} on "),
-            open_workdir(tmp_path, "pretrain", {"seed": 0}),
-        ):
+    with other_process(tmp_path / ".lock") as first:
+        assert first.stdout.readline() == "held\n"
+        in_use = pytest.raises(UserError, match=f"in use by process {first.pid} on ")
+        with in_use, open_workdir(tmp_path, "pretrain", {"seed": 0}):
             pass
-    finally:
         first.send_signal(signal.SIGKILL)
-        first.communicate()
-    with open_workdir(tmp_path, "pretrain", {"seed": 0}):
-        pass
+    with open_workdir(tmp_path, "pretrain", {"seed": 0}), other_process(tmp_path / ".lock") as second:
+        assert second.communicate(timeout=60)[1].startswith(f"process {os.getpid()} on ")
+        assert second.returncode == 1
+    with other_process(tmp_path / ".lock") as third:
+        assert third.communicate(timeout=60)[0] == "held\n"
 
 
 def test_differences_name_dotted_keys_and_treat_tuples_as_lists():
     assert list(flatten({"a": {"b": 1, "c": []}, "d": ({"e": 2},)})) == [("a.b", 1), ("a.c", []), ("d.0.e", 2)]
     assert differences({"a": (1, 2), "b": 1}, {"a": [1, 2], "c": 2}) == {"b": (1, "(absent)"), "c": ("(absent)", 2)}
     assert differences({"a": ()}, {"a": []}) == {}
+
+
+def test_the_lock_says_in_one_line_who_holds_it_and_nothing_afterwards(tmp_path: pathlib.Path):
+    lock = tmp_path / ".lock"
+    lock.write_text("process 1 on another machine, killed\nand a second line\n")
+    with locked(tmp_path, ".lock"):
+        (line,) = lock.read_text().splitlines()
+        assert line.startswith(f"process {os.getpid()} on {socket.gethostname()}, since 20")
+    assert lock.read_text() == ""
+
+
+def test_a_lock_that_another_start_removes_at_this_moment_is_none(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    def gone(file: Any, how: int) -> None:
+        assert how == fcntl.LOCK_EX | fcntl.LOCK_NB
+        (tmp_path / ".lock").unlink()
+
+    monkeypatch.setattr(workdir.fcntl, "lockf", gone)
+    with pytest.raises(UserError, match="was in use until this moment; give the same command again"), locked(tmp_path, ".lock"):
+        pass
+
+    def replaced(file: Any, how: int) -> None:
+        (tmp_path / ".lock").rename(tmp_path / "other")
+        (tmp_path / ".lock").touch()
+
+    monkeypatch.setattr(workdir.fcntl, "lockf", replaced)
+    with pytest.raises(UserError, match="was in use until this moment"), locked(tmp_path, ".lock"):
+        pass
+
+
+@pytest.mark.parametrize("error", [BlockingIOError(11, "busy"), PermissionError(13, "denied")])
+def test_a_lock_without_words_is_that_of_another_process(error: OSError, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    def busy(file: Any, how: int) -> None:
+        raise error
+
+    monkeypatch.setattr(workdir.fcntl, "lockf", busy)
+    for text, who in (("", "another process"), ("process 7 on a\n", "process 7 on a")):
+        (tmp_path / ".lock").write_text(text)
+        with pytest.raises(UserError, match=f"is in use by {who}; wait for it"), locked(tmp_path, ".lock"):
+            pass
+
+
+def test_a_file_system_without_locks_is_warned_of(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def unsupported(file: Any, how: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(workdir.fcntl, "lockf", unsupported)
+    with locked(tmp_path, ".lock"):
+        assert caplog.messages == [f"{tmp_path} cannot be locked (Operation not supported): make sure that no second run uses it"]
+
+
+def test_a_lock_in_a_bucket_is_one_of_the_bucket(monkeypatch: pytest.MonkeyPatch):
+    asked: list[Any] = []
+
+    @contextlib.contextmanager
+    def in_bucket(*given: Any) -> Iterator[None]:
+        asked.append(given)
+        yield
+
+    monkeypatch.setattr(workdir, "locked_in_bucket", in_bucket)
+    with locked("gs://bucket/run", ".lock"):  # type: ignore[arg-type]
+        assert asked == [("gs://bucket/run", ".lock")]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(3, "a, b, c"), (4, "a, b, c and 1 more")])
+def test_three_foreign_files_are_named(count: int, shown: str, tmp_path: pathlib.Path):
+    for name in "abcd"[:count]:
+        (tmp_path / name).touch()
+    with (
+        pytest.raises(UserError, match=rf"holds files that are not of a run \({shown}\); "),
+        open_workdir(tmp_path, "pretrain", CONFIG),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        ((), False),
+        ((".lock", ".lock.1"), False),
+        (("config.json", "notes.txt"), False),
+        (("thesis/a.tex", "thesis/b.tex", "c"), True),
+    ],
+)
+def test_a_bucket_must_hold_a_run_or_nothing(names: tuple[str, ...], refused: bool):
+    fetched: list[str] = []
+    mirror: Any = types.SimpleNamespace(
+        listed=lambda: dict.fromkeys(names), remote="gs://bucket/run", fetch=lambda: fetched.append("all")
+    )
+    if refused:
+        with pytest.raises(UserError, match=r"^--workdir=gs://bucket/run holds files that are not of a run \(c, thesis\)"):
+            fetch_workdir(mirror)
+    else:
+        fetch_workdir(mirror)
+    assert fetched == ["all"] * (not refused)
+
+
+def test_the_configuration_of_a_run_is_read_by_its_verb(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=f"^--from={tmp_path} holds no run; name the workdir of a run of pretrain"):
+        run_config(tmp_path, "pretrain", "--from")
+    with open_workdir(tmp_path, "finetune", CONFIG):
+        assert run_config(tmp_path, "finetune") == json.loads(json.dumps(CONFIG))
+        with pytest.raises(
+            UserError, match=r"^--workdir=.* holds a run of bert_jax .* finetune; name the workdir of a run of pretrain"
+        ):
+            run_config(tmp_path, "pretrain")
+
+
+def test_only_a_longer_run_is_told_how_to_train_further(tmp_path: pathlib.Path):
+    with open_workdir(tmp_path, "pretrain", {"seed": 0, "epochs": 2}):
+        (tmp_path / "metrics.jsonl").touch()
+    for changed, further in (({"seed": 1}, False), ({"epochs": 3}, True)):
+        with pytest.raises(UserError) as error, open_workdir(tmp_path, "pretrain", {"seed": 0, "epochs": 2} | changed):
+            pass
+        assert ("to train its model further" in str(error.value)) is further
+
+
+def test_a_directory_that_cannot_be_used_is_not_left_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    def incapable(directory: pathlib.Path) -> None:
+        raise UserError("it does not rename")
+
+    monkeypatch.setattr(workdir, "require_capable", incapable)
+    with pytest.raises(UserError, match="it does not rename"), open_workdir(tmp_path / "runs" / "mine", "pretrain", CONFIG):
+        pass
+    assert list(tmp_path.iterdir()) == []
