@@ -143,7 +143,8 @@ class PretrainingExperiment:
             values = _with_objective(values)
             # first, so that an error in config.examples is not reported as one of the phases that inherit its values
             dataclass_from_dict(ExampleConfig, values.get("examples", {}), "config.examples", cls)
-        experiment = dataclass_from_dict(cls, _with_row_defaults(values), "config")
+            values = _with_row_defaults(values)
+        experiment = dataclass_from_dict(cls, values, "config")
         experiment.validate()
         return experiment
 
@@ -200,7 +201,7 @@ class PretrainingExperiment:
                 )
             if phase.continue_schedule and i == 0:
                 raise UserError(f"{key}.continue_schedule: no phase precedes the first one; leave it out there")
-            if not phase.continue_schedule and not 0 <= phase.warmup_steps <= phase.steps:
+            if not phase.continue_schedule and phase.warmup_steps > phase.steps:
                 raise UserError(f"{key}.warmup_steps={phase.warmup_steps} must be between 0 and the phase's steps={phase.steps}")
             try:
                 self.example_config(i)
@@ -302,8 +303,8 @@ def _with_objective(values: JsonObject) -> JsonObject:
 
 def _with_row_defaults(values: JsonObject) -> JsonObject:
     """The `values` of an experiment, in which phases take the `ROW_KEYS` that they leave out from `config.examples`."""
-    examples, phases = values.get("examples"), values.get("phases")
-    if not isinstance(examples, Mapping) or not isinstance(phases, list | tuple):
+    examples, phases = values.get("examples", {}), values.get("phases")
+    if not isinstance(phases, list | tuple):
         return values
     given = {name: examples[name] for name in ROW_KEYS if name in examples}
     return {**values, "phases": [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]}

@@ -84,6 +84,14 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ({"sweep__seeds": [1, 2, 1]}, r"contains the run batch-32_rate-2e-05_epochs-3_seed-1 twice; remove the repeated value"),
         ({"init_random": True, "keep_head": True}, "without keep_head and init_new; leave them out"),
         ({"init_random": True, "init_new": "pooler"}, "without keep_head and init_new; leave them out"),
+        ({"training__epochs": 10_001}, r"config\.training\.epochs=10001 must be at least 1 and at most 10,000"),
+        ({"training__learning_rate": 1.5e30}, r"learning_rate=1\.5e\+30 must be above 0 and at most 1e\+30"),
+        ({"training__class_weights": [1.5e6]}, r"class_weights\.0=1500000\.0 must be at least 0 and at most 1e\+06"),
+        ({"checkpoints__keep_at": [3]}, r"config\.checkpoints\.keep_at is for pretraining; leave it out"),
+        ({"optimizer__end_learning_rate": 1e-6}, r"end_learning_rate, .* are for pretraining; set training\.schedule"),
+        ({"optimizer__schedule": "slanted_triangular"}, r"schedule and layer_decay are for pretraining"),
+        ({"optimizer__layer_decay": 0.9}, r"layer_decay are for pretraining; set training\.schedule and training\.layer_decay"),
+        ({"distillation__temperature": 3.0}, r"config\.distillation has settings but no teacher; name one in config\.dist"),
         ({"log_every": 0}, r"config\.log_every=0 must be at least 1"),
         ({"checkpoints__keep": 0}, r"config\.checkpoints\.keep=0 must be at least 1"),
         ({"head__lstm": -1}, r"config\.head\.lstm=-1 must be at least 0"),
@@ -96,12 +104,41 @@ def test_an_impossible_value_is_an_error_naming_key_value_and_limit(changes, say
         experiment(**changes)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training__epochs": 1},
+        {"training__epochs": 10_000},
+        {"training__learning_rate": 1e30},
+        {"training__class_weights": [0.0, 1e6]},
+        {"keep_head": True},
+        {"init_new": "pooler"},
+        {"init_random": True},
+        {"selection__patience": 2},
+        {"selection__select": "last"},
+        {"training__freeze_encoder": True},
+        {"training__gradual_unfreezing": True},
+        {"distillation__temperature": 3.0, "distillation__teacher": "t"},
+    ],
+)
+def test_a_value_at_its_limit_and_a_setting_alone_are_possible(changes):
+    experiment(**changes)
+
+
 # --------------------------------------------------------------------------------------------------------------------- the runs
 
 
 def test_without_a_sweep_there_is_one_run_and_it_is_the_experiment():
     one = experiment(seed=3, sweep__devices_per_run=2)
     assert one.runs() == [one]
+
+
+def test_only_several_runs_with_devices_of_their_own_train_side_by_side():
+    both = {"sweep__seeds": [1, 2]}
+    assert experiment(**both).side_by_side
+    assert experiment(**both, sweep__devices_per_run=2).side_by_side
+    assert not experiment(**both, sweep__devices_per_run=0).side_by_side
+    assert not experiment(sweep__seeds=[1]).side_by_side
 
 
 def test_the_papers_grid_over_seeds_is_every_combination_with_seeds_fastest():

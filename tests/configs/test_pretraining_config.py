@@ -9,6 +9,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.programs.pretraining import objective_of
 from bert_jax.training.objectives import PRETRAINING
+from bert_jax.training.schedules import Warmup
 
 SMALL = {
     "phases": [{"steps": 10, "warmup_steps": 2}, {"steps": 5, "length": 512, "max_predictions": 77, "continue_schedule": True}]
@@ -72,12 +73,95 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("mesh.zero_sharding", 1, "must be true or false"),
         ("mesh.data", 0, "mesh.data=0"),
         ("log_every", 0, "log_every=0"),
+        ("examples", 3, "config.examples must be a group of keys"),
+        ("examples.length", "x", "^config.examples.length='x' must be an int"),
+        ("phases.0.length", 4, "^config.phases.0: length=4 must be at least 5"),
+        ("init_new", "mlm_head", "config.init_new and config.init_drop name parts of config.init_from, which is empty"),
+        ("init_drop", "nsp_head", "config.init_new and config.init_drop name parts of config.init_from, which is empty"),
+        ("phases.0.steps", 2**31 - 5, "config.phases have 2,147,483,648 steps together, above the limit 2,147,483,647; shorten"),
+        ("checkpoints.keep_at", [15, 17, 16], "keep_at has step 17, but the run ends at step 15; name steps of the run"),
+        ("skip_gram.window", 3, "config.skip_gram is for model.encoder=static, not for transformer; leave it out"),
+        ("model.encoder", "bilm", "pairs=original trains .* which model.encoder=bilm does not learn; set config.examples"),
+        ("distillation.temperature", 3.0, "config.distillation has settings but there is no teacher; name one in config.teacher"),
         ("model.type_vocab_size", 1, "has no embedding for the second text of a pair; set it to 2, or config.examples.pairs"),
     ],
 )
 def test_an_impossible_value_is_an_error_naming_key_value_and_limit(path, value, says):
     with pytest.raises(UserError, match=says):
         PretrainingExperiment.from_dict(with_value(path, value))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("phases.0.steps", 2**31 - 6),
+        ("checkpoints.keep_at", [1, 15]),
+        ("phases.0.length", 512),
+        ("phases.0.accumulation", 256),
+        ("phases.0.warmup_steps", 10),
+        ("phases.0.warmup_steps", 0),
+        ("phases.1.warmup_steps", 6),  # which a phase that continues a schedule does not take
+        ("model.type_vocab_size", 2),
+    ],
+)
+def test_a_value_at_its_limit_is_possible(path, value):
+    values = with_value(path, value)
+    PretrainingExperiment.from_dict(values | {"init_from": "m", "init_new": "mlm_head", "init_drop": "nsp_head"})
+
+
+def test_what_is_no_group_at_all_is_refused():
+    with pytest.raises(UserError, match=r"^config must be a group of keys, not 3"):
+        PretrainingExperiment.from_dict(3)  # type: ignore[arg-type]
+
+
+ALONE = {"pairs": "none"}
+WITH_MAPS = {"teacher": "t", "distillation": {"attention_weight": 0.5}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"examples": ALONE, "model": {"type_vocab_size": 1}},
+        {"examples": ALONE, "model": {"encoder": "static", "num_layers": 0}, "skip_gram": {"window": 3}},
+        {"teacher": "t"},
+        {"teacher": "t", "distillation": {"soft_weight": 0.0, "hidden_weight": 0.5}},
+        {"teacher": "t", "distillation": {"soft_weight": 0.0, "attention_weight": 0.5}},
+        {"teacher": "t", "model": {"attention": "fused", "rematerialisation": "full", "scan_unroll": 2}},
+        WITH_MAPS | {"model": {"attention": "plain"}},
+        WITH_MAPS,
+    ],
+)
+def test_settings_that_go_together_are_possible(values):
+    PretrainingExperiment.from_dict({**SMALL, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (
+            {"teacher": "t", "model": {"direction": "left_to_right"}, "examples": ALONE},
+            "teacher=t teaches masked words, which a model with direction=left_to_right and encoder=transformer does not predict",
+        ),
+        (
+            {"teacher": "t", "model": {"encoder": "bilm"}, "examples": ALONE},
+            "teacher=t teaches masked words, which a model with direction=both and encoder=bilm does not predict; set",
+        ),
+        (
+            {"teacher": "t", "distillation": {"soft_weight": 0.0}},
+            "teacher=t has no effect: soft_weight, hidden_weight and attention_weight of config.distillation are 0; raise one",
+        ),
+        (WITH_MAPS | {"model": {"attention": "fused"}}, "attention_weight=0.5 compares attention maps, which are held only with"),
+        (WITH_MAPS | {"model": {"rematerialisation": "full"}}, "attention_weight=0.5 compares attention maps"),
+        (WITH_MAPS | {"model": {"scan_unroll": 2}}, "attention_weight=0.5 compares attention maps"),
+        (
+            {"objective": "bert", "model": {"encoder": "bilm"}, "examples": ALONE},
+            "objective=bert does not train a model with encoder=bilm; leave it out, which is bilm, or set config.model.encoder",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(values, says):
+    with pytest.raises(UserError, match=says):
+        PretrainingExperiment.from_dict({**SMALL, **values})
 
 
 def test_whole_numbers_pass_for_floats():
@@ -95,18 +179,21 @@ def test_a_phase_that_does_not_begins_a_schedule_of_its_own():
     assert (first.start, first.steps, second.start, second.steps) == (0, 10, 10, 5)
 
 
+def test_a_schedule_has_the_rates_of_its_phase_and_the_shape_of_the_optimizer():
+    values = with_value("optimizer", {"decay_power": 2.0, "end_learning_rate": 1e-6})
+    values["phases"][1] |= {"continue_schedule": False, "learning_rate": 3e-4, "warmup_steps": 4}
+    first, second = PretrainingExperiment.from_dict(values).schedules()
+    assert second == Warmup(start=10, steps=5, warmup_steps=4, peak=3e-4, power=2.0, end=1e-6, slanted=False)
+    assert (first.peak, first.warmup_steps) == (1e-4, 2)
+    (slanted,) = PretrainingExperiment.from_dict(with_value("optimizer.schedule", "slanted_triangular")).schedules()
+    assert slanted.slanted
+    values["phases"].append({"steps": 7, "continue_schedule": True})
+    assert [one.steps for one in PretrainingExperiment.from_dict(values).schedules()] == [10, 12]
+
+
 def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
-    experiment = PretrainingExperiment.from_dict(SMALL)
-    assert (
-        len(
-            {
-                experiment.phase_seed(0),
-                experiment.phase_seed(1),
-                PretrainingExperiment.from_dict(SMALL | {"seed": 1}).phase_seed(0),
-            }
-        )
-        == 3
-    )
+    experiment = PretrainingExperiment.from_dict(SMALL | {"seed": 7})
+    assert [experiment.phase_seed(i) for i in range(3)] == [7, 7 + 2**32, 7 + 2 * 2**32]  # no seed of a run is that of a phase
 
 
 def test_the_objective_of_the_steps_is_the_one_that_the_configuration_names(monkeypatch: pytest.MonkeyPatch):

@@ -34,6 +34,33 @@ from tests.studies.conftest import arms, study
         ({"budget": {"equal": "tokens"}}, "config.budget.equal=tokens needs the amount of every arm; set config.budget.tokens"),
         ({"budget": {"equal": "time"}}, "config.budget.equal='time' is not one of steps, tokens, seconds"),
         ({"expected": [{"order": "a > c"}]}, "config.expected.0.order: there is no 'c'"),
+        ({"expected": [{"order": "a > b > a"}]}, "config.expected.0.order='a > b > a' must compare arms, each once"),
+        ({"expected": [{"order": "a > b"}, {"order": "a > b", "tasks": ["x"]}]}, "config.expected.1.tasks: there is no 'x'"),
+        (
+            {"arms": [*arms("a"), {"name": "b", "shares": "a"}, {"name": "c", "continues": "b"}]},
+            "the arm 'c' continues 'b', which pretrains no model of its own; name an arm that does",
+        ),
+        (
+            {"arms": [*arms("a"), {"name": "b", "shares": "a"}, {"name": "c", "shares": "b"}]},
+            "the arm 'c' shares 'b', which pretrains no model of its own; name an arm that does",
+        ),
+        (
+            {"arms": [*arms("a", "b"), {"name": "c", "shares": "a", "continues": "b"}]},
+            "the arm 'c' shares the model of 'a', so it pretrains none; leave out shares, or the rest",
+        ),
+        (
+            {"arms": [{"name": name, "continues": other} for name, other in ("ab", "bc", "ca")]},
+            "the arms a and b and c continue each other; let one begin from random weights",
+        ),
+        ({"arms": [{"name": "a", "continues": "a"}]}, "the arm 'a' continues itself; name another arm, or leave continues out"),
+        ({"arms": [{"name": "a", "continues": "x"}]}, "continues of the arm 'a': there is no 'x'"),
+        ({"arms": [{"name": "a", "paper": {"MNLI": True}}]}, "the arm 'a': the paper's MNLI=True must be a number"),
+        ({"arms": [{"name": "a", "shares": "b", "at": 0.0}, *arms("b")]}, "config.arms.0.at=0.0 must be above 0 and at most 1"),
+        ({"tasks": []}, "config.tasks is empty, so there is nothing to train"),
+        ({"seeds": []}, "config.seeds is empty, so there is nothing to train"),
+        ({"tasks": [{"name": "a b", "experiment": "e"}]}, "the task 'a b' gives files their names; use letters, digits"),
+        ({"tasks": [{"name": "t", "experiment": "e"}] * 2}, "the study names the task 't' twice; give each task a name"),
+        ({"budget": {"equal": "seconds"}}, "config.budget.equal=seconds needs the amount of every arm; set config.budget.sec"),
         ({"expected": [{"order": "a"}]}, "config.expected.0.order='a' must compare arms, each once"),
         ({"expected": [{"order": "a > b", "tasks": ["mnli"]}]}, "config.expected.0.tasks: there is no 'mnli'"),
         ({"arms": [{"name": "a", "pretrain": 3}]}, "config.arms.0.pretrain=3 must be a group of keys"),
@@ -57,3 +84,21 @@ def test_a_study_comes_back_from_its_plain_values():
 def test_an_expected_order_has_ranks_of_arms_that_are_not_compared():
     made = study(arms=arms("a", "b", "c"), expected=[{"order": "a > b, c"}])
     assert made.expected[0].ranks == [["a"], ["b", "c"]]
+
+
+def test_what_is_just_allowed_is_accepted():
+    made = study(
+        arms=[
+            {"name": "a", "paper": {"MNLI": 84, "SQuAD": 88.5}},
+            {"name": "b", "continues": "a"},
+            {"name": "c", "continues": "b"},
+            {"name": "half", "label": "half of c", "shares": "c", "at": 0.5},
+        ],
+        expected=[{"order": "a > b", "tasks": ["average", "stsb"]}],
+        budget={"equal": "tokens", "tokens": 1.0},
+        reference="b",
+    )
+    assert made.reference_arm.name == "b"
+    assert study().reference_arm.name == "a"
+    assert (made.trainer(made.arm("half")).name, made.trainer(made.arm("b")).name) == ("c", "b")
+    assert [arm.title for arm in made.arms] == ["a", "b", "c", "half of c"]
