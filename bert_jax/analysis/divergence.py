@@ -20,10 +20,11 @@ def sampled_sources(
 
     `sources` is 1 for words that are read.
     """
-    step = max(1, maps.shape[-1] // power_of_two(most))
+    layers, _, heads, _, columns = maps.shape
+    step = max(1, columns // power_of_two(most))
     chosen, own = maps[:, :, :, step // 2 :: step], sources[:, step // 2 :: step]
     weighted = jnp.moveaxis(chosen * own[None, :, None, :, None], 2, 1)
-    return weighted.reshape(maps.shape[0] * maps.shape[2], -1, maps.shape[-1]), own
+    return weighted.reshape(layers * heads, -1, columns), own
 
 
 def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"]:

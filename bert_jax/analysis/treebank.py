@@ -76,8 +76,8 @@ class Treebank:
         return self._sentences(which)
 
     def _sentences(self, half: int | None = None) -> Iterator[Sentence]:
-        found = tried = document = number = 0
-        documents = False
+        document = number = 0
+        found = tried = documents = False
         rows: list[Record] = []
         comments: list[str] = []
         for record in _with_a_blank_end(self._open()):
@@ -91,13 +91,13 @@ class Treebank:
                 rows.append(record)
             elif rows:
                 if half in (None, number % 2):
-                    tried += 1
+                    tried = True
                     try:
                         sentence = read_sentence(rows, document, self._needs_heads)
                     except UserError as error:
                         self._leave_out(f"{error}; the sentence is left out")
                     else:
-                        found += 1
+                        found = True
                         yield dataclasses.replace(sentence, comments=tuple(comments))
                 number, document, rows, comments = number + 1, document + (not documents), [], []
         if not found and (tried or not number):

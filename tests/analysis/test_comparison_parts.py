@@ -19,6 +19,7 @@ from bert_jax.analysis.comparison.models import Comparing, compare_models, compa
 from bert_jax.analysis.words import Kind, Window, Word
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
+from tests.analysis.made_up import PREDICTIONS
 
 
 def pair() -> WindowPair:
@@ -195,6 +196,31 @@ def test_without_sampled_words_there_is_no_divergence_and_of_one_word_no_alignme
         compared(words=0.0)
     with pytest.raises(UserError, match=r"^m, or m, gives "):
         compared(total=np.inf)
+
+
+def test_where_no_word_was_masked_there_are_no_predictions_and_the_reason(monkeypatch):
+    read: list[Any] = []
+
+    class Masked:
+        def __init__(self, *given: Any):
+            read.append(given)
+
+        def read(self, pairs: list[WindowPair], start: int) -> None:
+            read.append((len(pairs), start))
+
+        def result(self) -> Predictions:
+            if read[0][-1] == 20:
+                raise UserError("no word")
+            return PREDICTIONS
+
+    monkeypatch.setattr(models, "MaskedWords", Masked)
+    monkeypatch.setattr(models, "WINDOWS", 1)
+    found, engine, _ = compared(windows=3, masked=0.25, seed=4)
+    assert (found.predictions, found.missing) == (None, "no word")
+    assert (read[0][0][0], read[0][1:], read[1:]) == (engine, (0.25, 4, 20), [(2, 0), (1, 2)])
+    read.clear()
+    found, _, _ = compared(differences=3)
+    assert (found.predictions, found.missing) == (PREDICTIONS, "")
 
 
 def test_the_alignment_needs_four_words():

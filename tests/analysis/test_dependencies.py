@@ -11,7 +11,7 @@ from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.controls import permuted_heads, random_weights, shuffled_words
 from bert_jax.analysis.dependencies.clark import IN_UNIVERSAL_DEPENDENCIES, counterpart, published
 from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
-from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, Relations
+from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, Dependents, Relations, count_hits
 from bert_jax.analysis.dependencies.scores import Dependencies, controlled_engine
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.treebank import Sentence, Treebank
@@ -137,6 +137,13 @@ def test_the_hits_that_are_resampled_are_those_of_the_chosen_heads(found, analys
     for best in analyser.dependencies(treebank, reach=3, replicates=100).best:
         gain = best.accuracy - best.baseline
         assert (best.low, best.high, best.gain_low, best.gain_high) == pytest.approx((best.accuracy,) * 2 + (gain,) * 2)
+
+
+def test_without_a_head_that_is_picked_no_dependent_is_found(found, analyser, treebank):
+    taken: list[Dependents] = []
+    count_hits(analyser.engine, Treebank(treebank).half(1), Relations(), 3, use=lambda counts, some: taken.append(some))
+    assert sum(len(some.relation) for some in taken) > 20
+    assert not any(some.hits.any() for some in taken)
 
 
 SUBJECT = [row(1, "the", 2, "det"), row(2, "river", 3, "nsubj"), row(3, "is", 0, "root"), row(4, "Paris", 3, "obj")]

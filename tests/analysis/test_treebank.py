@@ -24,6 +24,7 @@ def read(tmp_path: pathlib.Path, text: str, **options: bool) -> tuple[list[Sente
     path.write_text(text)
     problems: list[str] = []
     treebank = Treebank(path, report=problems.append, **options)
+    assert (treebank.line, treebank.failed) == (0, 0)
     sentences = list(treebank)
     assert list(treebank) == sentences  # read anew, nothing reported twice
     assert treebank.failed == len(problems)
@@ -72,8 +73,10 @@ def test_half_of_a_file_without_a_sentence_that_can_be_read_is_refused_and_a_fil
     assert list(Treebank(path).half(1)) == []
     for text in ("", row(1, "a", 1)):
         path.write_text(text)
+        treebank = Treebank(path, report=lambda problem: None)
         with pytest.raises(UserError, match="no sentence that can be read"):
-            list(Treebank(path, report=lambda problem: None).half(0))
+            list(treebank.half(0))
+        assert treebank.line == text.count("\n")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def cross_sums(x: Float[Array, "S R D"], y: Float[Array, "_ R I"]) -> dict[str, 
 
 def own_sums(x: Float[Array, "S R D"]) -> dict[str, Float[Array, " ..."]]:
     """The `cross_sums` of each layer and itself: products [S, D, D], norms [S], left and right [S, D]; and total [S, D], of x."""
-    found = jax.vmap(lambda one: jax.tree.map(lambda array: array[0, 0], cross_sums(one[None], one[None])))(x)
+    found = jax.vmap(lambda one: jax.tree.map(lambda array: array.squeeze((0, 1)), cross_sums(one[None], one[None])))(x)
     return {**found, "total": x.sum(1)}
 
 

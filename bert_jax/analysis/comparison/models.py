@@ -105,28 +105,25 @@ def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan)
     row also sampled [], entropies and other_entropies of the heads and their mixtures (`divergence.py`)."""
     models = ((params, own_batch(batch), config), (plan.other.params, other_batch(batch), plan.other.config))
     slots = [aligned_slots(own) for _, own, _ in models]
-    real = slots[0].of_text
+    words, _ = slots
+    real = words.of_text
     vectors = []
-    for (weights, own, settings), words, layers, shift in zip(models, slots, plan.layers, plan.shifts, strict=True):
-        found = word_vectors(weights, own, words, settings, layers) - shift[:, None, None]
+    for (weights, own, settings), each, layers, shift in zip(models, slots, plan.layers, plan.shifts, strict=True):
+        found = word_vectors(weights, own, each, settings, layers) - shift[:, None, None]
         vectors.append((found * real[None, :, :, None]).reshape(len(layers), -1, found.shape[-1]))
-    sums = {
-        "words": real.sum(),
-        "own": own_sums(vectors[0]),
-        "other": own_sums(vectors[1]),
-        "cross": cross_sums(*vectors),
-    }
+    first, second = vectors
+    sums = {"words": real.sum(), "own": own_sums(first), "other": own_sums(second), "cross": cross_sums(first, second)}
     if plan.sampled:
         sources = real.astype(jnp.float32)
-        maps = [
-            sampled_sources(jnp.stack(layer_maps(weights, own, words, settings, True)), sources, plan.sampled)
-            for (weights, own, settings), words in zip(models, slots, strict=True)
-        ]
+        (maps, chosen), (others, _) = (
+            sampled_sources(jnp.stack(layer_maps(weights, own, each, settings, True)), sources, plan.sampled)
+            for (weights, own, settings), each in zip(models, slots, strict=True)
+        )
         sums |= {
-            "sampled": maps[0][1].sum(),
-            "entropies": entropies(maps[0][0]),
-            "other_entropies": entropies(maps[1][0]),
-            "mixtures": cross_entropies(maps[0][0], maps[1][0]),
+            "sampled": chosen.sum(),
+            "entropies": entropies(maps),
+            "other_entropies": entropies(others),
+            "mixtures": cross_entropies(maps, others),
         }
     return sums
 

@@ -161,11 +161,11 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
     relation = jnp.where(slots.of_text, batch["relations"], 0)
     of_text = slots.together & slots.of_text[:, :, None] & slots.of_text[:, None, :]
     others = of_text & (slots.number[:, :, None] != slots.number[:, None, :])
-    gold = others & (slots.number[:, None, :] == batch["heads"][:, :, None]) & (relation > 0)[:, :, None]
+    gold = others & (slots.number[:, None, :] == batch["heads"][:, :, None])  # nothing where it is 0, the number of [CLS]
     hits = jnp.stack([jnp.stack([finds(layer, gold, others, to) for layer in maps]) for to in (3, 2)])  # [2, N, B, H, Z]
     of_relation = jax.nn.one_hot(relation, MOST_RELATIONS + 1, dtype=jnp.float32)
     flat = hits.swapaxes(2, 3).reshape(-1, *relation.shape)
-    picked = [jnp.take_along_axis(flat, jnp.maximum(batch[name] - 1, 0)[None], 0)[0] & (batch[name] > 0) for name in PICKS]
+    picked = [jnp.take_along_axis(flat, (batch[name] - 1)[None], 0).squeeze(0) & (batch[name] > 0) for name in PICKS]
     return {
         "sums": jnp.tensordot(hits.astype(jnp.float32), of_relation, axes=((2, 4), (0, 1))).astype(jnp.int32),
         "relation": relation,

@@ -127,8 +127,8 @@ def head_sums(
         "words": sources.sum(),
         "entropy": jnp.stack([_entropy(layer, sources) for layer in maps]),
         "relations": jnp.stack([_to_targets(layer, targets, sources) for layer in maps]),
-        "uniform_entropy": _entropy(evenly, sources)[0],
-        "uniform": _to_targets(evenly, targets, sources)[0],
+        "uniform_entropy": _entropy(evenly, sources).squeeze(),
+        "uniform": _to_targets(evenly, targets, sources).squeeze(0),
         "counts": (targets.max(2) * sources[:, :, None]).sum((0, 1)),
     }
     if sampled:

@@ -19,6 +19,7 @@ def read(tmp_path, text: str) -> tuple[list[Document], list[str]]:
     problems: list[str] = []
     path = write(tmp_path, text)
     file = open_texts(path, problems.append)
+    assert (file.line, file.notes) == (0, ())
     documents = list(file)
     assert list(file) == documents  # read anew, nothing reported twice
     assert file.failed == len(problems)
