@@ -5,7 +5,6 @@ import pathlib
 import signal
 import sys
 import threading
-import time
 import types
 
 import pytest
@@ -185,12 +184,19 @@ def test_a_step_that_never_ends_is_reported_with_the_stacks(tmp_path: pathlib.Pa
 
 
 def test_progress_of_any_kind_keeps_the_watchdog_quiet(tmp_path: pathlib.Path):
-    watchdog, left, _ = watched(tmp_path, floor=1.0, start=1.0)
-    with watchdog:
-        for i in range(30):
-            watchdog.step_done(i) if i % 2 else watchdog.alive("evaluation")
-            time.sleep(0.05)
-    assert left == []
+    now, left, progress = [0.0], list[int](), list[int]()
+    watchdog = Watchdog(tmp_path, floor=8.0, start=8.0, clock=lambda: now[0], leave=left.append)
+
+    def wait(seconds: float) -> bool:
+        """Nothing for a moment less than the limit, and then progress of one kind or the other."""
+        now[0] += 7.9
+        progress.append(len(progress))
+        watchdog.step_done(len(progress)) if len(progress) % 2 else watchdog.alive("evaluation")
+        return len(progress) == 30
+
+    watchdog._closed = types.SimpleNamespace(wait=wait)  # type: ignore[assignment]
+    watchdog._watch()
+    assert (left, list(tmp_path.iterdir())) == ([], [])
 
 
 def test_the_limit_follows_the_median_step_and_not_the_evaluations(tmp_path: pathlib.Path):
