@@ -43,8 +43,7 @@ class Blocks:
         number = int(permutation(self.count, key_of(self._seed, epoch, _ORDER_KEY), np.int64)[place])
         version = epoch % self._duplicates if self._duplicates else epoch
         every = permutation(self.count * SEGMENTS, key_of(self._seed, version, _SEGMENTS_KEY), np.int64)
-        ranges = [self.documents(segment) for segment in sorted(every[number :: self.count].tolist())]
-        part = self._corpus.part([(first, last) for first, last in ranges if first < last])
+        part = self._corpus.part([self.documents(segment) for segment in sorted(every[number :: self.count].tolist())])
         return part, int(key_of(self._seed, number, _BLOCK_KEY)), epoch
 
     def documents(self, segment: int) -> tuple[int, int]:

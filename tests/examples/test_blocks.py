@@ -72,6 +72,14 @@ def test_the_blocks_of_an_epoch_hold_every_document_once_whole_and_from_all_over
     np.testing.assert_array_equal(np.sort(np.concatenate([tokens_of(part) for part in parts])), tokens_of(CORPUS))
 
 
+def test_segments_in_which_no_document_begins_are_no_part_of_a_block():
+    corpus = corpus_of([[9] * 30, [4], [7] * 40, [300]], shards=2)
+    made = Blocks(corpus, seed=9, block_tokens=corpus.num_tokens // 3)
+    parts = [made.at(n)[0] for n in range(made.count)]
+    assert sum(part.num_documents for part in parts) == 4
+    np.testing.assert_array_equal(np.sort(np.concatenate([tokens_of(part) for part in parts if part.num_tokens])), tokens_of(corpus))
+
+
 def test_a_block_has_other_segments_in_every_epoch_and_with_duplicates_the_same_in_another_order():
     def contents(made: Blocks, epoch: int) -> list[tuple[bytes, int]]:
         return [(tokens_of(part).tobytes(), seed) for part, seed, _ in (made.at(5 * epoch + n) for n in range(5))]

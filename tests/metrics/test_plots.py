@@ -180,6 +180,8 @@ def test_nothing_to_draw_draws_nothing(tmp_path: pathlib.Path):
     metrics = write(tmp_path / "metrics.jsonl", {"step": 3, "train/rows_per_second": 3.0})
     assert not draw_curves(metrics, tmp_path / "curves.png", title="a run")
     assert not draw_curves(tmp_path / "absent.jsonl", tmp_path / "curves.png", title="a run")
+    absent = {"title": "a run", "metric": "dev/f1", "baselines": {}}
+    assert not draw_task_curves(tmp_path / "absent.jsonl", tmp_path / "curves.png", **absent)
     assert not (tmp_path / "curves.png").exists()
 
 

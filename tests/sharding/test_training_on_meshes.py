@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import types
 from typing import Any
 
 import flax.linen as nn
@@ -95,6 +96,21 @@ def test_collectives_along_one_side_of_the_box_after_the_other_train_as_one_devi
     columns, rows = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert data_parallel.rings_along_data(mesh) == [columns, rows]
     assert_same(train(experiment_on(MESHES["data 8"])), on_one_device())
+
+
+@pytest.mark.parametrize(
+    ("chips", "sides", "rings"),
+    [(64, (8, 8), 2), (63, (7, 9), 1), (64, (4, 4, 4), 1), (64, (64,), 1), (64, (4, 8), 1), (128, (8, 16), 2)],
+)
+def test_from_64_chips_in_two_dimensions_on_a_collective_goes_along_one_after_the_other(chips, sides, rings, monkeypatch):
+    monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: sides if len(devices) == chips else ())
+    mesh: Any = types.SimpleNamespace(devices=np.arange(chips).reshape(chips, 1, 1), size=chips)
+    found = data_parallel.rings_along_data(mesh)
+    assert len(found) == rings
+    assert rings == 2 or found == [None]
+    if rings == 2:
+        places = np.arange(chips).reshape(sides)
+        assert found == [places.T.tolist(), places.tolist()]
 
 
 def test_gradients_that_travel_in_bfloat16_differ_by_its_rounding():
