@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pathlib
+import runpy
 import sys
 from typing import Any
 
@@ -99,3 +100,16 @@ def test_the_answer_is_one_line_with_a_schedule_for_each_call(
     finally:
         jax.config.update("jax_enable_compilation_cache", cached)
     assert json.loads(capsys.readouterr().out) == ["a on v5e:2x2", "b on v5e:2x2"]
+
+
+def test_it_is_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("bert_jax.costs.topologies.prepare_compiler", lambda dumps: None)
+    monkeypatch.setattr("bert_jax.costs.topologies.devices_of", lambda topology: [])
+    monkeypatch.setattr(sys, "argv", ["kernel_compiler", "v5e:2x2"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("[]"))
+    cached = jax.config.jax_enable_compilation_cache
+    try:
+        runpy.run_path(kernel_compiler.__file__, run_name="__main__")
+    finally:
+        jax.config.update("jax_enable_compilation_cache", cached)
+    assert capsys.readouterr().out == "[]\n"
