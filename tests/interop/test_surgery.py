@@ -133,7 +133,7 @@ def test_more_token_types_are_copies_of_type_0_and_the_old_ones_mean_what_they_m
     more = reloaded(with_token_types(model, 5), tmp_path / "m")
     table = more.params["embeddings"]["token_type_embeddings"]["embedding"]
     np.testing.assert_array_equal(table, model.params["embeddings"]["token_type_embeddings"]["embedding"][[0, 1, 2, 0, 0]])
-    ids, old = some_ids(model, 9), np.arange(27, dtype=np.int32).reshape(3, 9) % 3
+    ids, old = some_ids(model, 40), np.arange(120, dtype=np.int32).reshape(3, 40) % 3
     np.testing.assert_array_equal(outputs(more, ids, old)["mlm_logits"], outputs(model, ids, old)["mlm_logits"])
     as_type_4 = outputs(more, ids, np.full_like(ids, 4))["last"]
     np.testing.assert_array_equal(as_type_4, outputs(model, ids)["last"])
@@ -141,8 +141,8 @@ def test_more_token_types_are_copies_of_type_0_and_the_old_ones_mean_what_they_m
 
 def test_fewer_token_types_are_the_first_ones(model):
     fewer = with_token_types(model, 2)
-    types = some_ids(model, 9) % 2
-    ids = some_ids(model, 9)
+    types = some_ids(model, 40) % 2
+    ids = some_ids(model, 40)
     np.testing.assert_array_equal(outputs(fewer, ids, types)["last"], outputs(model, ids, types)["last"])
     with pytest.raises(UserError, match="token_type_ids holds 2"):
         outputs(fewer, ids, types + 1)
@@ -150,7 +150,7 @@ def test_fewer_token_types_are_the_first_ones(model):
 
 def test_the_first_layers_alone_give_what_they_gave_under_the_others(model, tmp_path):
     one = reloaded(with_layers(model, [0]), tmp_path / "m")
-    ids = some_ids(model, 9)
+    ids = some_ids(model, 40)
     np.testing.assert_array_equal(outputs(one, ids)["last"], outputs(model, ids)["hidden_states"][1])
 
 
@@ -215,7 +215,7 @@ def test_an_added_word_starts_as_the_mean_of_its_pieces_in_every_table_of_words(
 def test_added_words_change_no_logit_of_the_old_ones(model):
     tokenizer = extended(model.tokenizer, ["rivers"])
     longer = with_vocabulary(model, tokenizer, sources_of(model.tokenizer, tokenizer))
-    ids, size = some_ids(model, 9), model.config.vocab_size
+    ids, size = some_ids(model, 40), model.config.vocab_size
     ours, theirs = outputs(longer, ids), outputs(model, ids)
     np.testing.assert_array_equal(ours["last"], theirs["last"])
     np.testing.assert_array_equal(ours["mlm_logits"][..., :size], theirs["mlm_logits"][..., :size])

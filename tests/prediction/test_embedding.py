@@ -12,7 +12,9 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
+from bert_jax.prediction import forwards
 from bert_jax.prediction.embedding import Embed
+from bert_jax.prediction.packing import Item
 from bert_jax.prediction.predictor import Predictor
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
 
@@ -69,6 +71,13 @@ def test_a_text_has_the_same_vector_alone_and_among_two_hundred(predictor, texts
     together = predictor.embed(texts, pooling=pooling)
     for i in (0, 7, 133, 199):
         np.testing.assert_allclose(predictor.embed([texts[i]], pooling=pooling)[0], together[i], atol=WITHIN)
+
+
+def test_the_mean_of_one_token_is_that_token(predictor, pretrained):
+    cls_id, source = pretrained.tokenizer.cls_id, forwards.CombinedLayers((2,), "mean")
+    run = predictor.engine.run
+    (found,) = run(forwards.text_vectors, [Item([cls_id])], "text", source=source, pooling="mean", normalise=False)
+    np.testing.assert_allclose(found, pretrained_outputs(pretrained, [cls_id])["hidden"][-1, 0], atol=WITHIN)
 
 
 def test_without_a_word_of_the_directory_it_is_the_mean_of_the_last_layer(predictor, pretrained):

@@ -163,6 +163,9 @@ def test_texts_of_a_similar_length_are_continued_together_longest_first(two_devi
     # a row has 64 + 16 columns, then 16 + 16, and two beams for each text: 1 and 4 texts on each device
     assert groups == [([1, 3], 16), ([0, 2, 4], 16)]
     assert answers == [{"text": str(n), "length": n} for n in lengths]
+    monkeypatch.setattr(Generate, "_continued", lambda *_: [])
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        Generate().answer(two_devices, [("t", Item([2]))])
 
 
 @pytest.mark.parametrize(
