@@ -31,12 +31,17 @@ def assert_as_looked_at(figure: Figure, name: str) -> None:
 
     Where a change is meant: look at the picture, remove the file, run the test twice, and read the difference.
     """
-    path, found = GOLDEN / f"{name}.txt", list(described(figure))
+    assert_lines_as_looked_at(list(described(figure)), name)
+
+
+def assert_lines_as_looked_at(found: list[str], name: str) -> None:
+    """Likewise for lines of text, such as those on a terminal."""
+    path = GOLDEN / f"{name}.txt"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
         pytest.fail(f"{path} is made anew: look at the picture, and run this again")
-    assert found == path.read_text(encoding="utf-8").splitlines(), f"another picture than {path.name} (see {__name__})"
+    assert found == path.read_text(encoding="utf-8").splitlines(), f"not as in {path.name} (see {__name__})"
 
 
 def described(figure: FigureBase) -> Iterator[str]:
