@@ -9,3 +9,17 @@ def hashed(word: int) -> int:
     word = (word ^ word >> 16) * 0x21F0AAAD % 2**32
     word = (word ^ word >> 15) * 0xD35A2D97 % 2**32
     return word ^ word >> 15
+
+
+def word_of(seed: int, index: tuple[int, ...]) -> int:
+    """The random word of an element: its row's indices are hashed one after the other, then its column."""
+    row = seed
+    for axis, i in enumerate(index[:-1]):
+        row = hashed(row + i * 0x85EBCA6B + axis + 1)
+    return hashed(hashed(seed ^ row) + index[-1] * 0x9E3779B9)
+
+
+def rate_at_a_word(seed: int, axes: int) -> float:
+    """A dropout rate near 1/4 whose threshold is the random word of an element of the first row, which is the last one kept."""
+    words = (word_of(seed, (0,) * (axes - 1) + (column,)) for column in range(16))
+    return min(words, key=lambda word: abs(word - 2**30)) / 2**32

@@ -137,6 +137,12 @@ def test_no_prediction_depends_on_the_token_that_it_predicts(config):
         last = jax.jit(lambda p, b: Bert(config).apply({"params": p}, b, method="encode")[0])(params, batch)
         positions = np.broadcast_to(np.arange(1, length - 1), (length + 1, length - 2))
         filled = model.apply({"params": params}, last, jnp.asarray(positions), method="masked_logits")
+        table = np.float64(params["embeddings"]["word_embeddings"]["embedding"])[:20]
+        bias, w = np.float64(params["mlm_head"]["bias"])[:20], config.word_width
+        for n, at in enumerate(positions[0]):
+            ends = last[0, at - 1, :w], last[0, at + 1, w:]
+            mean = sum(log_softmax(table @ np.float64(end) + bias) for end in ends) / 2
+            np.testing.assert_allclose(filled[0, n, :20], mean, rtol=1e-5)
         moved = np.asarray((filled[1:] != filled[:1]).any(-1))
         assert (moved == (np.arange(length)[:, None] != positions[:1])).all()
 

@@ -16,8 +16,8 @@ from bert_jax.model.crf import Chain, Transitions, best_labels, conditional_logi
 
 LABELS = 3
 SEQUENCE_IDS = np.array([[1, 1, 1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 2, 2, 2, 2, 2, 2, 2, 2]], np.int32)
-WORDS = np.array([[0, 1, 1, 0, 1, 0, 1, 0, 0, 0], [0, 1, 0, 1, 1, 0, 1, 1, 1, 0]], np.int32)
-"""Text 3 of the first row has no word, its text 2 and text 1 of the second row have one."""
+WORDS = np.array([[0, 1, 1, 0, 1, 0, 1, 0, 0, 0], [1, 1, 0, 1, 1, 0, 1, 1, 1, 0]], np.int32)
+"""Text 3 of the first row has no word, its text 2 has one; the second row begins with a word."""
 WITHIN = 2e-5
 """Of sums of at most six words' scores, each below 5, in float32 against float64."""
 

@@ -13,19 +13,11 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from bert_jax.model.layers import Dense, Dropout, dropout, hash_word, random_words, row_words
 from bert_jax.model.pretraining import SOFTMAX_SEED, whole_tiles
 from bert_jax.model.products import sum_rows
-from tests.model.lowbias32 import hashed
+from tests.model.lowbias32 import hashed, rate_at_a_word, word_of
 
 TPU = AbstractMesh(
     (2,), ("data",), (AxisType.Auto,), abstract_device=AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
 )
-
-
-def word_of(seed: int, index: tuple[int, ...]) -> int:
-    """The random word of an element: its row's indices are hashed one after the other, then its column."""
-    row = seed
-    for axis, i in enumerate(index[:-1]):
-        row = hashed(row + i * 0x85EBCA6B + axis + 1)
-    return hashed(hashed(seed ^ row) + index[-1] * 0x9E3779B9)
 
 
 SHAPES = ((3, 4), (2, 3, 4), (2, 2, 3, 4))
@@ -63,6 +55,14 @@ def test_words_at_positions_and_from_a_first_index_on_are_those_among_all(drawn)
     for row, chosen in enumerate(POSITIONS):
         np.testing.assert_array_equal(some[row], whole[row][:, np.array(chosen)])
     np.testing.assert_array_equal(later, all_rows[3:, 1:])
+
+
+def test_an_element_whose_word_is_the_threshold_is_kept(drawn):
+    rate, words = rate_at_a_word(SEED, axes=3), drawn[1][1]
+    kept = np.asarray(jax.jit(lambda x: dropout(x, Dropout(rate, jnp.uint32(SEED))))(jnp.ones((2, 3, 4)))) != 0
+    threshold = round(rate * 2**32)
+    assert 0.1 < rate < 0.4
+    np.testing.assert_array_equal(kept, words >= threshold)
 
 
 def test_without_a_rate_or_a_seed_nothing_is_computed():

@@ -151,6 +151,13 @@ def test_an_id_outside_its_table_is_an_error_that_names_it_not_a_nan(name, value
         check_ids(TINY, **{name: np.asarray(batch[name])})
 
 
+@pytest.mark.parametrize(("positions", "ends"), [("learned", "model.max_position"), ("none", "--max-position=N)")])
+def test_a_model_without_a_table_of_positions_is_told_how_to_have_more_of_them(positions: str, ends: str):
+    with pytest.raises(UserError) as error:
+        check_ids(dataclasses.replace(TINY, positions=positions), position_ids=np.array([0, TINY.max_position]))
+    assert str(error.value).endswith(ends)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [

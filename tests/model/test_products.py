@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
-from bert_jax.model.products import affine, batched, multiply
+from bert_jax.model.products import affine, batched, multiply, on_one_cpu, over_rows
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.random_rows import largest_difference
 
@@ -102,3 +102,21 @@ def test_products_of_bfloat16_gather_nothing_over_several_devices():
         program = gradients.lower(*arrays).compile().as_text()
     assert "all-reduce" in program
     assert "all-gather" not in program
+
+
+def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():
+    for left, right, transposed in ((5, 9, False), (9, 5, True), (5, 5, False)):
+        shapes = [jax.ShapeDtypeStruct((7, width), jnp.float32) for width in (left, right)]
+        program = str(jax.make_jaxpr(over_rows)(*shapes))
+        assert f"f32[{min(left, right)},{max(left, right)}] = dot_general" in program
+        assert ("transpose[" in program) == transposed
+
+
+def test_layouts_are_fixed_on_one_cpu_alone():
+    assert on_one_cpu()
+    for devices in (1, 2):
+        with jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:devices])):
+            assert on_one_cpu() == (devices == 1)
+    tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
+        assert not on_one_cpu()

@@ -21,7 +21,7 @@ from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.model.attention_cases import (
     BFLOAT16_WITHIN,
     FLOAT32_WITHIN,
-    RATE,
+    SEED,
     arrays,
     fused,
     largest_error,
@@ -32,7 +32,9 @@ from tests.model.attention_cases import (
     split_by_hand,
 )
 from tests.model.kernels.blocks import blocks_outside
+from tests.model.lowbias32 import rate_at_a_word
 
+RATE = rate_at_a_word(int(SEED), axes=4)
 on_gpu = functools.partial(fused, platform="gpu")
 
 

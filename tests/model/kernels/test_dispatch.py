@@ -230,6 +230,19 @@ def test_keeping_products_keeps_what_the_kernel_found_too(monkeypatch: pytest.Mo
     assert capsys.readouterr().out.count(f"named '{SAVED}'") == 2 * 2, "a context and its sums, in each of two layers"
 
 
+@pytest.mark.parametrize(("rematerialisation", "scan_unroll"), [("none", 1), ("full", 1), ("full", 0), ("dots", 0)])
+def test_layers_are_computed_again_as_asked_and_xla_may_undo_that_within_a_loop_alone(rematerialisation: str, scan_unroll: int):
+    """XLA's elimination of common subexpressions cannot see across the two loops of a forward and a backward pass."""
+    config = dataclasses.replace(
+        SHAPE, attention="plain", num_layers=1, rematerialisation=rematerialisation, scan_unroll=scan_unroll
+    )
+    x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
+    program = str(jax.make_jaxpr(lambda params: Encoder(config).apply({"params": params}, x, ids, None)[0])(layers(1)))
+    assert ("remat" in program) == (rematerialisation != "none")
+    assert (f"prevent_cse={not scan_unroll}" in program) == (rematerialisation != "none")
+    assert ("policy=None" in program) == (rematerialisation == "full")
+
+
 @pytest.mark.parametrize("positions", [None, jnp.array([[2, 5]])], ids=["everywhere", "at_positions"])
 def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s(
     positions: Any, monkeypatch: pytest.MonkeyPatch

@@ -23,22 +23,25 @@ from bert_jax.model.layers import Dropout, LayerNorm, NormParameters, dropout, g
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, rules_inside_shard_map
 from tests.model.kernels.blocks import blocks_outside, calls
+from tests.model.lowbias32 import rate_at_a_word
 
 EPSILON = 1e-12
 FLOAT32_WITHIN = 1e-6  # of the largest
 BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
-RATE = 0.25
+RATE = rate_at_a_word(seed=7, axes=3)  # the seed of `fused`
 
 
 
-def fused(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None) -> Any:
+def fused(
+    x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None, epsilon: float = EPSILON
+) -> Any:
     settings = Dropout(rate, None if seed is None else jnp.uint32(seed), positions)
-    return fused_residual_norm(x, y, NormParameters(scale, bias, EPSILON), settings, interpret=True)
+    return fused_residual_norm(x, y, NormParameters(scale, bias, epsilon), settings, interpret=True)
 
 
-def plain(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None) -> Any:
-    settings = Dropout(rate, None if seed is None else jnp.uint32(seed), positions)
-    return LayerNorm(EPSILON).apply({"params": {"scale": scale, "bias": bias}}, x + dropout(y, settings))
+def plain(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, epsilon: float = EPSILON) -> Any:
+    settings = Dropout(RATE, None if seed is None else jnp.uint32(seed))
+    return LayerNorm(epsilon).apply({"params": {"scale": scale, "bias": bias}}, x + dropout(y, settings))
 
 
 def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:
@@ -86,10 +89,15 @@ def test_result_gradients_and_masks_are_those_of_the_plain_modules(shape: Any, s
     assert (found[2] == 0).any() == (seed is not None)
 
 
-def test_a_rate_of_zero_drops_nothing():
+def test_a_rate_of_zero_drops_nothing_and_epsilon_is_added_to_the_variance():
     arrays = inputs(2, 4, 128)
-    found, wanted = results(functools.partial(fused, rate=0.0), arrays), results(functools.partial(plain, seed=None), arrays)
+    found = results(functools.partial(fused, rate=0.0, epsilon=0.5), arrays)
+    wanted = results(functools.partial(plain, seed=None, epsilon=0.5), arrays)
     assert largest_error(found, wanted) < FLOAT32_WITHIN
+    x, y, scale, bias, _ = (np.float64(array) for array in arrays)
+    centred = x + y - (x + y).mean(-1, keepdims=True)
+    by_hand = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.5) * scale + bias
+    assert largest_error(found[:1], [by_hand]) < FLOAT32_WITHIN
 
 
 def test_bfloat16_errs_as_much_as_its_roundings_do_and_drops_the_same():
