@@ -88,7 +88,7 @@ class MentionTask:
         """`gap_scores`, the accuracy over the three labels, and log_loss (lower is better), over the examples with a label; {} if
         no example has one."""
         stacked = np.stack(logits)
-        return self._scored(split, stacked.argmax(1), np.nan_to_num(softmax(stacked), nan=1 / len(LABELS)))
+        return self._scored(split, stacked.argmax(1), np.nan_to_num(softmax(stacked), nan=1))
 
     def baseline(self, split: str) -> Baseline:
         """The scores of always predicting A, B or neither, with the label frequencies of the training set as probabilities."""

@@ -38,7 +38,7 @@ def f1(predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> float:
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     """The mean of F1 over the classes that occur in the predictions or the labels (scikit-learn's average="macro")."""
     predictions, labels = _paired(predictions, labels)
-    return float(np.mean([_f1(predictions == c, labels == c) for c in np.union1d(predictions, labels)]))
+    return float(np.mean([_f1(predictions == c, labels == c) for c in np.unique([predictions, labels])]))
 
 
 def macro_precision(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -55,7 +55,7 @@ def macro_recall(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 def _mean_share(these: np.ndarray, others: np.ndarray) -> float:
     """The mean over all classes of the share of the examples that `these` put in the class that `others` put there too."""
-    classes = [(these == c, others == c) for c in np.union1d(these, others)]
+    classes = [(these == c, others == c) for c in np.unique([these, others])]
     return float(np.mean([(own & other).sum() / max(own.sum(), 1) for own, other in classes]))
 
 
@@ -72,7 +72,7 @@ def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     """
     predictions, labels = _paired(predictions, labels)
     classes, flat = np.unique(np.concatenate([predictions, labels]), return_inverse=True)
-    n = len(labels)
+    n = labels.size
     predicted, true = (np.bincount(part, minlength=len(classes)) for part in (flat[:n], flat[n:]))
     # covariance and variances times n squared: exact in Python's integers
     covariance = n * int(np.sum(predictions == labels)) - int(predicted @ true)

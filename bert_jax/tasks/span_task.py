@@ -75,8 +75,8 @@ class SpanTask:
     may_be_unanswerable: bool
     """Whether questions may have no answer, so that the metrics are those of SQuAD 2.0."""
     say: Say = note
-    _encoded: dict[str, list[_EncodedQuestion]] = dataclasses.field(default_factory=dict, repr=False)
-    _tuned: dict[str, float] = dataclasses.field(default_factory=dict, repr=False)
+    _encoded: dict[str, list[_EncodedQuestion]] = dataclasses.field(default_factory=dict)
+    _tuned: dict[str, float] = dataclasses.field(default_factory=dict)
     in_percent: ClassVar[bool] = True
     """The unit of the scores."""
 
@@ -159,7 +159,7 @@ class SpanTask:
         """A description of degenerate predictions: the best start is [CLS] in every window, or the best start and end are at the
         same positions in every window, or (2.0) "no answer" is predicted for every question though some have one."""
         best = np.array([values.argmax(0) for values in logits])
-        if all_equal(best[:, 0]) and bool(best[0, 0] == 0):
+        if all_equal(best[:, 0]) and not best[:, 0].any():
             return "every predicted span begins at [CLS], which is no answer"
         if all_equal(best):
             return "every predicted span is at the same position"
@@ -195,8 +195,8 @@ class SpanTask:
             special_ids=(tokenizer.cls_id, tokenizer.sep_id),
         )
 
-    def _answers(self, split: str, logits: Sequence[np.ndarray]) -> Iterator[Answer]:
-        """The best spans of each question, before the threshold."""
+    def _answers(self, split: str, logits: Sequence[np.ndarray]) -> Iterator[tuple[str, Answer]]:
+        """(id, the best spans) of each question, before the threshold."""
         if split not in self._encoded:
             raise ValueError(f"call features({split!r}, tokenizer) first: it makes the windows")
         questions = self._encoded[split]
@@ -205,9 +205,10 @@ class SpanTask:
         c = self.config
         search = SpanSearch(c.n_best, c.n_best, c.max_answer, may_be_unanswerable=self.may_be_unanswerable)
         rest = iter(logits)
-        for example, question in zip(self.splits[split], questions, strict=True):
+        for i, example in enumerate(self.splits[split]):
+            question = questions[i]
             own = [next(rest) for _ in question.windows]
-            yield best_spans(
+            yield example.id, best_spans(
                 [values[:, 0] for values in own],
                 [values[:, 1] for values in own],
                 question.windows,
@@ -216,8 +217,7 @@ class SpanTask:
             )
 
     def _predictions(self, split: str, logits: Sequence[np.ndarray]) -> _Predictions:
-        names = (example.id for example in self.splits[split])
-        answers = dict(zip(names, self._answers(split, logits), strict=True))
+        answers = dict(self._answers(split, logits))
         texts = {q: next((span.text for span in answer.spans if span.text), "") for q, answer in answers.items()}
         margins = {q: answer.no_answer_margin for q, answer in answers.items()}
         threshold = self._tuned.get("threshold", 0.0) if self.may_be_unanswerable else math.inf
@@ -300,8 +300,9 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
     data = load_own_data(config.own, KIND, say=say)
     splits = {split: getattr(data, split) for split in SPLITS}
     for split, examples in splits.items():
-        name, count = next(iter(Counter(example.id for example in examples).most_common(1)), ("", 0))
-        if count > 1:
+        counts = Counter(example.id for example in examples)
+        name = max(counts, key=counts.__getitem__, default="")
+        if (count := counts[name]) > 1:
             raise UserError(
                 f"{getattr(config.own, split)}: the id {name!r} is that of {counted(count, 'question')}; each needs its own"
             )

@@ -35,7 +35,7 @@ def windows(
     context_ids: Sequence[int],
     *,
     length: int,
-    stride: int = 128,
+    stride: int,
     max_question: int = 64,
     special_ids: tuple[int, int],
 ) -> list[Window]:

@@ -92,6 +92,9 @@ def test_the_bar_of_questions_is_a_text_or_none():
 
     found = bar(examples("Paris", "Paris", "Lyon"), examples("Lyon", "the lyon", "Paris"))
     assert (found.scores["f1"], list(found.named)) == (pytest.approx(200 / 3), ["'Lyon' for all, best on dev"])
+    most = [text for text in ("red", "blue", "green") for _ in range(2)]  # only the three most frequent answers are tried
+    found = bar(examples("red"), examples(*most, "red blue green"))
+    assert found.named == {"'red' for all, most frequent in training": pytest.approx(100 * (2 + 0.5) / 7)}
     found = bar(examples("Paris", "Paris", ""), examples("", "", "Paris"))
     assert (found.scores["f1"], list(found.named)) == (pytest.approx(200 / 3), ["no answer for all, best on dev"])
 

@@ -71,6 +71,14 @@ def test_correlations_are_one_of_a_line_and_do_not_see_scale_or_shift():
         assert scores.spearman(-(x**3), x) == pytest.approx(-1.0)
 
 
+def test_the_mean_squared_error_is_infinite_where_a_prediction_is_not_finite_and_has_no_labels_that_are_not():
+    said, true = np.float32([1.0, 2.5, -1.0]), np.array([3.0, 2.0, -1.0])
+    assert scores.mean_squared_error(said, true) == (4 + 0.25) / 3
+    assert scores.mean_squared_error(np.array([1.0, math.nan]), true[:2]) == math.inf
+    with pytest.raises(ValueError, match="not finite"):
+        scores.mean_squared_error(true[:2], np.array([1.0, math.inf]))
+
+
 def test_equal_values_share_the_mean_of_their_ranks():
     # ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4: covariance 4.5, squares 4.5 and 5
     assert scores.spearman([0, 7, 7, 9], [1, 2, 3, 4]) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
@@ -106,6 +114,8 @@ def test_metrics_refuse_what_is_not_paired(metric):
 def test_multi_label_predictions_have_two_axes():
     with pytest.raises(ValueError, match=r"\[E, C\]"):
         scores.micro_f1(np.array([1, 0]), np.array([1, 0]))
+    with pytest.raises(ValueError, match="not finite"):
+        scores.micro_f1(np.array([[0.0, 1.0]]), np.array([[0.0, math.nan]]))
 
 
 # GLUE's table of tasks and metrics, written out once more; the main metric first

@@ -137,6 +137,9 @@ def test_answers_in_any_script_are_recovered_exactly_through_windows(kind, tmp_p
     features = task.features("dev", tokenizer)
     assert len(features) > 2 * len(questions) > 250
     predictions, _ = written(task, tmp_path, "dev", right(features))
+    text = (tmp_path / "dev_predictions.json").read_text()
+    assert text.startswith('{\n  "q0"'), "by two spaces"
+    assert not text.isascii(), "letters as they are"
     assert predictions == {f"q{i}": answers[0][0].strip() for i, (_, _, answers) in enumerate(questions)}
     assert task.scores("dev", right(features))["exact_match"] == 100.0
     assert notes == []
@@ -195,6 +198,7 @@ def test_scores_are_the_official_ones_of_the_file_that_is_written(tokenizer, tmp
     gold = {f"q{i}": [text for text, _ in answers or ()] for i, (_, _, answers) in enumerate(questions)}
     scores = task.scores("dev", logits)
     assert scores == squad1_scores(gold, predictions)
+    assert task.in_percent
     assert 20 < scores["f1"] < 90
     assert next(iter(scores)) == task.metric
     for name, entries in best.items():
@@ -244,6 +248,15 @@ def test_the_threshold_of_no_answer_is_tuned_on_the_dev_logits_alone(tokenizer, 
     }
 
 
+def test_the_threshold_is_the_best_for_f1_rather_than_for_exact_matches(tokenizer, tmp_path):
+    """An answer that is right in part is better than none for F1 alone."""
+    answered: Question = ("who", "paris lyon", [("paris lyon", 0)])
+    questions: list[Question] = [answered, ("who", "lyon", None)]
+    task = squad_task(tmp_path, questions, questions, version="v2.0")
+    scores = task.scores("dev", margins(task.features("dev", tokenizer), [1, 5]))
+    assert (scores["threshold"], scores["f1"], scores["exact"]) == (1.0, pytest.approx(100 * (2 / 3 + 1) / 2), 50.0)
+
+
 def test_other_splits_take_the_threshold_tuned_last_on_dev(tokenizer, tmp_path):
     task = unanswerable(tmp_path)
     train, dev = (task.features(split, tokenizer) for split in ("train", "dev"))
@@ -271,10 +284,18 @@ def test_a_model_that_always_points_at_cls_or_at_one_place_is_degenerate(tokeniz
     never = [np.random.default_rng(i).normal(size=(feature.size, 2)) for i, feature in enumerate(features)]
     for values in never:
         values[0, 0] = 9
-    assert task.degeneracy("dev", never)
-    assert task.degeneracy("dev", margins(features, [-3] * 4))
-    assert task.degeneracy("dev", margins(features, [4, 8, -3, 2]))  # the best threshold says "no answer" to all
-    assert not task.degeneracy("dev", margins(features, [-3, 2, 4, 8]))
+    assert task.degeneracy("dev", never) == "every predicted span begins at [CLS], which is no answer"
+    same = margins(features, [-3] * 4)
+    assert task.degeneracy("dev", same) == "every predicted span is at the same position"
+    same[0][4, 1] = 30  # one of them ends elsewhere
+    assert "same position" not in task.degeneracy("dev", same)
+    # the best threshold says "no answer" to all
+    assert task.degeneracy("dev", margins(features, [4, 8, -3, 2])) == 'the prediction is "no answer" for every question'
+    assert task.degeneracy("dev", margins(features, [-3, 2, 4, 8])) == ""
+    task.scores("dev", margins(features, [5, 5, 7, 7]))
+    at_threshold = margins(task.features("train", tokenizer), [5, 5])
+    at_threshold[0][1] = 50  # it points at the question
+    assert task.degeneracy("train", at_threshold) == ""
 
 
 def test_logits_before_features_and_of_another_split_are_refused(tokenizer, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.tasks.spans import Answer, Context, SpanSearch, best_spans
+from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.windows import Window, windows
 
 CLS, SEP = 101, 102
@@ -185,6 +186,13 @@ def test_an_example_without_any_span_is_answered_with_no_answer():
     context = Context("a b c d", [(0, 1), (2, 3), (4, 5), (6, 7)])
     answer = best_spans([backwards[0]], [backwards[1]], rows, context, SpanSearch(candidates=2))
     assert [span.text for span in answer.spans] == [""]
+
+
+def test_the_settings_of_the_original_are_the_defaults():
+    assert SpanSearch() == SpanSearch(n_best=20, candidates=20, max_answer_tokens=30, no_answer_threshold=0.0)
+    config = TaskConfig()
+    assert (config.n_best, config.max_answer, config.doc_stride, config.max_question, config.length) == (20, 30, 128, 64, 128)
+    assert (config.train_rows, config.dev_rows) == (0, 0), "all of them"
 
 
 def test_settings_without_sense_are_refused():

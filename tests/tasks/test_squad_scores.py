@@ -194,6 +194,11 @@ def test_a_threshold_ignores_numbers_of_other_questions():
         assert find_threshold(own, gold, said, {"z": -1.0, "a": 0.2, "b": 0.4}, attainable=attainable) == (100.0, 0.2)
 
 
+def test_without_a_threshold_it_is_that_of_a_certain_probability():
+    gold = {"a": ["cat"], "b": ["cat"]}
+    assert squad2_scores(gold, dict.fromkeys(gold, "cat"), {"a": 1.0, "b": 1.5})["exact"] == 50.0
+
+
 def test_squad_2_needs_a_prediction_and_a_number_for_every_question():
     gold = {"a": ["cat"], "b": [], "c": []}
     with pytest.raises(UserError, match=r"no prediction for 2 of 3 questions, first 'b'"):

@@ -105,6 +105,11 @@ def test_a_row_without_room_for_context_is_refused_with_its_numbers():
         cut(9, 3, length=9)
 
 
+def test_a_question_has_at_most_64_tokens_unless_that_is_said_otherwise():
+    (window,) = windows(range(100), range(3), length=128, stride=1, special_ids=(CLS, SEP))
+    assert window.offset == 64 + 2
+
+
 def test_settings_without_sense_are_refused():
     for settings in ({"stride": 0}, {"max_question": -1}):
         with pytest.raises(ValueError, match=str(next(iter(settings)))):
