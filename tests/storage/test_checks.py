@@ -35,6 +35,8 @@ def flat_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_directory_on_a_disk_is_capable_and_left_as_it_was(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "there").write_text("as it was")
     require_capable(tmp_path)
+    (tmp_path / f"{checks.PROBE}{os.getpid()}" / "inside").mkdir(parents=True)  # of a killed process with the same number
+    require_capable(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     assert caplog.text == ""
 
@@ -52,6 +54,35 @@ def test_a_mounted_bucket_that_renames_no_directory_is_refused_at_the_start(
 def test_a_rename_that_leaves_the_files_behind_is_noticed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pathlib.Path, "rename", lambda self, target: target)
     with pytest.raises(UserError, match=rf"does not rename a directory that holds files.*; {REMEDY}"):
+        require_capable(tmp_path)
+
+
+def test_a_directory_that_cannot_be_written_is_told_with_the_reason(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        UserError, match=rf"--workdir={tmp_path}/file cannot be written \(a file is in the way\); name a directory"
+    ):
+        require_capable(tmp_path / "file")
+
+    def refusing(self: pathlib.Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(pathlib.Path, "mkdir", refusing)
+    with pytest.raises(UserError, match=rf"--workdir={tmp_path} cannot be written \(Read-only file system\); name a directory"):
+        require_capable(tmp_path)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_replacement_that_leaves_the_old_file_or_another_content_is_noticed(
+    lost: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def replace(self: pathlib.Path, target: pathlib.Path) -> None:
+        if lost:
+            self.unlink()
+            target.write_bytes(b"1")
+
+    monkeypatch.setattr(pathlib.Path, "replace", replace)
+    with pytest.raises(UserError, match=rf"does not rename a file over another one, as results are written; {REMEDY}"):
         require_capable(tmp_path)
 
 
@@ -102,6 +133,21 @@ def test_a_clock_that_differs_is_told(
     with caplog.at_level(logging.WARNING):
         require_capable(tmp_path)
     assert f"the clock of the file system of {tmp_path} is {says} of this machine; set both by NTP" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(0, ""), (60, ""), (-60, ""), (61, "61 s ahead of that"), (-61, "61 s behind that")]
+)
+def test_a_clock_is_told_from_a_minute_on(seconds: int, says: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "file").touch()
+    os.utime(tmp_path / "file", (0, 1_000_000 + seconds))
+    checks._tell_of_clock(tmp_path, tmp_path / "file", 1_000_000.0)
+    assert bool(caplog.text) is bool(says)
+    assert says in caplog.text
+
+
+def test_a_bucket_has_room():
+    require_room("gs://bucket/checkpoints", 10**18)  # type: ignore[arg-type]
 
 
 def test_a_disk_without_room_for_a_state_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

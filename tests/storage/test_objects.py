@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import logging
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
 
+import google.auth.exceptions
 import pytest
 
 from bert_jax.errors import UserError
@@ -53,6 +59,160 @@ def test_a_run_on_local_disks_imports_nothing_for_buckets():
     here = pathlib.Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", program], check=True, cwd=here, capture_output=True, text=True)
     assert done.stdout == "set()\n"
+
+
+class Answers:
+    """A file system of gcsfs that gives these answers, one after another; `asked` are the arguments of its calls."""
+
+    base = "http://host/storage/v1/"
+
+    def __init__(self, *answers: Any):
+        self._answers = list(answers)
+        self.asked: list[tuple[Any, ...]] = []
+
+    def call(self, *arguments: Any, **named: Any) -> Any:
+        self.asked.append((*arguments, {name: value for name, value in named.items() if value is not None}))
+        return self._answers.pop(0)
+
+
+def test_a_listing_of_many_pages_is_joined_and_marks_of_directories_are_left_out(monkeypatch: pytest.MonkeyPatch):
+    items = [
+        {"name": "a/x", "size": "5", "generation": 7},
+        {"name": "a/b/", "generation": "1"},
+        {"name": "a/b/y", "generation": "8"},
+    ]
+    answers = Answers({"items": items[:2], "nextPageToken": "more"}, {"nextPageToken": "last"}, {"items": items[2:]}, {})
+    monkeypatch.setattr(objects, "file_system", lambda: answers)
+    assert objects.listed("gs://bkt/a") == {"x": objects.Item(5, "7"), "b/y": objects.Item(0, "8")}
+    assert objects.listed("gs://bkt/a", deep=False) == {}
+    fixed = {"prefix": "a/", "json_out": True}
+    assert answers.asked == [
+        ("GET", "b/{}/o", "bkt", fixed | page) for page in ({}, {"pageToken": "more"}, {"pageToken": "last"}, {"delimiter": "/"})
+    ]
+
+
+def test_the_age_of_an_object_is_that_by_the_clock_of_the_storage(monkeypatch: pytest.MonkeyPatch):
+    dates = {"Last-Modified": "Tue, 24 Nov 2026 10:00:00 GMT", "Date": "Tue, 24 Nov 2026 10:00:07 GMT"}
+    answers = Answers((dates, b"1"), (dates | {"x-goog-generation": "5"}, b"2"), ({"Date": dates["Date"]}, b"3"))
+    monkeypatch.setattr(objects, "file_system", lambda: answers)
+    found = [objects.read("gs://bkt/a") for _ in range(3)]
+    assert found == [objects.Content(b"1", "", 7.0), objects.Content(b"2", "5", 7.0), objects.Content(b"3", "", 0.0)]
+
+
+def test_a_file_that_has_changed_since_it_was_listed_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(objects, "file_system", lambda: Answers(({}, b"123")))
+    with pytest.raises(objects.StorageError, match="gs://bkt/a has changed while it was fetched; give the same command again"):
+        objects.download("gs://bkt/a", tmp_path / "a", objects.Item(4, "1"), lambda size: None)
+
+
+def test_what_has_arrived_is_told_in_numbers_of_bytes_however_the_library_tells_it():
+    arrived: list[int] = []
+    library = objects._arrivals(arrived.append)
+    library.absolute_update(5)
+    library.absolute_update(8)
+    library.relative_update(3)
+    library.relative_update()
+    library.absolute_update(20)
+    assert arrived == [5, 3, 3, 1, 8]
+
+
+def test_the_library_is_set_up_once_for_all_its_users(monkeypatch: pytest.MonkeyPatch):
+    import fsspec.config
+
+    quiet = [logging.getLogger(name) for name in ("gcsfs", "google.auth", "asyncio", "fsspec")]
+    for name in ("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "GOOGLE_AUTH_TOKEN_FOR_TESTING"):
+        monkeypatch.setenv(name, "")  # put back afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(fsspec.config, "conf", {})
+    for log in quiet:
+        monkeypatch.setattr(log, "level", logging.NOTSET)
+    for emulator, token in ((None, None), ("http://127.0.0.1:9", "anon")):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator) if emulator else monkeypatch.delenv(
+            "STORAGE_EMULATOR_HOST", raising=False
+        )
+        with warnings.catch_warnings():
+            warnings.resetwarnings()
+            objects.set_up.__wrapped__()
+            assert ("ignore", r"google\..*|gcsfs.*") in [
+                (how, where.pattern) for how, _, _, where, _ in warnings.filters if where
+            ]
+        for protocol in ("gs", "gcs"):
+            settings = fsspec.config.conf[protocol]
+            assert (settings["use_listings_cache"], settings.get("token")) == (False, token)
+            assert (settings["requests_timeout"].sock_connect, settings["requests_timeout"].sock_read) == (20, 120)
+        assert os.environ.get("GOOGLE_AUTH_TOKEN_FOR_TESTING") == (token and "emulator")
+    assert os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] == "false"
+    assert all(log.level == logging.CRITICAL for log in quiet)
+
+
+def test_every_way_to_the_storage_sets_the_library_up(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    monkeypatch.setattr(objects, "set_up", lambda: asked.append("set up"))
+    monkeypatch.setattr("fsspec.filesystem", lambda name, **named: (name, named))
+    assert str(objects.place("gs://bkt/a")) == "gs://bkt/a"
+    assert objects.file_system() == ("gcs", {"finalize_on_close": True})
+    assert asked == ["set up"] * 2
+
+
+def test_local_directories_are_moved_and_removed_like_those_in_a_bucket(tmp_path: pathlib.Path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    objects.move_tree(tmp_path / "a", tmp_path / "c")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    for _ in range(2):
+        objects.remove_tree(tmp_path / "c")
+        assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_bytes(b"1")
+    assert objects.read_bytes(tmp_path / "file") == b"1"
+
+
+def failing(text: str, **attributes: Any) -> Exception:
+    error = OSError(text)
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+def http_error(**content: Any) -> Exception:
+    from gcsfs.retry import HttpError  # which the emulator's fixture has set up
+
+    return HttpError(content)
+
+
+EXPLAINED: dict[str, Callable[[], Exception]] = {
+    "gs://bkt/a: there are no valid credentials for": lambda: failing("Anonymous caller does not have access"),
+    "gs://bkt/a: there are no valid credentials": lambda: failing("x", code=401),
+    "gs://bkt/a: there are no valid": lambda: failing("x", code="401"),
+    "gs://bkt/a: there are no": lambda: google.auth.exceptions.RefreshError("x"),
+    r"gs://bkt/a: permission denied \(403\); .* on gs://bkt: ": lambda: failing("Forbidden: x"),
+    r"gs://bkt/a: permission denied \(403\)": lambda: failing("x", code=403),
+    "gs://bkt/a: permission denied": lambda: failing("x", code="403"),
+    "there is no bucket gs://bkt; check its name": lambda: FileNotFoundError("x"),
+    r"gs://bkt/a: the connection to the storage was lost \(no\); give the same command again$": lambda: TimeoutError(
+        "no\nanswer"
+    ),
+    r"gs://bkt/a: the connection to the storage was lost \(ConnectionResetError\)": ConnectionResetError,
+    rf"gs://bkt/a: the connection to the storage was lost \({'x' * 200}\)": lambda: TimeoutError("x" * 201),
+    r"gs://bkt/a: the storage answered 500 \(x.*\); .* later$": lambda: http_error(code=500, message="x"),
+    r"gs://bkt/a: the storage answered with an error \(x.*\); .* later$": lambda: http_error(message="x"),
+    rf"gs://bkt/a: the storage refused the request \({'y' * 200}\); check": lambda: ValueError(
+        "Bad Request: b\nfirst\n" + "y" * 201 + "\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("says", EXPLAINED)
+def test_an_error_of_the_library_is_explained_by_its_kind(says: str, emulator: Emulator):
+    with pytest.raises(objects.StorageError, match=f"^{says}"), objects.explained("gs://bkt/a"):
+        raise EXPLAINED[says]()
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("other"), FileNotFoundError(2, "x"), KeyError("Bad Request"), OSError("x"), FileExistsError("x")]
+)
+def test_errors_of_other_kinds_stay_as_they_are(error: Exception, emulator: Emulator):
+    with pytest.raises(type(error)) as raised, objects.explained("gs://bkt/a"):
+        raise error
+    assert raised.value is error
 
 
 def test_objects_are_written_read_listed_moved_and_removed(bucket: str, tmp_path: pathlib.Path):

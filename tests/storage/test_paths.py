@@ -1,0 +1,25 @@
+"""Which text is a path in a bucket, and where caches lie; `test_objects.py` holds what is mistyped."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from bert_jax.storage.paths import cache_directory, is_url
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/a", "s3://bucket/a", "https://x/y", "gs:/bucket/a", "gs//bucket", "/gs:/bucket"])
+def test_what_lies_in_a_bucket_or_is_refused_is_a_url(path: str):
+    assert is_url(path)
+
+
+def test_the_cache_lies_where_it_is_said_or_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    monkeypatch.setattr(pathlib.Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("BERT_JAX_CACHE", "/large/disk")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_directory() == pathlib.Path("/large/disk")
+    monkeypatch.setenv("BERT_JAX_CACHE", "")
+    assert cache_directory() == pathlib.Path("/xdg/bert_jax")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_directory() == tmp_path / ".cache" / "bert_jax"

@@ -1,0 +1,70 @@
+"""The record of the generations of copies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pathlib
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.storage.record import Copy, Record, copy_of, is_unchanged
+
+
+def test_copies_are_read_back_whatever_their_names_and_other_lines_are_passed_over(tmp_path: pathlib.Path):
+    record = Record(tmp_path / "new" / "copies")
+    assert record.read() == {}
+    copies = {"a/b c": Copy("17", 5, 12), "with\ttab": Copy("", 0, 0)}
+    for _ in range(2):
+        record.write(copies)
+        assert record.read() == copies
+    (file,) = (tmp_path / "new").iterdir()
+    assert file.name == ".copies.copies"
+    file.write_text("\n".join(["", "one", "g\tx\t5\tname", "g\t5\tx\tname", "g\t5\t6", "g\t5\t6\tname"]))
+    assert record.read() == {"name": Copy("g", 5, 6)}
+
+
+def test_a_record_that_cannot_be_replaced_stays_and_leaves_nothing_beside_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    record = Record(tmp_path / "copies")
+    record.write({"a": Copy("1", 2, 3)})
+
+    def full(self: pathlib.Path, target: pathlib.Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pathlib.Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        record.write({})
+    assert record.read() == {"a": Copy("1", 2, 3)}
+    assert [path.name for path in tmp_path.iterdir()] == [".copies.copies"]
+
+
+def test_a_file_is_unchanged_while_it_has_its_size_and_its_time(tmp_path: pathlib.Path):
+    file = tmp_path / "a"
+    file.write_bytes(b"abc")
+    os.utime(file, ns=(5, 7_000_000_123))
+    copy = copy_of(file, "g")
+    assert copy == Copy("g", 3, 7_000_000_123)
+    assert is_unchanged(file, copy)
+    assert not is_unchanged(file, None)
+    assert not is_unchanged(file, Copy("g", 4, 7_000_000_123))
+    assert not is_unchanged(file, Copy("g", 3, 7_000_000_124))
+    file.unlink()
+    assert not is_unchanged(file, copy)
+
+
+def test_a_record_is_held_by_one_process_which_others_wait_for_or_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    record = Record(tmp_path / "new" / "copies")
+    with record.held(wait=False), record.held(wait=False, name="in-use"):  # two locks
+        with (
+            pytest.raises(UserError, match=r"another process of this machine uses .*/\.copies\.copies; wait"),
+            record.held(wait=False),
+        ):
+            pass
+        asked: list[int] = []
+        monkeypatch.setattr(fcntl, "flock", lambda file, how: asked.append(how))
+        with record.held(wait=True), record.held(wait=False):
+            assert asked == [fcntl.LOCK_EX, fcntl.LOCK_EX | fcntl.LOCK_NB]
