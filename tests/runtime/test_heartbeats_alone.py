@@ -276,6 +276,7 @@ def test_a_farewell_and_the_silent_ones_are_noted(clock: Time):
     assert second._leaving == set()
     second._understand(0, {"ends": True})
     assert (second._leaving, second._ending, second.said) == ({0}, None, [[]])
+    assert not second._over(clock.now), "it has not come to its own end"
 
 
 def test_a_process_that_is_silent_beyond_the_patience_is_lost_and_named_once(clock: Time):
@@ -414,3 +415,10 @@ def test_the_minute_of_the_first_process_begins_once_all_say_that_they_end(clock
         wire.incoming = [b'{"ends": true}\n']
     lived(first, clock, {10.5: 1, 31.0: 2}, monkeypatch)
     assert clock.now == 1090.0  # at the first beat a minute after the last farewell was heard
+
+
+def test_silence_is_looked_for_at_every_beat(clock: Time, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    second = Process(1)
+    lived(second, clock, {}, monkeypatch)
+    assert (second.left, clock.now) == ([HUNG], 1062.0)
+    assert capsys.readouterr().err.startswith("worker 0 (a) of 3 has given no sign of life for 62 s: it was stopped, or")
