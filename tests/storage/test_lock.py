@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 
 import pytest
@@ -26,8 +27,9 @@ def elsewhere(text: str) -> bytes:
 def test_a_held_lock_refuses_another_start_and_names_the_holder(bucket: str):
     place = objects.place(bucket)
     with locked_in_bucket(place, ".lock"):
-        with pytest.raises(UserError, match=rf"--workdir={bucket} is in use by process \d+ on .*; wait for it, stop it"), (
-            locked_in_bucket(place, ".lock")
+        with (
+            pytest.raises(UserError, match=rf"--workdir={bucket} is in use by process \d+ on .*; wait for it, stop it"),
+            locked_in_bucket(place, ".lock"),
         ):
             pass
         time.sleep(0.3)
@@ -44,13 +46,6 @@ def test_the_lock_of_a_dead_process_elsewhere_is_taken_over_once_it_is_stale(buc
         assert time.monotonic() - began > 0.9
     assert re.search(r"locked by process 7 on other, since then; watching for \d s whether it lives", caplog.text)
     assert f"the lock of {bucket} was of a process that is dead: process 7 on other" in caplog.text
-
-
-def test_the_age_of_a_lock_by_the_clock_of_the_storage_counts(bucket: str, caplog: pytest.LogCaptureFixture):
-    objects.write(f"{bucket}/.lock", elsewhere("dead"))
-    time.sleep(3.1)  # the storage tells whole seconds
-    with locked_in_bucket(objects.place(bucket), ".lock"):
-        assert "watching for" not in caplog.text
 
 
 def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(bucket: str, monkeypatch: pytest.MonkeyPatch):
@@ -77,17 +72,83 @@ def test_of_two_that_take_a_stale_lock_over_only_one_gets_it(bucket: str, monkey
         pass
 
 
-def test_a_process_whose_lock_was_taken_over_ends(bucket: str, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("holder", ["process 7 on other, since then", "nobody"])
+def test_a_process_whose_lock_was_taken_over_or_removed_ends(bucket: str, capsys: pytest.CaptureFixture[str], holder: str):
     left: list[int] = []
     with locked_in_bucket(objects.place(bucket), ".lock", leave=left.append):
-        objects.write(f"{bucket}/.lock", elsewhere("another"))
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "lock")
+        assert thread.daemon
+        if holder == "nobody":
+            objects.remove(f"{bucket}/.lock")
+        else:
+            objects.write(f"{bucket}/.lock", elsewhere("another"))
         deadline = time.monotonic() + 10
         while not left and time.monotonic() < deadline:
             time.sleep(0.02)
+    assert not thread.is_alive()
     assert left[0] == 2
-    assert f"the lock of {bucket} is held by process 7 on other, since then" in capsys.readouterr().err
-    assert (found := objects.read(f"{bucket}/.lock")) is not None
-    assert found.data == elsewhere("another")
+    assert f"the lock of {bucket} is held by {holder}: this process was stopped" in capsys.readouterr().err
+    found = objects.read(f"{bucket}/.lock")
+    assert (found and found.data) == (None if holder == "nobody" else elsewhere("another"))
+
+
+@pytest.mark.parametrize("signalled", [None, ProcessLookupError, PermissionError, OverflowError])
+def test_a_process_is_dead_if_it_ran_here_and_its_number_is_of_none(
+    signalled: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[tuple[int, int]] = []
+
+    def kill(number: int, what: int) -> None:
+        asked.append((number, what))
+        if signalled:
+            raise signalled
+
+    monkeypatch.setattr(lock.os, "kill", kill)
+    machine = lock._machine()
+    assert machine
+    assert lock._is_dead(f"process\n{machine}\n12\nx\n") is (signalled is ProcessLookupError)
+    assert asked == [(12, 0)]
+    for other in (
+        "",
+        "process",
+        f"process\n{machine}\n",
+        f"process\n{machine}\n-12\n",
+        "process\nanother\n12\n",
+        "process\n\n12\n",
+    ):
+        assert not lock._is_dead(other)
+    monkeypatch.setattr(lock, "_machine", lambda: "")
+    assert not lock._is_dead("process\n\n12\n")
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("age", "looks", "left"), [(-30.0, 17, "1"), (0.5, 9, "0"), (1.0, 1, ""), (5.0, 1, "")])
+def test_a_lock_is_looked_at_in_a_while_until_it_is_stale_by_the_clock_of_the_storage(
+    age: float, looks: int, left: str, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The clock of this machine stands still but for the pauses; a lock from the future is as one of now."""
+    clock, sleep, looked = [0.0], time.sleep, []
+
+    def pause(seconds: float) -> None:
+        clock[0] += seconds if seconds == 0.0625 else 0.0
+        sleep(0.001)
+
+    def write(path: str, data: bytes, generation: str) -> str:
+        if generation == "0":
+            raise FileExistsError
+        return "6"
+
+    monkeypatch.setattr(lock, "STALE", 1.0)
+    monkeypatch.setattr(lock, "_LOOK", 0.0625)
+    monkeypatch.setattr(lock.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(lock.time, "sleep", pause)
+    monkeypatch.setattr(lock, "read", lambda path: looked.append(clock[0]) or objects.Content(elsewhere("dead"), "5", age))
+    monkeypatch.setattr(lock, "remove", lambda *_: None)
+    monkeypatch.setattr(lock, "write", write)
+    with locked_in_bucket(objects.place(bucket), ".lock"):
+        pass
+    assert looked == [0.0625 * k for k in range(looks)]
+    assert re.findall(r"watching for (\d) s", caplog.text) == [left] * bool(left)
 
 
 def test_a_write_whose_answer_was_lost_is_ours(bucket: str, monkeypatch: pytest.MonkeyPatch):

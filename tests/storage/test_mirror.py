@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import pathlib
 import re
 import shutil
@@ -38,8 +39,12 @@ def test_files_that_change_are_uploaded_and_those_that_vanish_removed(bucket: st
 
 def test_changes_are_uploaded_in_the_background_and_at_once_when_asked(bucket: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mirror, "EVERY", 0.2)
+    pushes: list[int] = []
     with Mirror(bucket) as made:
+        push = made.push
+        monkeypatch.setattr(made, "push", lambda: pushes.append(1) or push())
         made.begin()
+        assert made._thread.daemon
         (made.directory / "lines").write_bytes(b"1")
         until(lambda: content(bucket) == {"lines": b"1"})
         monkeypatch.setattr(mirror, "EVERY", 1e3)
@@ -48,6 +53,7 @@ def test_changes_are_uploaded_in_the_background_and_at_once_when_asked(bucket: s
         made.soon()
         until(lambda: content(bucket) == {"lines": b"12"})
     assert content(bucket) == {"lines": b"12"}
+    assert len(pushes) < 100  # not without a pause
 
 
 def until(holds: object) -> None:
@@ -88,6 +94,24 @@ def test_what_a_killed_process_had_not_uploaded_stays_on_its_machine(bucket: str
         made.fetch()
         assert (made.directory / "lines").read_bytes() == b"12"
     assert content(bucket) == {"lines": b"12", "new": b"n"}
+
+
+def test_what_a_process_that_was_killed_before_its_first_upload_has_written_stays(bucket: str):
+    made = Mirror(bucket)
+    made.directory.mkdir(parents=True)
+    (made.directory / "lines").write_bytes(b"1")
+    with Mirror(bucket) as made:
+        made.fetch()
+        assert (made.directory / "lines").read_bytes() == b"1"
+    assert content(bucket) == {"lines": b"1"}
+
+
+def test_directories_of_the_same_name_have_mirrors_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BERT_JAX_CACHE", "/cache")
+    places = [Mirror(f"gs://bkt/{above}/x", part).directory for above in "ab" for part in ("", "-1")]
+    assert len(set(places)) == 4
+    above = hashlib.sha256(b"gs://bkt/a").hexdigest()[:12]  # later versions find it again
+    assert places[:2] == [pathlib.Path(f"/cache/mirrors/{above}{part}/x") for part in ("", "-1")]
 
 
 def test_an_upload_that_a_kill_left_unrecorded_is_known_by_its_content(bucket: str):
@@ -155,6 +179,18 @@ def test_at_the_end_an_upload_that_fails_is_an_error_that_names_the_local_files(
     assert (made.directory / "lines").read_bytes() == b"1"
 
 
+def test_after_another_error_an_upload_that_fails_is_a_warning(
+    bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    made = Mirror(bucket)
+    made.__enter__()
+    made.begin()
+    emulator.fail(403)
+    (made.directory / "lines").write_bytes(b"1")
+    made.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert f"1 file could not be uploaded to {bucket}" in caplog.text
+
+
 def test_two_processes_of_a_machine_cannot_stand_for_the_same_directory(bucket: str):
     with Mirror(bucket), pytest.raises(UserError, match="another process of this machine uses"), Mirror(bucket):
         pass
@@ -172,7 +208,10 @@ def test_lines_and_configurations_are_input():
     assert is_input("config.json")
 
 
-def test_an_output_is_uploaded_whole_or_not_at_all(bucket: str):
+def test_an_output_is_uploaded_whole_or_not_at_all(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    order: list[str] = []
+    upload = objects.upload
+    monkeypatch.setattr(mirror, "upload", lambda file, path: order.append(file.name) or upload(file, path))
     objects.write(f"{bucket}/README", b"of its owner")
     objects.write(f"{bucket}/model.safetensors", b"old")
     with contextlib.suppress(ZeroDivisionError), uploaded(bucket, "--to", is_input) as local:
@@ -183,6 +222,21 @@ def test_an_output_is_uploaded_whole_or_not_at_all(bucket: str):
         assert pathlib.Path(local, "README").read_bytes() == b"of its owner"
         pathlib.Path(local, "weights").write_bytes(b"new")
     assert content(bucket) == {"README": b"of its owner", "config.json": b"{}", "weights": b"new"}
+    assert order == ["weights", "config.json"]
+    with uploaded(bucket, "--other") as local:
+        assert list(pathlib.Path(local).iterdir()) == []
+        pathlib.Path(local, "more").write_bytes(b"m")
+    assert content(bucket).keys() == {"README", "config.json", "weights", "more"}
+
+
+def test_a_bucket_that_is_not_there_is_told_before_anything_is_made(emulator: Emulator):
+    for begin in (uploaded, uploaded_file):
+        with pytest.raises(objects.StorageError, match="there is no bucket gs://nobody"), begin("gs://nobody/x/y", "--to"):
+            pytest.fail("it began")
+    with pytest.raises(UserError, match=r"^--to=gs:/bkt/x: a path in a bucket begins with"), uploaded("gs:/bkt/x", "--to"):
+        pass
+    with pytest.raises(UserError, match=r"^--to=gs:/bkt/x: a path in a bucket begins with"), uploaded_file("gs:/bkt/x", "--to"):
+        pass
 
 
 def test_a_file_is_uploaded_with_what_was_written_beside_it(bucket: str):
