@@ -136,7 +136,7 @@ def _windows(
     wanted = starts - columns - tokens.bounds[shard_of]
     begins = np.clip(wanted, 0, np.maximum(np.diff(tokens.bounds) - length, 0)[shard_of])
     order = np.argsort(shard_of, kind="stable")
-    cuts = np.searchsorted(shard_of[order], np.arange(len(tokens.shards) + 1))
+    cuts = np.searchsorted(shard_of[order], np.arange(len(tokens.bounds)))
     for shard in np.flatnonzero(np.diff(cuts)).tolist():
         here = order[cuts[shard] : cuts[shard + 1]]
         held = tokens.shards[shard]

@@ -77,7 +77,8 @@ def test_segments_in_which_no_document_begins_are_no_part_of_a_block():
     made = Blocks(corpus, seed=9, block_tokens=corpus.num_tokens // 3)
     parts = [made.at(n)[0] for n in range(made.count)]
     assert sum(part.num_documents for part in parts) == 4
-    np.testing.assert_array_equal(np.sort(np.concatenate([tokens_of(part) for part in parts if part.num_tokens])), tokens_of(corpus))
+    tokens = np.concatenate([tokens_of(part) for part in parts if part.num_tokens])
+    np.testing.assert_array_equal(np.sort(tokens), tokens_of(corpus))
 
 
 def test_a_block_has_other_segments_in_every_epoch_and_with_duplicates_the_same_in_another_order():

@@ -35,7 +35,7 @@ def test_a_profile_has_the_steps_that_were_asked_for_and_the_names_of_what_happe
     assert profiled_steps(tmp_path) == [2, 3, 4]
     names = [name for name, _ in host_events(tmp_path)]
     assert names.count("evaluating") == 1
-    assert not [name for name in names if "test_profile.py" in name], "every call of a Python function is an event"
+    assert not [name for name in names if name.startswith("$")], "every call of a Python function is an event"
     assert waits == [5]  # for the devices, before the profile ends
     assert [path.name for path in (tmp_path / "plugins" / "profile").iterdir()] == ["steps-2-5"]
 
