@@ -257,10 +257,10 @@ def params_from_tensors(
     ]
     quantised = [f"{name} ({x.dtype})" for name, x in tensors.items() if name in expected and x.dtype.kind in "biuc"]
     if quantised:
-        raise UserError(f"{source} holds no floating-point weights for {_listed(quantised)}; save the model unquantised")
+        raise UserError(f"{source} holds no floating-point weights for {some_of(quantised)}; save the model unquantised")
     problems = {"missing": missing, "not part of this model": unused, "other shapes than config.json gives": misshapen}
     if any(problems.values()):
-        listed = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
+        listed = "; ".join(f"{what}: {some_of(names)}" for what, names in problems.items() if names)
         whole = sorted({expected[n].part for n in missing} - {expected[n].part for n in tensors if n in expected})
         remedy = f" (declare {' and '.join(whole)} as new for random weights)" if whole and not unused and not misshapen else ""
         raise UserError(f"{source} does not hold the BERT that its config.json describes: {listed}{remedy}")
@@ -355,8 +355,9 @@ def their_names(row: Row, config: ModelConfig) -> list[str]:
     return [row.theirs.format(n) for n in range(config.num_layers)] if row.stacked else [row.theirs]
 
 
-def _listed(names: list[str], most: int = 12) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def some_of(names: Collection[str], most: int = 12) -> str:
+    """The first `most` of the `names`, and how many more there are."""
+    return ", ".join(list(names)[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _groups(axes: str) -> list[list[str]]:

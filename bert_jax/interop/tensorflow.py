@@ -40,6 +40,7 @@ from bert_jax.interop.names import (
     Row,
     params_from_tensors,
     rows,
+    some_of,
     tensors_from_params,
     their_names,
     their_shape,
@@ -303,7 +304,7 @@ def _check_tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping
         ],
     }
     if any(problems.values()):
-        listed = "; ".join(f"{what}: {_listed(each)}" for what, each in problems.items() if each)
+        listed = "; ".join(f"{what}: {some_of(each)}" for what, each in problems.items() if each)
         raise UserError(f"{bundle.prefix} does not hold the BERT that its {CONFIG} describes: {listed}")
 
 
@@ -327,7 +328,7 @@ def _slot_tensors(
     shapes = {name: bundle.entries[slot].shape for name, slot in slots.items() if slot in bundle}
     unfit = [slots[name] for name in names if counterparts[name].part in trained and shapes.get(name) != counterparts[name].shape]
     if unfit:
-        raise UserError(f"{bundle.prefix} has slots missing or of wrong shapes: {_listed(unfit)}; import it without slots")
+        raise UserError(f"{bundle.prefix} has slots missing or of wrong shapes: {some_of(unfit)}; import it without slots")
     zeros = {counterparts[name].theirs: np.zeros(counterparts[name].shape, np.float32) for name in names if name not in shapes}
     return zeros | {counterparts[name].theirs: _layout(name, bundle[slots[name]]) for name in shapes}
 
@@ -345,16 +346,12 @@ def _messages(
         kinds = sorted({name.rpartition("/")[2] for name in slots})
         messages.append(f"{len(slots)} slots of the optimizer ({', '.join(kinds)}) were left out")
     if dropped:
-        messages.append(f"dropped: {_listed(dropped)}")
+        messages.append(f"dropped: {some_of(dropped)}")
     if step is not None:
         messages.append(f"{STEP} is {step:,}")
     if other:
         messages.append(f"fields of {CONFIG} that bert_jax does not use, copied to exports: {', '.join(other)}")
     return tuple(messages)
-
-
-def _listed(names: Collection[str], most: int = 12) -> str:
-    return ", ".join(list(names)[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHead | None, where: str) -> None:

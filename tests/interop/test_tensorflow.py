@@ -17,8 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.heads.token import TokenHead
-from bert_jax.interop.tensor_bundle import read_bundle
-from bert_jax.interop.tensorflow import export_tf1, import_tf1
+from bert_jax.interop.tensor_bundle import Bundle, Entry, read_bundle
+from bert_jax.interop.tensorflow import _head, export_tf1, import_tf1
 from bert_jax.model.pretraining import BertForPreTraining
 from tests.interop.released import GOLDEN, assert_same_trees, rewrite
 from tests.interop.tiny import make_labelled_model, make_model, make_vocabulary
@@ -130,6 +130,8 @@ def test_there_and_back_is_the_same_model_bit_for_bit(fields, without, vocabular
     bundle = read_bundle(tmp_path / "tf1" / "bert_model.ckpt")
     assert bundle.entries["bert/embeddings/word_embeddings"].shape == (config.vocab_size, config.hidden_size)
     assert {bundle[name].dtype for name in bundle} == {np.dtype(np.float32)}
+    text = (tmp_path / "tf1" / "bert_config.json").read_text()
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"  # as the original's authors wrote it
     assert {path.name for path in (tmp_path / "tf1").iterdir()} == {
         "bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"
     }  # fmt: skip
@@ -344,6 +346,15 @@ def test_a_checkpoint_of_tensorflow_2_is_recognised(golden):
         shutil.copy(path, golden / path.name.replace("text", "model.ckpt-1000"))
     with pytest.raises(UserError, match="is a checkpoint of TensorFlow 2, which lacks the original's tensor names"):
         import_tf1(golden)
+
+
+@pytest.mark.parametrize(("outputs", "labels"), [(3, 3), (1, 1), (2**20 + 1, 1)])
+def test_labels_are_made_for_as_many_outputs_as_a_head_can_have(outputs, labels):
+    entry = Entry(dtype=1, shape=(outputs, 24), shard=0, offset=0, size=0, checksum=0, partitioned=False)
+    head = _head(Bundle(pathlib.Path("x"), 1, {"output_weights": entry}), {}, "bert_config.json")
+    assert head == SequenceHead(
+        labels=tuple(f"LABEL_{n}" for n in range(labels)), problem="classification" if labels > 1 else "regression"
+    )
 
 
 def test_a_head_of_impossible_shape_is_told_and_not_built(golden):

@@ -111,6 +111,15 @@ def test_words_of_a_text_alone_are_those_among_others(predictor, texts):
             np.testing.assert_allclose(ours["embedding"], theirs["embedding"], atol=WITHIN)
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_word_has_the_pieces_within_it_that_were_read_and_have_characters(predictor, normalise):
+    offsets = [(0, 1), (1, 2), (2, 2), (3, 4), (4, 5), (6, 7), (7, 8)]  # ab, nothing, cd, ef
+    vectors = np.float32([[1, 0], [3, 0], [50, 0], [0, 5], [0, 7], [9, 9]])  # the last piece was cut off
+    words = Embed(words=True)._words(predictor.engine, "ab cd ef gh", offsets, vectors, normalise)
+    found = [(word["word"], word["start"], word["end"], word["embedding"].tolist()) for word in words]
+    assert found == [("ab", 0, 2, [1, 0] if normalise else [2, 0]), ("cd", 3, 5, [0, 1] if normalise else [0, 6])]
+
+
 def test_a_text_that_is_cut_loses_the_words_it_is_cut_in(predictor):
     text = f"{'the ' * 36}Zurich the"
     words = predictor.embed_words([text], truncate=True)[0]
