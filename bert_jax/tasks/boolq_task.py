@@ -20,7 +20,7 @@ from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.own_rows import read_own_rows
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note
-from bert_jax.tasks.scores import accuracy
+from bert_jax.tasks.scores import accuracy, scorer
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
 from bert_jax.tasks.text_task import TextTask
 
@@ -44,7 +44,7 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
         head=SequenceHead(labels=LABELS),
         metric="accuracy",
         splits=usable_splits(config, splits),
-        score=lambda split, answers, labels: {"accuracy": accuracy(answers, labels)},
+        score=scorer({"accuracy": accuracy}),
     )
 
 

@@ -12,7 +12,7 @@ at another probability than GAP's.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -21,6 +21,11 @@ from bert_jax.errors import UserError
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 ALIKE = "all predictions are the same"
+
+
+def scorer(metrics: Mapping[str, Metric]) -> Callable[[str, np.ndarray, np.ndarray], dict[str, float]]:
+    """A function (split, predictions, labels) -> the scores by `metrics`, which are the same for every split."""
+    return lambda split, predictions, labels: {name: metric(predictions, labels) for name, metric in metrics.items()}
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -128,7 +128,7 @@ def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> di
 
 def all_equal(answers: np.ndarray) -> bool:
     """Whether there are at least two predictions, [E] or [E, C], and all are the same."""
-    return len(answers) > 1 and bool((answers == answers[0]).all())
+    return len(answers) > 1 and bool((answers == answers[:1]).all())
 
 
 def table_text(rows: Iterable[Sequence[str]]) -> str:

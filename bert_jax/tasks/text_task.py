@@ -27,6 +27,7 @@ from bert_jax.tasks.readers.sick import SICK_LABELS, has_sick, read_sick
 from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.scores import (
     ALIKE,
+    Metric,
     accuracy,
     degeneracy,
     glue_scores,
@@ -38,6 +39,7 @@ from bert_jax.tasks.scores import (
     mean_squared_error,
     micro_f1,
     pearson,
+    scorer,
     spearman,
 )
 from bert_jax.tasks.task import (
@@ -100,7 +102,7 @@ class TextTask:
     def baseline(self, split: str) -> Baseline:
         """The scores of a constant label, set of labels, or value (the mean)."""
         known, labels = self._labels(split)
-        if not known or "train" not in self.splits:
+        if not known:
             return Baseline()
         _, training = self._labels("train")
 
@@ -270,7 +272,7 @@ def _sick(config: TaskConfig) -> TextTask:
         head=SequenceHead(labels=labels, problem=problem),
         metric="accuracy" if is_class else "pearson",
         splits=usable_splits(config, splits),
-        score=lambda split, answers, true: (_entailment_scores if is_class else _value_scores)(answers, true),
+        score=scorer(_ENTAILMENT if is_class else _VALUES),
     )
 
 
@@ -279,41 +281,29 @@ def _own(config: TaskConfig, say: Say) -> TextTask:
     problem = config.own.problem
     if problem == "classification" and len(data.labels) < 2:
         raise UserError(f"every example of {config.own.train} has the label {data.labels[0]!r}; give examples of two or more")
-    metric, score = _OWN_SCORES[problem]
+    metric, metrics = _OWN_METRICS[problem]
     return TextTask(
         name=config.name,
         length=config.length,
         head=SequenceHead(labels=data.labels or _VALUE, problem=problem),
         metric=metric,
         splits=usable_splits(config, {split: getattr(data, split) for split in SPLITS}),
-        score=lambda split, predicted, true: score(predicted, true),
+        score=scorer(metrics),
     )
 
 
-def _entailment_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Precision and recall as means over the three labels, and accuracy, in the order of the tables of SICK's literature."""
-    scores = {"precision": macro_precision(predictions, labels), "recall": macro_recall(predictions, labels)}
-    return scores | {"accuracy": accuracy(predictions, labels)}
+def _all_right(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """The fraction of the texts whose labels are all predicted correctly."""
+    return float(np.mean((predictions == labels).all(1)))
 
 
-def _value_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The metrics of SICK's competition (SemEval 2014, task 1)."""
-    errors = {"mean_squared_error": mean_squared_error(predictions, labels)}
-    return {"pearson": pearson(predictions, labels), "spearman": spearman(predictions, labels), **errors}
-
-
-def _class_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    scores = {"accuracy": accuracy(predictions, labels), "macro_f1": macro_f1(predictions, labels)}
-    return scores | {"matthews": matthews(predictions, labels)}
-
-
-def _set_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Micro F1, and the fraction of the texts whose labels are all predicted correctly as the accuracy."""
-    return {"micro_f1": micro_f1(predictions, labels), "accuracy": float(np.mean((predictions == labels).all(-1)))}
-
-
-_OWN_SCORES: Mapping[str, tuple[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]]] = {
-    "classification": ("accuracy", _class_scores),
-    "regression": ("spearman", _value_scores),
-    "multi_label": ("micro_f1", _set_scores),
+_ENTAILMENT = {"precision": macro_precision, "recall": macro_recall, "accuracy": accuracy}
+"""Means over the three labels, and accuracy, in the order of the tables of SICK's literature."""
+_VALUES = {"pearson": pearson, "spearman": spearman, "mean_squared_error": mean_squared_error}
+"""The metrics of SICK's competition (SemEval 2014, task 1)."""
+_OWN_METRICS: Mapping[str, tuple[str, Mapping[str, Metric]]] = {
+    "classification": ("accuracy", {"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews}),
+    "regression": ("spearman", _VALUES),
+    "multi_label": ("micro_f1", {"micro_f1": micro_f1, "accuracy": _all_right}),
 }
+"""The metric that selects, and all metrics, by the problem of the user's own data."""

@@ -32,7 +32,7 @@ from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.conll import conll_width, read_conll, read_conllu
 from bert_jax.tasks.readers.own_data import SPLITS, collect_labels, load_own_data
 from bert_jax.tasks.readers.tables import Say, note, read_text, split_lines
-from bert_jax.tasks.scores import ALIKE, accuracy, macro_f1
+from bert_jax.tasks.scores import ALIKE, accuracy, macro_f1, scorer
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
 
 Reader = Callable[[pathlib.Path], list[WordsExample]]
@@ -54,6 +54,8 @@ KIND = TokenHead.kind
 """The kind of the head."""
 EXPERIMENTS = {"conll2003": "ner.py:conll2003", "wnut17": "ner.py:wnut17", "pos": "pos.py"}
 _ENTITIES = ("conll2003", "wnut17")
+_word_scores = scorer({"accuracy": accuracy, "macro_f1": macro_f1})
+_tag_scores = scorer({"accuracy": accuracy})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,7 @@ class TokenTask:
     has_entities: bool
     """Whether the tags mark entities, which are scored as a whole, or are classes of single words."""
     say: Say = note
-    _places: dict[str, list[_Place]] = dataclasses.field(default_factory=dict, repr=False)
+    _places: dict[str, list[_Place]] = dataclasses.field(default_factory=dict)
 
     @property
     def head(self) -> TokenHead:
@@ -103,10 +105,10 @@ class TokenTask:
         for members in _texts(examples, self.config.context):
             words = [word for i in members for word in examples[i].words]
             pieces, firsts, counts = tokenizer.encode_words(words)
-            unknown = (word for first, word in zip(firsts, words, strict=True) if pieces[first] == tokenizer.unk_id)
+            unknown = (word for i, word in enumerate(words) if pieces[firsts[i]] == tokenizer.unk_id)
             unread += sum(not tokenizer.encode(word) for word in unknown)
             long += sum(count > room for count in counts)
-            kept = [pieces[first : first + min(count, room)] for first, count in zip(firsts, counts, strict=True)]
+            kept = [pieces[first : first + min(counts[i], room)] for i, first in enumerate(firsts)]
             ids = np.array(list(itertools.chain.from_iterable(kept)), np.int32)
             starts = np.cumsum([0, *map(len, kept)])
             end = 0
@@ -150,8 +152,9 @@ class TokenTask:
         training, where a word that is not in the training set has the most frequent label of all (O for entities)."""
         by_word: dict[str, Counter[str]] = {}
         for example in self.splits["train"]:
-            for word, label in zip(example.words, self._in_scheme(example), strict=True):
-                by_word.setdefault(word, Counter())[label] += 1
+            labels = self._in_scheme(example)
+            for i, word in enumerate(example.words):
+                by_word.setdefault(word, Counter()).update([labels[i]])
         overall = sum(by_word.values(), Counter[str]())
         usual = min(overall, key=lambda label: (-overall[label], label))
         of_word = {word: min(counts, key=lambda label: (-counts[label], label)) for word, counts in by_word.items()}
@@ -178,10 +181,11 @@ class TokenTask:
         unknown), and a blank line after each sentence. White space inside a word or label becomes "_". With `config.scheme`, the
         predictions are in IOB2, which conlleval accepts together with labels in any scheme."""
         lines = []
-        for example, tags in zip(self.splits[split], self._predicted(split, logits), strict=True):
+        for number, tags in enumerate(self._predicted(split, logits)):
+            example = self.splits[split][number]
             tags = convert(tags, "IOB2") if self.config.scheme else tags
             columns = [example.words, tags] if example.labels is None else [example.words, example.labels, tags]
-            lines += [" ".join(re.sub(r"\s", "_", value) for value in row) for row in zip(*columns, strict=True)]
+            lines += [" ".join(re.sub(r"\s", "_", column[i]) for column in columns) for i in range(len(tags))]
             lines.append("")
         return [predictions_file(directory, f"{split}.conll", "".join(f"{line}\n" for line in lines))]
 
@@ -194,22 +198,23 @@ class TokenTask:
             raise ValueError(f"call features({split!r}, tokenizer) first: it stores the positions of the words")
         predicted = [[""] * len(example.words) for example in self.splits[split]]
         for place, values in zip(self._places[split], logits, strict=True):
-            best = values[place.columns].argmax(-1)
+            best = values[place.columns].argmax(1)
             predicted[place.example][place.word : place.word + len(best)] = [self.labels[i] for i in best.tolist()]
         return predicted
 
     def _scored(self, split: str, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
         """The scores of `predictions`, the labels of every sentence of the split in the scheme of training."""
-        known = [(e, tags) for e, tags in zip(self.splits[split], predictions, strict=True) if e.labels is not None]
+        known = [(example, predictions[i]) for i, example in enumerate(self.splits[split]) if example.labels is not None]
         if not known:
             return {}
         words = [label for _, tags in known for label in tags]
         words += [label for example, _ in known for label in self._in_scheme(example)]
         answers, true = np.unique(words, return_inverse=True)[1].reshape(2, -1)
         if not self.has_entities:
-            return {"accuracy": accuracy(answers, true), "macro_f1": macro_f1(answers, true)}
+            return _word_scores(split, answers, true)
         overall, types = entity_scores([tags for _, tags in known], [example.labels or () for example, _ in known])
-        scores = {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall, "accuracy": accuracy(answers, true)}
+        scores = {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
+        scores |= _tag_scores(split, answers, true)
         kinds = sorted({*types, *(label.partition("-")[2] for label in self.labels)} - {""})
         return scores | {f"f1_{kind}": types[kind].f1 if kind in types else 0.0 for kind in kinds}
 
@@ -246,7 +251,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     for split, examples in splits.items():
         given = [label for e in examples for label in e.labels or ()]
         asked = [label for e in examples for label in _in_scheme(e.labels or (), config.scheme)]
-        strange = [pair for pair in zip(given, asked, strict=True) if pair[1] not in labels]
+        strange = [(given[i], label) for i, label in enumerate(asked) if label not in labels]
         if strange:
             named = ", ".join(sorted({label for _, label in strange}))
             where = (_first_line(config, paths[split], strange[0][0]) if split in paths else "") or f"{config.name}, {split}"

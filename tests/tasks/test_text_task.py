@@ -164,6 +164,8 @@ def test_one_class_for_all_is_degenerate(tmp_path: pathlib.Path):
     assert task.degeneracy("dev", logits(task, 1, 1))
     assert task.degeneracy("dev", [np.array([np.nan, np.nan], np.float32)] * 2)
     assert not task.degeneracy("dev", logits(task, 1, 0))
+    assert task.degeneracy("test", logits(task, 1, 1, 1))  # without labels
+    assert not task.degeneracy("test", logits(task, 1, 0, 1))
     (alike,) = (dataclasses.replace(task, splits={"dev": [e] * 2}) for e in task.splits["dev"][:1])
     assert not alike.degeneracy("dev", logits(task, 1, 1))  # where all labels are one, one answer says nothing
 
@@ -245,9 +247,22 @@ def test_mnli_from_the_catalogue_can_do_without_ax_and_ax_not_without_mnli(monke
             load(TaskConfig(name=name))
 
 
+def test_what_a_file_says_is_said_once(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    rte(tmp_path)
+    put(tmp_path / "RTE" / "train.tsv", PAIRS + "label", "0\t\tworld\tentailment", "1\tA\tB\tnot_entailment")
+    said: list[str] = []
+    load(config("glue/rte", tmp_path), said.append)
+    assert len(said) == 1
+    assert "1 example with an empty text" in said[0]
+    assert capsys.readouterr().err == ""
+
+
 def test_other_splits_are_written_to_be_read(tmp_path: pathlib.Path):
     task = load(config("glue/rte", rte(tmp_path)))
-    [path] = task.write_predictions(tmp_path / "out", "dev", [np.array(row, np.float32) for row in ([0, 0], [np.log(3), 0])])
+    with pytest.raises(ValueError, match="zip"):
+        task.write_predictions(tmp_path, "dev", logits(task, 1))
+    said = [np.array(row, np.float32) for row in ([0, 0], [np.log(3), 0])]
+    [path] = task.write_predictions(tmp_path / "runs" / "out", "dev", said)
     assert path.read_text().splitlines() == [
         "id\tprediction\tlabel\tP(entailment)\tP(not_entailment)",
         "0\tentailment\tentailment\t0.500000\t0.500000",
@@ -319,6 +334,10 @@ def test_ones_own_classes_values_and_sets_are_learnt_and_scored(tmp_path: pathli
     said = [np.array(row, np.float32) for row in ([-1, 2], [-3, -1], [1, 1])]
     assert sets.scores("dev", said) == {"micro_f1": pytest.approx(2 * 2 / (3 + 3)), "accuracy": pytest.approx(1 / 3)}
     assert sets.baseline("dev").scores == {"micro_f1": pytest.approx(4 / 6), "accuracy": pytest.approx(1 / 3)}  # of "red"
+    assert list(sets.baseline("dev").named) == ["red for all, best on dev"]
+    assert list(values.baseline("dev").named) == ["2 for all, most frequent in training"]
+    none = dataclasses.replace(sets, splits=sets.splits | {"dev": [TextExample("0", "a", label=())]})  # type: ignore[operator]
+    assert none.baseline("dev").named == {"no label for all, most frequent in training": 0.0}
     assert sets.degeneracy("dev", [said[0]] * 3)
     assert not sets.degeneracy("dev", said)
     [path] = sets.write_predictions(tmp_path, "dev", said)

@@ -25,6 +25,11 @@ def test_the_training_texts_alone_are_written_one_document_a_line(tmp_path: path
         write_texts("glue/sst2", str(tmp_path), tmp_path / "none" / "out.jsonl")
 
 
+def test_ones_own_files_are_texts_already(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"--task=own/sequence has its texts in your own files; give them to bert_jax\.corpus"):
+        write_texts("own/sequence", "", tmp_path / "out.jsonl")
+
+
 def test_a_text_that_occurred_before_is_left_out():
     asked = [QuestionExample(str(i), f"question {i}", "the context") for i in range(2)]
     assert list(documents(example.texts for example in [*asked, asked[0]])) == ["the context\nquestion 0", "question 1"]

@@ -45,7 +45,7 @@ def wnut(directory: pathlib.Path, train: Sentences, dev: Sentences, say=print, *
 
 def test_words_that_no_row_reads_whole_are_said_once(tokenizer: Tokenizer, tmp_path: pathlib.Path):
     said: list[str] = []
-    sentences = [[("a", "O"), ("\u200b", "O"), ("abcdefghij" * 2, "O")]]
+    sentences = [[("a", "O"), ("\u200b", "O"), ("abcdefghij" * 2, "O"), ("abcdefghij", "O")]]
     task = wnut(tmp_path, sentences, [[("b", "O")]], said.append, length=12)
     for _ in range(2):
         task.features("train", tokenizer)
@@ -54,6 +54,24 @@ def test_words_that_no_row_reads_whole_are_said_once(tokenizer: Tokenizer, tmp_p
         "1 word without a character that the tokenizer reads: [UNK]",
         "1 word longer than 10 pieces; the rest of such a word is not read",
     ]
+
+
+def test_a_sentence_is_one_row_if_it_fits_and_else_parts_of_half_a_row_with_a_quarter_on_either_side(
+    tokenizer: Tokenizer, tmp_path: pathlib.Path
+):
+    letters = [(letter, "O") for letter in "abcdefghijab"]
+    task = wnut(tmp_path, [letters[:8]], [letters], length=10)
+    (whole,) = task.features("train", tokenizer)
+    assert whole.target is not None
+    assert np.flatnonzero(whole.target >= 0).tolist() == list(range(1, 9))
+    shown = [
+        (tokenizer.decode(feature.ids[0][1:-1]), np.flatnonzero(feature.target >= 0).tolist())
+        for feature in task.features("dev", tokenizer)
+        if feature.target is not None
+    ]
+    assert shown == [("a b c d e f g h", [1, 2, 3, 4]), ("c d e f g h i j", [3, 4, 5, 6]), ("e f g h i j a b", [5, 6, 7, 8])]
+    empty = dataclasses.replace(task, splits={"train": [WordsExample("0", (), (), 0)]})
+    assert empty.features("train", tokenizer) == []
 
 
 def said_by(task: TokenTask, features: list[Feature], predictions: list[list[str]]) -> list[np.ndarray]:
@@ -163,6 +181,22 @@ def test_a_label_that_training_never_saw_is_said_and_counts_as_wrong(tokenizer, 
     assert (scores["precision"], scores["recall"], scores["accuracy"], scores["f1_LOC"]) == (1 / 3, 1 / 2, 1 / 2, 0.0)
 
 
+def test_a_type_that_is_neither_there_nor_predicted_has_an_f1_of_zero(tokenizer, tmp_path):
+    task = wnut(tmp_path, [[("a", "B-ORG"), ("b", "O")]], [[("b", "O")]])
+    features = task.features("dev", tokenizer)
+    logits = from_targets(task, features)
+    assert task.scores("dev", logits) == {"f1": 0.0, "precision": 0.0, "recall": 0.0, "accuracy": 1.0, "f1_ORG": 0.0}
+    with pytest.raises(ValueError, match="zip"):
+        task.scores("dev", [*logits, *logits])
+
+
+def test_a_label_that_training_never_saw_is_found_in_its_file_in_whatever_scheme(tmp_path):
+    notes: list[str] = []
+    wnut(tmp_path, [[("a", "B-PER"), ("b", "O")]], [[("a", "O")], [("b", "I-LOC")]], notes.append, scheme="BIOES")
+    (note,) = notes
+    assert note.startswith(f"{tmp_path}/emerging.dev.conll, line 3: the training set has no S-LOC; 1 word of dev")
+
+
 def test_both_names_of_the_conll_2003_files_are_known_and_the_tag_is_the_last_column(tokenizer, tmp_path):
     for names in (("train.txt", "valid.txt", "test.txt"), ("eng.train", "eng.testa", "eng.testb")):
         directory = tmp_path / names[0]
@@ -263,12 +297,24 @@ def test_predictions_are_conllevals_input(tokenizer, tmp_path):
 def test_labels_that_are_no_tags_are_refused_where_entities_are_asked_for(tmp_path):
     with pytest.raises(UserError, match=r"emerging\.dev\.conll, line 1 has the label 'PER', no tag of an entity such as O"):
         wnut(tmp_path, [[("a", "O")]], [[("a", "PER")]])
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.txt").write_text("-DOCSTART- -X- O O\n\na NNP I-NP PER\n\n")
+    with pytest.raises(UserError, match=r"train\.txt, line 3 has the label 'PER'"):
+        load(TaskConfig(name="conll2003", data_dir=str(tmp_path)))
     for name in ("train", "dev"):
         (tmp_path / f"{name}.conllu").write_text(conllu("a/DET"))
     with pytest.raises(UserError, match=r"train\.conllu, line 1 has the label 'DET'.*; set config.task.scheme=\"\""):
         load(TaskConfig(name="pos", data_dir=str(tmp_path), scheme="IOB2"))
     with pytest.raises(UserError, match=r"config.task.name='conll' is no tagging task.*conll2003"):
         load(TaskConfig(name="conll"))
+
+
+@pytest.mark.parametrize(("tag", "metric"), [("B-x", "f1"), ("x", "accuracy"), ("O", "accuracy")])
+def test_own_tags_are_entities_if_all_are_tags_and_one_is_not_outside(tag: str, metric: str, tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps({"words": ["a"], "labels": [label]}) + "\n" for label in ("O", tag)))
+    assert load(TaskConfig(name="own/token", own=OwnDataConfig(train=str(path), dev=str(path)))).metric == metric
+    assert wnut(tmp_path, [[("a", "O")]], [[("a", "O")]]).metric == "f1"
 
 
 def test_own_sentences_of_a_document_are_its_context_wherever_they_stand_in_the_file(tokenizer, tmp_path):
@@ -281,6 +327,8 @@ def test_own_sentences_of_a_document_are_its_context_wherever_they_stand_in_the_
     own = OwnDataConfig(**files, document="document")
     task = load(TaskConfig(name="own/token", own=own, context="document"))
     assert (task.labels, task.metric) == (("x", "y"), "accuracy")
+    with pytest.raises(UserError, match=r"train\.jsonl, line 1 has the label 'x', no tag of an entity .*; set config"):
+        load(TaskConfig(name="own/token", own=own, scheme="IOB2"))
     named = load(TaskConfig(name="own/token", own=dataclasses.replace(own, label_names=("y", "z", "x"))))
     assert named.labels == ("y", "z", "x")
     features = task.features("dev", tokenizer)
