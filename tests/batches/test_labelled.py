@@ -88,6 +88,26 @@ def test_rows_divide_over_the_devices_and_come_in_few_numbers(row_multiple):
     assert len(rows) <= 3, "each costs a compilation"
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "row_multiple", "rows"),
+    [
+        (64, 1, 17),  # 16 full rows and a twentieth
+        (64, 8, 24),
+        (1024, 1, 272),  # 268.8, to a multiple of a 16th of 256
+        (1024, 8, 272),
+        (1024, 3, 270),  # to a multiple of 15
+        (5000, 1, 527),  # all 2,000 features fill 500 rows: 525, to a multiple of 31
+    ],
+)
+def test_a_batch_has_as_many_rows_as_its_features_fill_and_a_twentieth_to_a_multiple_of_about_a_16th(
+    batch_size, row_multiple, rows
+):
+    features = [Feature(0, (np.arange(16, dtype=np.int32),), (np.zeros(16, np.int32),))] * 2_000
+    shape = RowShape(LAYOUTS["sequence"], 64, 4)
+    batches = LabelledBatches(features, shape, batch_size, 0, row_multiple=row_multiple, pad_id=0)
+    assert len(batches.at(0)["input_ids"]) == rows
+
+
 # ------------------------------------------------------------------------------------------------------------------- evaluation
 
 
@@ -182,4 +202,5 @@ def test_every_evaluation_batch_has_the_same_shape():
 def test_an_evaluation_batch_divides_over_the_devices_and_has_one_row_for_each_at_least(platform, tokens):
     shape = RowShape(LAYOUTS["token"], 384, 4)
     assert evaluation_rows(shape, platform, 8) == 8 * (tokens // 384)
+    assert evaluation_rows(RowShape(LAYOUTS["token"], 1, 4), platform, 8) == 8 * tokens
     assert evaluation_rows(RowShape(LAYOUTS["token"], 99_968, 4), platform, 8) == 8

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 
+import grain
 import numpy as np
 import pytest
 
@@ -18,6 +19,19 @@ def test_batches_come_in_order_from_start_to_stop():
 
 def test_nothing_to_do_is_nothing():
     assert list(prefetch(lambda step: step, 5, 5)) == []
+    assert list(prefetch(lambda step: step, 7, 5)) == []
+
+
+def test_a_batch_may_be_none():
+    assert list(prefetch(lambda step: None, 0, 3)) == [None] * 3
+
+
+def test_two_threads_are_four_batches_ahead_where_nothing_else_is_said(monkeypatch):
+    options, asked = grain.ReadOptions, []
+    monkeypatch.setattr(grain, "ReadOptions", lambda **named: asked.append(named) or options(**named))
+    assert list(prefetch(lambda step: step, 0, 1)) == [0]
+    assert list(prefetch(lambda step: step, 0, 1, threads=3, ahead=5)) == [0]
+    assert asked == [{"num_threads": 2, "prefetch_buffer_size": 4}, {"num_threads": 3, "prefetch_buffer_size": 5}]
 
 
 def test_batches_are_made_before_they_are_asked_for_but_not_too_many():
@@ -102,16 +116,21 @@ def test_a_batch_is_ready_once_it_is_made_and_the_one_after_it_is_not():
         return step
 
     with prefetch(make, 0, 2) as batches:
-        assert not batches.is_ready()
+        asked, holds = [], batches._made.holds
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batches._made, "holds", lambda step, within: asked.append(within) or holds(step, within))
+            assert not batches.is_ready()
+        assert asked == [0.0]
         assert not batches.is_ready(within=0.01)
         first.set()
-        assert batches.is_ready(within=30)
+        assert batches.is_ready(within=1e6)  # which is told, not found at the end of the time
         assert next(batches) == 0
         assert not batches.is_ready(within=0.01)
         second.set()
         assert batches.is_ready(within=30)
         assert next(batches) == 1
         assert batches.is_ready()  # the end comes at once
+        assert batches._made._steps == set()  # what is taken is forgotten
     assert list(batches) == []
 
 

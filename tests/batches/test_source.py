@@ -121,6 +121,36 @@ def test_a_plan_that_fails_fails_the_batch_that_needs_it_and_is_tried_again(monk
     assert source.at(step)["input_ids"].shape == (16, 64)
 
 
+def test_the_next_block_is_planned_from_the_batch_on_that_reaches_the_middle_of_one():
+    source = BatchSource(CORPUS, CONFIG, 1, seed=9)
+    source._rows_per_block = 10
+    source.at(4)
+    assert list(source._planned) == [0]
+    source.at(5)
+    assert list(source._planned) == [0, 1]
+    source = BatchSource(CORPUS, CONFIG, 3, seed=9)
+    source._rows_per_block = 10
+    source.at(1)  # its last row, not its second, is the sixth
+    assert list(source._planned) == [0, 1]
+    source = BatchSource(CORPUS, CONFIG, 8, seed=9)
+    source._rows_per_block = 10
+    source.at(1)  # two rows of block 0, six of block 1
+    assert list(source._planned) == [0, 1, 2]
+
+
+def test_the_plan_that_was_not_used_for_longest_is_forgotten():
+    source = BatchSource(CORPUS, CONFIG, 16, seed=9)
+    for block in (1, 2, 0, 3):
+        source.plan(block)
+    assert list(source._planned) == [2, 0, 3]
+
+
+@pytest.mark.parametrize("shard", [(2, 2), (-1, 2)])
+def test_a_host_beyond_their_number_is_a_bug(source, shard):
+    with pytest.raises(ValueError, match=f"shard {shard[0]} of 2"):
+        source.at(0, shard)
+
+
 def test_few_plans_are_held(source):
     for step in range(0, 10 * source.rows_per_epoch // 52, 7):
         source.at(step)
