@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.analysis.comparison import models
 from bert_jax.analysis.comparison.aligned import WindowPair, aligned_slots, other_batch, own_batch, paired_windows, with_column
-from bert_jax.analysis.comparison.cka import alignments
+from bert_jax.analysis.comparison.cka import alignments, biased_hsic, hsic
 from bert_jax.analysis.comparison.masked import MaskedWords, Predictions
 from bert_jax.analysis.comparison.models import Comparing, compare_models, compared_layers
 from bert_jax.analysis.words import Kind, Window, Word
@@ -221,6 +221,18 @@ def test_where_no_word_was_masked_there_are_no_predictions_and_the_reason(monkey
     read.clear()
     found, _, _ = compared(differences=3)
     assert (found.predictions, found.missing) == (PREDICTIONS, "")
+
+
+def test_the_estimates_from_sums_are_those_from_the_matrices_of_all_words():
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(6, 3)) + 1, rng.normal(size=(6, 2)) - 2
+    a, b = (x**2).sum(-1), (y**2).sum(-1)
+    sums = {"products": x.T @ y, "norms": np.asarray(a @ b), "left": x.T @ b, "right": y.T @ a}
+    k, other = (gram - np.diag(np.diag(gram)) for gram in (x @ x.T, y @ y.T))
+    unbiased = (np.trace(k @ other) + k.sum() * other.sum() / (5 * 4) - 2 / 4 * (k @ other).sum()) / (6 * 3)
+    assert hsic(sums, x.sum(0), y.sum(0), (float(a.sum()), float(b.sum())), 6.0) == pytest.approx(unbiased)
+    biased = (((x - x.mean(0)).T @ (y - y.mean(0))) ** 2).sum() / 5**2
+    assert biased_hsic(sums, x.sum(0), y.sum(0), 6.0) == pytest.approx(biased)
 
 
 def test_the_alignment_needs_four_words():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import io
+import json
 import os
 import pathlib
+import re
 import time
+import zlib
 
 import jax.numpy as jnp
 import numpy as np
@@ -295,6 +299,25 @@ def test_the_name_of_a_head_that_is_not_there_has_a_hint_where_names_are_few():
         read_head("2", 1, 1)
     with pytest.raises(UserError, match=r"such as 1-2$"):
         read_head("2", 1, 3)
+
+
+def test_a_page_says_of_each_piece_what_it_is_and_holds_small_pictures_of_all_heads(monkeypatch):
+    found = attention()
+    for precise, bits in ((found.pieces.values.size, 16), (found.pieces.values.size - 1, 8)):
+        monkeypatch.setattr(page, "PRECISE", precise)
+        text = page.attention_page(found, "1-2")
+        data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+        assert data["bits"] == bits
+    assert data == {
+        "tokens": list(found.tokens), "words": list(found.word_texts), "wordOf": [0, 1, 2, 2, 3, 4],
+        "segments": [0, 0, 0, 0, 0, 1], "specials": [True, False, False, False, True, True], "layers": 2, "heads": 3,
+        "bits": 8, "thumbnail": 6, "head": "1-2",
+    }  # fmt: skip
+    assert re.findall(r'id="weights-([^"]*)"', text) == ["1-1", "1-2", "1-3", "2-1", "2-2", "2-3"]
+    assert "<title>Attention of runs/m</title>" in text
+    small = b"".join(page.thumbnail(head).tobytes() for layer in found.pieces.values for head in layer)
+    assert base64.b64encode(zlib.compress(small)).decode() in text
+    assert "é" in page.attention_page(dataclasses.replace(found, tokens=("é",) * 6))
 
 
 def test_the_arrays_of_an_attention_are_all_of_it():

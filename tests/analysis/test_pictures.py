@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bert_jax.analysis.attention.figures import head_figure
-from bert_jax.analysis.comparison.figures import divergences_figure
-from tests.analysis.made_up import WRITES, attention, comparison, written
+from bert_jax.analysis.comparison.figures import divergences_figure, write_comparison
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.heads.figures import write_heads
+from tests.analysis.made_up import WRITES, attention, comparison, head_statistics, written
 from tests.golden.make_pictures import GOLDEN
 
 
 @pytest.mark.parametrize("name", WRITES)
 def test_tables_and_pictures_are_those_that_were_looked_at_last(name, tmp_path):
     assert written(name, tmp_path) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_what_was_not_measured_has_no_files(tmp_path):
+    tables = {"heads", "distances"}
+    for heads, n, further in ((2, 1, {"divergences", "tree", "plane"}), (2, 0, set()), (1, 1, set())):
+        folder = Undrawn(tmp_path / f"{heads} {n}")
+        write_heads(folder, dataclasses.replace(head_statistics(1, heads), n_divergence=n))
+        assert {path.stem for path in folder.written} == tables | further
+    folder = Undrawn(tmp_path / "compared")
+    write_comparison(folder, dataclasses.replace(comparison((1, 2), (1, 2), None), n_divergence=0))
+    assert [path.name for path in folder.written] == ["layers.tsv", "layers.png"]
+
+
+class Undrawn(Folder):
+    """A folder in which a picture is the number of its axes."""
+
+    def picture(self, name: str, figure: Figure) -> None:
+        self.write(name, bytes(len(figure.axes)))
 
 
 @pytest.mark.parametrize(

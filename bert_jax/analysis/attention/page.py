@@ -71,4 +71,4 @@ def _stored(weights: Float32[np.ndarray, "L L"], bits: int) -> str:
 
 
 def _packed(content: bytes) -> str:
-    return base64.b64encode(zlib.compress(content, 6)).decode()
+    return base64.b64encode(zlib.compress(content)).decode()

@@ -42,9 +42,10 @@ def read_attention(engine: Engine, window: Window) -> Attention:
     config, item = engine.config, window.item(engine.config.has_segments)
     ((pieces, words),) = engine.batches(first_row, [item])
     numbers = np.array(item.columns["words"])
-    n, starts = len(numbers), np.flatnonzero(np.diff(numbers, prepend=-1))
+    _, starts = np.unique(numbers, return_index=True)
+    n = len(numbers)
     pieces, words = pieces[:, :, :n, :n], words[:, :, starts[:, None], starts]
-    if not (np.isfinite(pieces).all() and np.isfinite(words).all()):
+    if not np.isfinite(words).all():  # sums of the weights of all pieces
         raise UserError(f"{engine.name} gives {NOT_FINITE}")
     every = {"layer": range(1, config.num_layers + 1), "head": range(1, config.num_heads + 1)}
     second = window.segment_b or len(window.words)
