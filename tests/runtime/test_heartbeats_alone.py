@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import types
 from collections.abc import Callable
@@ -88,6 +89,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     clock = Time()
     monkeypatch.setattr(heartbeats, "time", clock)
     return clock
+
+
+class Stream(io.StringIO):
+    """A stderr of which only what was flushed is seen, as after `os._exit`."""
+
+    seen = ""
+
+    def flush(self) -> None:
+        self.seen = self.getvalue()
+
+
+@pytest.fixture
+def stderr(monkeypatch: pytest.MonkeyPatch) -> Stream:
+    stream = Stream()
+    monkeypatch.setattr(heartbeats, "sys", types.SimpleNamespace(stderr=stream))
+    return stream
 
 
 @pytest.fixture
@@ -177,7 +194,7 @@ def test_a_process_that_ends_says_so_and_waits_where_the_others_would_be_aborted
 @pytest.mark.parametrize("error", [OutOfMemory("no room"), CorruptedCorpus("a bit is wrong")])
 @pytest.mark.parametrize(("index", "joined"), [(0, [15.0]), (1, [])])
 def test_a_shortage_or_a_corrupted_corpus_ends_a_process_at_once_with_its_words(
-    error: Exception, index: int, joined: list[float], clock: Time, exits: list[Any], capsys: pytest.CaptureFixture[str]
+    error: Exception, index: int, joined: list[float], clock: Time, exits: list[Any], stderr: Stream
 ):
     process = Process(index)
     with pytest.raises(SystemExit) as ended:
@@ -186,13 +203,11 @@ def test_a_shortage_or_a_corrupted_corpus_ends_a_process_at_once_with_its_words(
     failed = {"failed": f"{NAMES[index]} of 3 has failed: {error}", "status": USER_ERROR_STATUS}
     assert process.said == [[failed]] * len(process.wires)
     assert (process.thread.joined, exits) == (joined, [])
-    assert capsys.readouterr().err == f"error: {error}\n"
+    assert stderr.seen == f"error: {error}\n"
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_failed_collective_waits_for_the_name_of_the_culprit(
-    named: bool, clock: Time, exits: list[Any], capsys: pytest.CaptureFixture[str]
-):
+def test_a_failed_collective_waits_for_the_name_of_the_culprit(named: bool, clock: Time, exits: list[Any], stderr: Stream):
     process = Process(1)
     if named:
         process.thread.while_joined = lambda: process._lost("worker 2 (c) of 3 has ended", 0)
@@ -203,7 +218,7 @@ def test_a_failed_collective_waits_for_the_name_of_the_culprit(
     lost = "worker 1 (b) of 3 lost the other processes: Gloo failed"
     assert process.said == [[{"lost": lost}]]
     remedy = "the same command on all of them continues from the last checkpoint"
-    assert capsys.readouterr().err == f"{lost}\nlook for the process that ended first and why; {remedy}\n"
+    assert stderr.seen == f"{lost}\nlook for the process that ended first and why; {remedy}\n"
 
 
 def test_an_error_that_is_not_of_the_devices_ends_no_process_at_once(clock: Time, exits: list[Any]):
@@ -398,14 +413,14 @@ def test_both_sides_say_something_every_two_seconds(clock: Time, monkeypatch: py
 
 
 def test_a_process_ends_with_the_words_and_the_status_of_the_failure(
-    clock: Time, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clock: Time, monkeypatch: pytest.MonkeyPatch, stderr: Stream
 ):
     second = Process(1)
     second.wires[0].incoming = [b'{"failed": "worker 0 (a) of 3 has failed", "status": 2}\n']
     selector = lived(second, clock, {0.5: 0}, monkeypatch)
     assert (second.left, clock.now) == ([2], 1010.5)
     assert selector.waited == [0.5, 1.5, 2.0, 2.0, 2.0, 2.0, 0.5]
-    assert capsys.readouterr().err == "error: worker 0 (a) of 3 has failed\n"
+    assert stderr.seen == "error: worker 0 (a) of 3 has failed\n"
 
 
 def test_the_minute_of_the_first_process_begins_once_all_say_that_they_end(clock: Time, monkeypatch: pytest.MonkeyPatch):
@@ -417,8 +432,8 @@ def test_the_minute_of_the_first_process_begins_once_all_say_that_they_end(clock
     assert clock.now == 1090.0  # at the first beat a minute after the last farewell was heard
 
 
-def test_silence_is_looked_for_at_every_beat(clock: Time, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_silence_is_looked_for_at_every_beat(clock: Time, monkeypatch: pytest.MonkeyPatch, stderr: Stream):
     second = Process(1)
     lived(second, clock, {}, monkeypatch)
     assert (second.left, clock.now) == ([HUNG], 1062.0)
-    assert capsys.readouterr().err.startswith("worker 0 (a) of 3 has given no sign of life for 62 s: it was stopped, or")
+    assert stderr.seen.startswith("worker 0 (a) of 3 has given no sign of life for 62 s: it was stopped, or")

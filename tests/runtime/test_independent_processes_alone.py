@@ -52,17 +52,16 @@ def test_a_process_writes_that_it_works_and_at_its_end_that_it_failed_unless_it_
     state: str, tmp_path: pathlib.Path, clock: Time
 ):
     (tmp_path / FOLDER).mkdir()
-    own = share(tmp_path, 1)
+    own = share(tmp_path, 1, 2)
     assert own.__enter__() is own
     assert written(tmp_path, 1) == {"start": "this one", "beats": 0, "state": WORKING, "value": None}
-    assert own._heard == {0: ({"state": WORKING}, 1000.0), 2: ({"state": WORKING}, 1000.0)}
+    assert own._heard == {0: ({"state": WORKING}, 1000.0)}
+    assert share(tmp_path, 1, 3)._heard == {}
     if state != WORKING:
         own._write(state=state)
     own.__exit__(None, None, None)
     assert written(tmp_path, 1)["state"] == (FAILED if state == WORKING else state)
     assert (own._closed.is_set(), own._thread.joined, own._thread.started) == (True, [None], 1)  # type: ignore[attr-defined]
-    with share(tmp_path, 1):
-        pass  # the lock is free again
 
 
 def test_a_process_waits_two_minutes_or_its_patience_for_its_predecessor(
@@ -76,6 +75,7 @@ def test_a_process_waits_two_minutes_or_its_patience_for_its_predecessor(
         if clock.now < free[0]:
             raise UserError("in use by process 3")
         yield
+        asked.append("free again")
 
     monkeypatch.setattr(independent_processes, "locked", locked)
     for patience, waited in ((600.0, 120.0), (60.0, 60.0)):
@@ -89,6 +89,12 @@ def test_a_process_waits_two_minutes_or_its_patience_for_its_predecessor(
     clock.now = 1999.0
     with share(tmp_path, 2):
         assert 2000.0 <= clock.now < 2000.4
+    assert asked.count("free again") == 1
+    clock.now = 1000.0
+    asked.clear()
+    with pytest.raises(UserError):
+        share(tmp_path, 2, patience=0.0).__enter__()
+    assert len(asked) == 2, "at once and at the end of its time"
 
 
 def test_the_first_process_asks_every_second_until_all_are_done(tmp_path: pathlib.Path, clock: Time):
