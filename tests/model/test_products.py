@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
-from bert_jax.model.products import affine, batched, multiply, on_one_cpu, over_rows
+from bert_jax.model.products import affine, batched, multiply, on_one_cpu, over_rows, precision
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.random_rows import largest_difference
 
@@ -102,6 +102,11 @@ def test_products_of_bfloat16_gather_nothing_over_several_devices():
         program = gradients.lower(*arrays).compile().as_text()
     assert "all-reduce" in program
     assert "all-gather" not in program
+
+
+def test_products_of_float32_are_not_rounded_on_tpus_and_gpus():
+    assert precision(jnp.dtype("float32")) == jax.lax.Precision.HIGHEST
+    assert precision(jnp.dtype("bfloat16")) is None
 
 
 def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():

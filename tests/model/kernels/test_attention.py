@@ -35,7 +35,7 @@ from tests.model.kernels.blocks import blocks_outside
 @pytest.mark.parametrize(
     ("b", "length", "heads", "head_width"),
     [
-        (2, 128, 2, 64),
+        (1, 128, 2, 64),
         (3, 51, 1, 64),  # a single head, a length that is a multiple of nothing, an odd number of rows
         (1, 384, 3, 64),  # heads that do not fill their last group of lanes
         (1, 130, 4, 32),
@@ -152,7 +152,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped():
 def test_a_mesh_computes_what_one_device_does_and_an_indivisible_batch_too(rows: int):
     ids, inputs = packed(rows, 60), arrays(rows, 60, 2 * 64)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    assert largest_error(on_mesh(mesh, fused(ids, 2), inputs), results(fused(ids, 2), *inputs)) < FLOAT32_WITHIN
+    assert largest_error(on_mesh(mesh, fused(ids, 2), inputs), results(plain(ids, 2), *inputs)) < FLOAT32_WITHIN
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["", "rows_split_by_hand"])
