@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import pathlib
 import re
 import sys
+import types
 
 import pytest
 
@@ -82,6 +85,35 @@ def test_fields_and_bullets_open_paragraphs():
 
 
 @pytest.mark.parametrize(
+    ("paragraph", "kept"),
+    [
+        ("This has just six plain words.", True),
+        ("This has five plain words.", False),
+        ("This has six of x_1 and y_2 here.", True),  # 6 of 8 are plain
+        ("This has five of x_1 y_2 z_3 so.", False),  # 5 of 8
+        ("this begins with a small letter.", False),
+        ("This ends without an end mark", False),
+        ("Does this end with a question?", True),
+        ("What an end this one has!", True),
+        ("This ends before its end mark. )", False),
+    ],
+)
+def test_prose_begins_with_a_capital_has_six_words_three_in_four_of_them_plain_and_ends_with_a_mark(paragraph, kept):
+    assert prose.paragraphs(paragraph) == [paragraph] * kept
+
+
+def test_a_note_is_a_paragraph_of_its_own():
+    text = "The text that stands before the note.\n.. note:: The first words of a note are kept."
+    assert prose.paragraphs(text) == ["The text that stands before the note.", "The first words of a note are kept."]
+
+
+def test_what_is_as_deep_as_the_line_before_a_block_of_code_is_text_again():
+    text = "    For example, this is what is written::\n\n        This looks like prose but is code.\n"
+    text += "    This is as deep as the text before it.\n"
+    assert prose.paragraphs(text) == ["This is as deep as the text before it."]
+
+
+@pytest.mark.parametrize(
     "code",
     [
         ">>> x = The(1)\nThis is the output of the call, a sentence.\n",
@@ -122,6 +154,62 @@ add_newdoc("numpy", "x",
     """)
 '''
     assert list(prose.docstrings(source)) == ["Module.", "Function\nin two lines.", "Class.", "Text."]
+    assert list(prose.docstrings('f"""not one"""\nu"""One."""\n"""Not ended')) == ["One."]
+    assert list(prose.docstrings("\n\"\"\"A.\"\"\"\n'''B.'''")) == ["A.", "B."]
+
+
+def test_a_document_has_300_characters_and_no_paragraph_of_an_earlier_one(monkeypatch):
+    long, other = "x" * 300, "y" * 298
+    found = [("a", [long, long]), ("b", ["z", long]), ("c", ["v" * 299]), ("d", [long, "u", other]), ("e", ["w", other])]
+    monkeypatch.setattr(embedded_dataset_builder, "_documents", lambda: found)
+    made = list(embedded_dataset_builder.Builder._generate_examples(None))
+    assert made == [("a", {"name": "a", "text": long}), ("d", {"name": "d", "text": f"u\n{other}"})]
+
+
+def test_sources_are_those_of_python_and_of_packages_without_their_tests(monkeypatch, tmp_path, capsys):
+    def package(name: str, *files: str) -> str:
+        for file in files:
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_text(f'"""The text of {file} is here, with words."""')
+        return str(tmp_path / name)
+
+    stdlib = package("stdlib", "b.py", "a.py", "test_a.py", "conftest.py", "deep/c.py", "deep/test_c.py", "tests/d.py", "x.txt")
+    numpy = package("numpy", "__init__.py", "test_tools/e.py")
+    specs = {
+        "numpy": types.SimpleNamespace(submodule_search_locations=[numpy]),
+        "click": types.SimpleNamespace(submodule_search_locations=None),  # a single file
+    }
+    monkeypatch.setattr(embedded_dataset_builder.sysconfig, "get_path", lambda name: stdlib if name == "stdlib" else "")
+    monkeypatch.setattr(embedded_dataset_builder.importlib.util, "find_spec", specs.get)
+    assert embedded_dataset_builder._installed() == {"numpy": tmp_path / "numpy"}
+    names = ["python.a", "python.b", "python.deep.c", "numpy.__init__", "numpy.test_tools.e"]
+    assert [name for name, _ in embedded_dataset_builder._source_files()] == names
+    topics, sources = [], []
+    for name, paragraphs in embedded_dataset_builder._documents():
+        (topics if name.startswith("topics.") else sources).append((name, paragraphs))
+    assert topics == sorted(topics)
+    assert [name for name, _ in sources] == names
+    assert sources[2][1] == ["The text of deep/c.py is here, with words."]
+    assert capsys.readouterr().err.splitlines()[-1] == "reading installed documentation: 5/5 files"
+
+
+def test_it_is_made_in_a_directory_of_its_versions_by_one_process_at_a_time(monkeypatch, tmp_path):
+    held, made = [], []
+
+    class Builder:
+        def __init__(self, data_dir, file_format):
+            made.append((data_dir, file_format))
+
+        def download_and_prepare(self):
+            assert held == [(".lock", fcntl.LOCK_EX)]
+            print("tfds says that it downloads")
+            made.append("prepared")
+
+    monkeypatch.setattr(embedded_dataset_builder, "Builder", Builder)
+    monkeypatch.setattr(embedded_dataset_builder, "_fingerprint", lambda: "abc")
+    monkeypatch.setattr(embedded_dataset_builder.fcntl, "flock", lambda f, how: held.append((pathlib.Path(f.name).name, how)))
+    assert isinstance(embedded_dataset_builder.prepared(tmp_path / "new" / "cache"), Builder)
+    assert made == [(tmp_path / "new" / "cache" / "embedded-abc", "array_record"), "prepared"]
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +237,7 @@ def test_no_paragraph_occurs_twice(documents):
 
 
 def test_it_is_the_same_when_made_again(monkeypatch, tmp_path):
-    some = embedded_dataset_builder._source_files()[:400]
+    some = embedded_dataset_builder._source_files()[:60]
     monkeypatch.setattr(embedded_dataset_builder, "_source_files", lambda: some)
     first, second = (tfds_text.open_text_set(tfds_text.EMBEDDED, str(tmp_path / name)) for name in ("a", "b"))
     assert len(first) > 50
@@ -158,7 +246,7 @@ def test_it_is_the_same_when_made_again(monkeypatch, tmp_path):
 
 def test_nothing_is_imported_to_read_its_documentation(monkeypatch):
     before = set(sys.modules)
-    for _, path in embedded_dataset_builder._source_files()[:300]:
+    for _, path in embedded_dataset_builder._source_files()[:100]:
         prose.module_prose(path)
     assert {name.split(".")[0] for name in set(sys.modules) - before} <= {"pydoc_data"}
 
