@@ -9,6 +9,7 @@ import pathlib
 import pytest
 
 from bert_jax.interop.directory import Unwritable, recover, replaced_when_complete
+from tests.open_files import open_below
 
 
 def write(directory: pathlib.Path, content: str) -> None:
@@ -23,17 +24,12 @@ def everything(directory: pathlib.Path) -> dict[str, str]:
     return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
-def open_files() -> int:
-    return len(list(pathlib.Path("/proc/self/fd").iterdir()))
-
-
 def test_directories_above_are_made_and_an_empty_one_is_taken(tmp_path):
-    before = open_files()
     write(tmp_path / "a" / "b" / "m", "1")
     (tmp_path / "empty").mkdir()
     write(tmp_path / "empty", "2")
     assert everything(tmp_path) == {"a/b/m/mark": "1", "empty/mark": "2"}
-    assert open_files() == before
+    assert open_below(tmp_path) == 0
 
 
 def test_a_file_of_that_name_is_never_replaced(tmp_path):
@@ -91,24 +87,22 @@ def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_ag
             (tmp_path / ".m.incomplete").rmdir()
         taken.append(descriptor)
 
-    before = open_files()
     monkeypatch.setattr(fcntl, "flock", late)
     write(tmp_path / "m", "1")
     assert everything(tmp_path) == {"m/mark": "1"}
-    assert (len(taken), open_files()) == (2, before)
+    assert (len(taken), open_below(tmp_path)) == (2, 0)
 
 
 def test_a_second_writer_is_refused_and_leaves_the_first_ones_files(tmp_path):
-    before = open_files()
     ours = {"is_ours": lambda path: True, "format_files": ()}
     with replaced_when_complete(tmp_path / "m", **ours) as incomplete:
         (incomplete / "mark").write_text("first")
-        inside = open_files()
+        inside = open_below(tmp_path)
         with pytest.raises(Unwritable, match=r"another process is writing a model to .*/m; wait for its end, or name another"):
             write(tmp_path / "m", "second")
-        assert open_files() == inside
+        assert open_below(tmp_path) == inside
     assert everything(tmp_path) == {"m/mark": "first"}
-    assert open_files() == before
+    assert open_below(tmp_path) == 0
 
 
 def test_an_interrupted_swap_is_undone_or_finished(tmp_path):

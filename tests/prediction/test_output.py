@@ -11,14 +11,11 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.prediction import output
 from bert_jax.prediction.output import PARTIAL_SUFFIX, PartialFile, checked_target
+from tests.open_files import open_below
 
 
 def names(directory: pathlib.Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
-
-
-def open_files() -> int:
-    return len(list(pathlib.Path("/proc/self/fd").iterdir()))
 
 
 def test_a_file_that_nobody_may_write_is_refused_whoever_may_run_it(tmp_path):
@@ -40,7 +37,7 @@ def test_a_directory_where_no_files_may_be_made_is_refused(tmp_path, monkeypatch
 
 
 def test_a_file_appears_when_it_is_on_the_disk_with_the_usual_permissions(tmp_path, monkeypatch):
-    before, seen = open_files(), []
+    seen = []
     monkeypatch.setattr(os, "fsync", lambda file: seen.append((os.fstat(file).st_size, (tmp_path / "out").exists())))
     (tmp_path / "plain").touch()
     part = PartialFile(tmp_path / "out")
@@ -51,28 +48,26 @@ def test_a_file_appears_when_it_is_on_the_disk_with_the_usual_permissions(tmp_pa
     assert (tmp_path / "out").read_bytes() == b"abc"
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
     assert names(tmp_path) == ["out", "plain"]
-    assert open_files() == before
+    assert open_below(tmp_path) == 0
 
 
 def test_a_file_that_was_not_completed_is_removed(tmp_path):
-    before = open_files()
     part = PartialFile(tmp_path / "out")
     assert names(tmp_path) == [f".out.{os.getpid()}{PARTIAL_SUFFIX}"]
     part.close()
     assert names(tmp_path) == []
-    assert open_files() == before
+    assert open_below(tmp_path) == 0
 
 
 def test_a_file_that_is_being_written_is_left_alone_and_its_name_refused(tmp_path):
     part = PartialFile(tmp_path / "a")
     with pytest.raises(UserError, match=rf"=\S+/a is being written by another process \(in \S*/\.a\.\d+{PARTIAL_SUFFIX}\)"):
         checked_target(str(tmp_path / "a"))
-    before = open_files()
     other = PartialFile(tmp_path / "b")
     other.close()
     assert names(tmp_path) == [f".a.{os.getpid()}{PARTIAL_SUFFIX}"]
     part.close()
-    assert open_files() < before
+    assert open_below(tmp_path) == 0
     assert checked_target(str(tmp_path / "a")) == tmp_path / "a"
 
 
@@ -82,7 +77,7 @@ def test_what_killed_processes_left_is_removed_but_nothing_that_only_looks_like_
     (tmp_path / f".a.2{PARTIAL_SUFFIX}").symlink_to(tmp_path / "mine")
     os.mkfifo(tmp_path / f".a.3{PARTIAL_SUFFIX}")
     assert checked_target(str(tmp_path / "a")) == tmp_path / "a"
-    before, user = open_files(), os.geteuid()
+    user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     PartialFile(tmp_path / "b").close()
     others = [f".a.2{PARTIAL_SUFFIX}", f".a.3{PARTIAL_SUFFIX}", "mine"]
@@ -90,7 +85,7 @@ def test_what_killed_processes_left_is_removed_but_nothing_that_only_looks_like_
     monkeypatch.undo()
     PartialFile(tmp_path / "b").close()
     assert names(tmp_path) == others
-    assert open_files() == before
+    assert open_below(tmp_path) == 0
 
 
 def test_a_file_that_another_process_takes_for_a_leftover_is_made_again(tmp_path, monkeypatch):
@@ -103,9 +98,8 @@ def test_a_file_that_another_process_takes_for_a_leftover_is_made_again(tmp_path
         flock(descriptor, operation)
 
     monkeypatch.setattr(output.fcntl, "flock", late)
-    before = open_files()
     part = PartialFile(tmp_path / "out")
-    assert (len(taken), open_files()) == (2, before + 1)
+    assert (len(taken), open_below(tmp_path)) == (2, 1)
     part.complete()
     part.close()
     assert names(tmp_path) == ["out"]
