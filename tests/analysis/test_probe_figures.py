@@ -134,6 +134,9 @@ def test_probes_that_were_not_trained_have_no_table_and_no_line(
 def test_the_best_layer_is_one_whose_value_is_a_number(capsys: pytest.CaptureFixture[str]):
     values = STRUCTURE.scores.values.copy()
     values[:, 1] = np.nan
+    turned = NamedArray(LABELS.accuracy.values[:, :, [1, 0, 2]], LABELS.accuracy.axes)
+    print_found(dataclasses.replace(FOUND, labels=dataclasses.replace(LABELS, accuracy=turned), structure=None, parsers=None))
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["upos", "1", "0.910"]
     print_found(dataclasses.replace(FOUND, labels=None, parsers=None, structure=dataclasses.replace(
         STRUCTURE, scores=NamedArray(values, STRUCTURE.scores.axes))))  # fmt: skip
     assert capsys.readouterr().out.splitlines()[1].split() == ["uuas", "0", "0.016", "0.266", "1.000"]

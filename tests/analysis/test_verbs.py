@@ -177,7 +177,7 @@ def test_what_is_not_in_the_numbers_of_coreference_is_told(capsys: pytest.Captur
 
 # --------------------------------------------------------------------------------------------------------------- what is asked
 def test_dependencies_are_asked_for_with_every_control_once_and_bad_sentences_fail(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     asked: list[Any] = []
     failed = {"i": 0, "c": 0}
@@ -189,8 +189,9 @@ def test_dependencies_are_asked_for_with_every_control_once_and_bad_sentences_fa
 
     def score(engine: Any, own: Any, choosing: Any, options: Any, progress: Any) -> Any:
         asked.append((engine, own.path, choosing and choosing.path, options))
-        return control if options.control else dataclasses.replace(found, across=0)
+        return control if options.control else dataclasses.replace(found, across=across[0])
 
+    across = [0, 38]
     monkeypatch.setattr(dependencies, "Treebank", treebank)
     monkeypatch.setattr(dependencies, "score_dependencies", score)
     monkeypatch.setattr(dependencies, "write_dependencies", lambda folder, *of: asked.append(of))
@@ -199,6 +200,10 @@ def test_dependencies_are_asked_for_with_every_control_once_and_bad_sentences_fa
                    "--control=permuted-heads")  # fmt: skip
     flags = argparse.Namespace(**given | {"output": tmp_path / "out"})
     assert dependencies.dependencies(flags) == 0
+    said = capsys.readouterr().out
+    assert "left out" not in said
+    assert said.endswith(f"written to {tmp_path / 'out'}: \n")
+    across.pop(0)
     plain, with_control, written = asked
     options = dependencies.Dependencies(3, 100, "", 5)
     assert plain == ("engine", "i", None, options)
@@ -208,6 +213,7 @@ def test_dependencies_are_asked_for_with_every_control_once_and_bad_sentences_fa
     for bad in ({"i": 1, "c": 0}, {"i": 0, "c": 1}, {"i": 1, "c": 1}):
         failed |= bad
         assert dependencies.dependencies(flags) == 1
+    assert "\n38 dependents left out: their heads are in other windows of" in capsys.readouterr().out
     assert asked[-2][2] == "c"
     flags.choose = "./i"
     with pytest.raises(UserError, match=r"--choose=./i is --input too; without --choose, half of its sentences are chosen on"):
@@ -215,7 +221,7 @@ def test_dependencies_are_asked_for_with_every_control_once_and_bad_sentences_fa
 
 
 def test_coreference_is_asked_for_with_every_control_once_and_bad_mentions_fail(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     asked: list[Any] = []
     failed = {"i": 0, "c": 0}
@@ -235,6 +241,9 @@ def test_coreference_is_asked_for_with_every_control_once_and_bad_mentions_fail(
     given = parsed("coreference", "--replicates=100", "--seed=5", "--control=random-weights", "--coreferent", "--window=64")
     flags = argparse.Namespace(**given | {"output": tmp_path / "out"})
     assert coreference.coreference(flags) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("2 documents; heads were chosen on 2 others\n")
+    assert said.endswith(f"holds the mention\nwritten to {tmp_path / 'out'}: \n")
     options = coreference.Coreference(64, False, "", 100, 5)
     assert asked[:2] == [
         ("engine", "i", None, options), ("engine", "i", None, dataclasses.replace(options, control="random-weights")),
@@ -289,7 +298,9 @@ def test_a_control_of_probes_has_a_folder_of_its_own_and_bad_sentences_fail(
     assert probe.probe(argparse.Namespace(**given | {"output": out, "control": ""})) == 1
 
 
-def test_a_comparison_with_random_weights_draws_them_by_the_seed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_comparison_with_random_weights_draws_them_by_the_seed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     asked: list[Any] = []
     own = types.SimpleNamespace(engine=types.SimpleNamespace(model="model"))
     monkeypatch.setattr(compare, "load", lambda flags: own)
@@ -308,6 +319,9 @@ def test_a_comparison_with_random_weights_draws_them_by_the_seed(tmp_path: pathl
     given = parsed("compare", "--seed=5", "--masked=0.5", "--divergence-words=9", "the river")
     flags = argparse.Namespace(**given | {"output": tmp_path / "out"})
     assert compare.compare(flags) == 0
+    said = capsys.readouterr().out
+    assert "\nagreement: 0.300 (n = 55)\n" in said
+    assert said.endswith(f"written to {tmp_path / 'out'}: \n")
     options = compare.Comparing(masked=0.5, seed=5, divergence_words=9)
     assert asked[0] == (own.engine, "engine of o", "the river")
     assert asked[1] == (own.engine, "engine of o", options)
