@@ -213,6 +213,11 @@ def test_it_is_made_in_a_directory_of_its_versions_by_one_process_at_a_time(monk
 
 
 @pytest.fixture(scope="module")
+def source_files() -> list[tuple[str, pathlib.Path]]:
+    return embedded_dataset_builder._source_files()
+
+
+@pytest.fixture(scope="module")
 def embedded(tmp_path_factory) -> tfds_text.TextSet:
     return tfds_text.open_text_set(tfds_text.EMBEDDED, str(tmp_path_factory.mktemp("cache")))
 
@@ -236,17 +241,17 @@ def test_no_paragraph_occurs_twice(documents):
     assert not any(">>>" in paragraph or "    " in paragraph for paragraph in paragraphs)
 
 
-def test_it_is_the_same_when_made_again(monkeypatch, tmp_path):
-    some = embedded_dataset_builder._source_files()[:60]
+def test_it_is_the_same_when_made_again(source_files, monkeypatch, tmp_path):
+    some = source_files[:60]
     monkeypatch.setattr(embedded_dataset_builder, "_source_files", lambda: some)
     first, second = (tfds_text.open_text_set(tfds_text.EMBEDDED, str(tmp_path / name)) for name in ("a", "b"))
     assert len(first) > 50
     assert list(first.texts(0, len(first))) == list(second.texts(0, len(second)))
 
 
-def test_nothing_is_imported_to_read_its_documentation(monkeypatch):
+def test_nothing_is_imported_to_read_its_documentation(source_files):
     before = set(sys.modules)
-    for _, path in embedded_dataset_builder._source_files()[:100]:
+    for _, path in source_files[:100]:
         prose.module_prose(path)
     assert {name.split(".")[0] for name in set(sys.modules) - before} <= {"pydoc_data"}
 

@@ -1,0 +1,22 @@
+"""Limits that no result shows: of waiting, and of work that is done at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.storage import fetching, lock, mirror, objects
+
+LOCK = (lock.BEAT, lock.STALE, lock._LOOK)  # which the tests of locks shorten
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (LOCK, (10.0, 60.0, 1.0)),  # seconds: a lock is stale after six beats that were missed
+        (mirror.EVERY, 30.0),  # seconds of lines of metrics that a lost machine may lose
+        (fetching._AT_ONCE, 8),  # downloads
+        (objects._IN_ONE_REQUEST, 8 << 20),  # bytes
+    ],
+)
+def test_a_limit_that_no_result_shows_is_the_documented_one(limit, expected):
+    assert limit == expected
