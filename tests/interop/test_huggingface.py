@@ -18,7 +18,7 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax.errors import UserError
 from bert_jax.heads.registry import make_head
-from bert_jax.interop.huggingface import NewParts, export_model, import_model, with_new_parts
+from bert_jax.interop.huggingface import FILES, NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.locate import find_model_directory
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
@@ -71,6 +71,7 @@ def test_the_directory_holds_what_transformers_looks_for(exported, tiny):
     assert files == {
         "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
     }  # fmt: skip
+    assert files | {"spiece.model"} == set(FILES)  # which take the place of older ones
     for name in ("config.json", "tokenizer_config.json"):
         assert re.match(r'\{\n  "\w+": ', (exported / name).read_text()), "people can read it"
     with safetensors.safe_open(exported / "model.safetensors", "np") as file:
