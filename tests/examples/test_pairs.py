@@ -29,11 +29,11 @@ def document_of(corpus, token):
 
 @pytest.fixture(scope="module")
 def sequential():
-    """40,000 examples or so by the plain implementation."""
+    """27,000 examples or so by the plain implementation."""
     tokens = iter(range(FIRST, FIRST + 10**9))
     documents = [[[next(tokens) for _ in range(n)] for n in sentences] for sentences in DOCUMENTS]
     rng = random.Random(1)
-    return [example for _ in range(3) for example in examples_of(documents, 61, 0.1, rng)]
+    return [example for _ in range(2) for example in examples_of(documents, 61, 0.1, rng)]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def joined(planned, name):
 
 
 def test_as_many_examples_as_the_sequential_original(planned, sequential):
-    assert len(joined(planned, "a_start")) == pytest.approx(len(sequential), rel=0.01)
+    assert len(joined(planned, "a_start")) / 3 == pytest.approx(len(sequential) / 2, rel=0.01)
 
 
 def test_random_next_as_often_as_in_the_sequential_original(planned, sequential):
