@@ -85,12 +85,10 @@ def from_chosen_words(
 
 
 def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, in_words: bool) -> list[Float[Array, "B H Z Z"]]:
-    """The attention of each layer between words, or where `in_words` is False between pieces, float32; 0 for padding."""
+    """The attention of each layer between words, or where `in_words` is False between pieces, float32. Between pieces
+    padding attends to padding."""
     weights = attention_weights(params, config, batch)
-    if in_words:
-        return [between_words(layer, slots) for layer in weights]
-    real = (slots.sequence > 0).astype(jnp.float32)
-    return [layer * real[:, None, :, None] for layer in weights]
+    return [between_words(layer, slots) for layer in weights] if in_words else list(weights)
 
 
 def word_vectors(
