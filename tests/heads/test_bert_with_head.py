@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.heads.bert_with_head import BertWithHead, HeadLayers, initial_label_parameters
+from bert_jax.heads.bert_with_head import HEAD_SEED, BertWithHead, HeadLayers, initial_label_parameters
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS, make_head
 from bert_jax.heads.sequence import SequenceHead
@@ -189,6 +189,7 @@ def test_dropout_happens_only_with_a_seed_and_is_the_seeds(head):
 
 
 def test_the_heads_own_dropout_follows_from_the_steps_seed():
+    assert int(HEAD_SEED).to_bytes(4, "big") == b"head"
     config, head = dataclasses.replace(CONFIG, hidden_dropout=0.0), head_of("span", dropout=0.5)
     params, batch = random_params(config, head), inputs(head)
     one, same, other = (outputs_of(config, head, params, batch, seed) for seed in (1, 1, 2))

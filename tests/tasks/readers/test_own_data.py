@@ -126,6 +126,9 @@ def test_words_are_lists_or_cells_and_each_has_one_label(tmp_path: pathlib.Path)
     grouped = put(tmp_path / "b.csv", "words,labels,from", "a,O,x", "b,O,y", "c,O,y")
     read = read_own_data(OwnDataConfig(train=grouped, document="from"), "token", "train")
     assert [e.document for e in read if isinstance(e, WordsExample)] == [0, 1, 1]
+    text = put(tmp_path / "c.jsonl", {"words": "Ada sings", "labels": ["PER", "O"]})
+    with pytest.raises(UserError, match=r'line 1: words is "Ada sings", not a list of texts'):
+        read_own_data(OwnDataConfig(train=text), "token", "train")
     short = put(tmp_path / "c.csv", "words,labels", "Ada sings,PER")
     with pytest.raises(UserError, match="line 2: 2 words but 1 labels"):
         read_own_data(OwnDataConfig(train=short), "token", "train")
@@ -208,6 +211,10 @@ def test_what_is_not_given_is_asked_for(tmp_path: pathlib.Path):
         OwnDataConfig(problem="regresion")
     with pytest.raises(UserError, match=r"label_names=\[pos\] is one label, .*; name two or more as \[a,b\], or none"):
         OwnDataConfig(label_names=("pos",))
+    with pytest.raises(UserError, match="there is no split 'training'; did you mean 'train'"):
+        read_own_data(OwnDataConfig(), "sequence", "training")
+    with pytest.raises(UserError, match=r"own\.delimiter=';;' must be one character"):
+        OwnDataConfig(delimiter=";;")
     with pytest.raises(UserError, match="names a label twice"):
         OwnDataConfig(label_names=("a", "a"))
     (tmp_path / "torn.csv.gz").write_bytes(gzip.compress(b"text,label\n")[:-3])

@@ -122,8 +122,16 @@ def test_tabs_part_columns_and_words_may_begin_with_a_hash_or_hold_strange_space
     ],
 )
 def test_bad_lines_of_conll_are_named(tmp_path: pathlib.Path, text: str, message: str):
-    with pytest.raises(UserError, match=message):
-        read_conll(put(tmp_path / "a.conll", text))
+    path = put(tmp_path / "a.conll", text)
+    with pytest.raises(UserError, match=message) as error:
+        read_conll(path)
+    assert str(error.value).startswith(str(path))
+
+
+def test_the_mark_of_a_document_may_have_fewer_columns_than_a_word(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.conll", "-DOCSTART-\n\nEU B-ORG\n")
+    assert read_conll(path) == [WordsExample("0", ("EU",), ("B-ORG",), 1)]
+    assert read_conll(path, tag=-2)[0].labels == ("EU",), "the first column, from the last"
 
 
 def test_a_column_that_is_not_there_is_refused(tmp_path: pathlib.Path):
