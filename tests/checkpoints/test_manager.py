@@ -132,6 +132,9 @@ def test_chosen_steps_are_kept_beside_the_newest(tmp_path: pathlib.Path):
     assert steps_in(tmp_path) == [2, 3, 5, 6]
     with Checkpoints(tmp_path, read_only=True) as checkpoints:
         assert_equal(checkpoints.restore(2, abstract(state_at(0))), state_at(2))
+    with Checkpoints(tmp_path / "none", read_only=True) as checkpoints:
+        assert checkpoints.steps == []
+    assert not (tmp_path / "none").exists()
 
 
 def test_runs_side_by_side_may_save_at_the_same_moment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
