@@ -51,6 +51,7 @@ def test_the_vector_of_a_word_is_the_mean_of_its_pieces_in_windows(analyser):
     assert features.cut == [False, True]
     assert features.starts.tolist() == [0, 3, 33]
     assert [len(own) for own in features.types[:3]] == [1, 6, 1]
+    assert len(features.types) == 33
     expected = []
     for sentence in sentences:
         for window in word_windows(engine, sentence.words):
@@ -67,7 +68,14 @@ def test_the_vector_of_a_word_is_the_mean_of_its_pieces_in_windows(analyser):
 
 def test_vectors_too_large_for_float16_are_refused_without_a_warning(analyser, monkeypatch):
     stream = Engine.stream
-    monkeypatch.setattr(Engine, "stream", lambda *asked: (np.float32(1e6) * vectors for vectors in stream(*asked)))
+
+    def too_large(*asked):
+        for vectors in stream(*asked):
+            vectors = np.array(vectors)
+            vectors[1] *= 1e6  # those of the first word
+            yield vectors
+
+    monkeypatch.setattr(Engine, "stream", too_large)
     with pytest.raises(UserError, match="gives numbers that are not finite"):
         read_features(analyser.engine, [Annotated(("the", "river"), {})], 2)
 
@@ -144,6 +152,13 @@ def test_a_sentence_of_several_roots_has_labels_and_no_tree(tmp_path):
     (sentence,) = AnnotatedFile(tmp_path / "x.conllu")
     assert (sentence.words, sentence.heads) == (("a", "b"), ())
     assert sentence.labels == {"upos": ("X", "PUNCT"), "xpos": ("_", "_"), "relation": ("root", "root")}
+
+
+def test_the_tags_of_a_file_are_in_its_last_column_or_the_one_that_is_named(tmp_path):
+    (tmp_path / "x.txt").write_text("a X Y\nb Z W\n")
+    assert next(iter(AnnotatedFile(tmp_path / "x.txt"))).labels == {"tag": ("Y", "W")}
+    file = AnnotatedFile(tmp_path / "x.txt", 1)
+    assert ([sentence.labels["tag"] for sentence in file], file.failed) == ([("X", "Z")], 0)
 
 
 def test_means_and_deviations_are_over_the_seeds():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
 
-from bert_jax.analysis.probing import linear
+from bert_jax.analysis.probing import features, linear
 from bert_jax.analysis.probing.annotated import Annotated, spread
 from bert_jax.analysis.probing.control import NONE, Labels, control_task, majority_accuracy, numbered
 from bert_jax.analysis.probing.features import scale_of
 from bert_jax.analysis.probing.linear import linear_accuracy, mix_shares, train_linear
+from bert_jax.analysis.probing.measurement import label_kinds
 
 
 def tagged(*sentences: str) -> list[Annotated]:
@@ -41,6 +44,26 @@ def test_the_usual_label_of_each_word_type_is_right_as_often_as_counted_by_hand(
     assert majority_accuracy(labels, types(TRAINING), types(EVALUATION)) == 3 / 4
 
 
+def test_without_a_label_in_both_parts_there_is_no_usual_label():
+    one = np.array([0, NONE], np.int32)
+    none = np.array([NONE, NONE], np.int32)
+    words = [(1,), (2,)]
+    assert majority_accuracy(Labels("tag", ("A",), one, one), words, words) == 1.0
+    for training, evaluation in ((one, none), (none, one), (none, none)):
+        assert np.isnan(majority_accuracy(Labels("tag", ("A",), training, evaluation), words, words))
+
+
+def test_a_kind_of_label_has_two_classes_or_more_and_a_word_to_score():
+    def kinds(training: list[Annotated], evaluation: list[Annotated]) -> list[str]:
+        return [labels.name for labels in label_kinds(training, evaluation)]
+
+    both = [Annotated(("a", "b"), {"one": ("X", "X"), "two": ("X", "Y"), "other": ("X", "Y")})]
+    held_out = [Annotated(("a",), {"one": ("X",), "two": ("Y",)})]
+    assert kinds(both, held_out) == ["two"]
+    assert kinds(both, [Annotated(("a",), {"one": ("X",), "two": ("_",)})]) == []
+    assert kinds([], held_out) == kinds(both, []) == []
+
+
 def test_the_control_task_gives_each_word_type_one_label_of_the_same_distribution():
     words = [(i % 1000, 7) for i in range(4000)]
     shares = np.array([0.6, 0.3, 0.1])
@@ -69,7 +92,64 @@ def test_a_limit_of_words_takes_whole_sentences_of_all_lengths_from_all_parts_of
     assert min(np.histogram(taken, 3, (0, 900))[0]) > 35
 
 
+def test_a_limit_of_words_is_reached_and_not_passed():
+    sentences = [Annotated(("w",) * n, {}) for n in (2, 2, 2, 2)]
+    assert [sentences.index(one) for one in spread(sentences, 4)] == [0, 0]  # every other one; they are alike
+    different = [Annotated((str(i),) * 2, {}) for i in range(4)]
+    assert [one.words[0] for one in spread(different, 4)] == ["1", "3"]
+    assert [one.words[0] for one in spread(different, 3)] == ["2"]
+    assert list(spread(different, 1)) == []
+
+
 # ------------------------------------------------------------------------------------------------------------------------ probes
+def test_the_scale_is_that_of_all_words_and_a_constant_entry_has_none(monkeypatch):
+    monkeypatch.setattr(features, "CHUNK", 3)
+    vectors = (np.random.default_rng(4).standard_normal((8, 2, 3)) * 0.25 + 1.5).astype(np.float16)
+    vectors[:, 1, 2] = 0.5
+    scale = scale_of(vectors)
+    exact = vectors.astype(np.float64)
+    np.testing.assert_allclose(scale.mean, exact.mean(0), rtol=1e-6)
+    expected = exact.std(0)
+    expected[1, 2] = 1.0
+    np.testing.assert_allclose(scale.deviation, expected, rtol=1e-6)
+
+
+def test_words_are_read_a_batch_at_a_time_and_the_last_one_is_filled_up():
+    assert [batch.tolist() for batch in features.in_batches(range(5), 2)] == [[0, 1], [2, 3], [4, -1]]
+    assert [batch.tolist() for batch in features.in_batches(np.array([7, 3]), 2)] == [[7, 3]]
+
+
+def test_probes_begin_small_and_apart_and_the_mix_with_the_mean():
+    first, other = (linear.initial_probes(2, 50, {"tag": 4, "control": 4}, seed) for seed in (0, 1))
+    kernel = np.asarray(first["tag"]["kernel"])
+    assert kernel.shape == (3, 50, 4)
+    assert 0.009 < kernel.std() < 0.011
+    for same in (first["control"], other["tag"]):
+        assert abs(np.corrcoef(kernel.ravel(), np.asarray(same["kernel"]).ravel())[0, 1]) < 0.2
+    assert np.asarray(first["tag"]["bias"]).tolist() == np.zeros((3, 4)).tolist()
+    assert np.asarray(first["tag"]["mix"]["weights"]).tolist() == [0.0, 0.0]
+    assert float(first["tag"]["mix"]["gamma"]) == 1.0
+
+
+def test_the_loss_is_the_sum_over_kinds_and_probes_of_the_mean_over_the_words_with_a_label():
+    rng = np.random.default_rng(6)
+    vectors = rng.standard_normal((1, 3, 2)).astype(np.float32)
+    kinds = {"a": [2, NONE, 0], "b": [NONE, 1, NONE], "c": [NONE] * 3}
+    mix = {"weights": np.zeros(1, np.float32), "gamma": np.ones((), np.float32)}
+    probes = {
+        name: {"kernel": rng.standard_normal((2, 2, 3)), "bias": rng.standard_normal((2, 3)), "mix": mix} for name in kinds
+    }
+    expected = 0.0
+    for name, labels in kinds.items():
+        known = [i for i, label in enumerate(labels) if label != NONE]
+        for a in range(2 if known else 0):
+            logits = vectors[0].astype(np.float64) @ probes[name]["kernel"][a] + probes[name]["bias"][a]
+            expected += np.mean([np.log(np.exp(logits[i]).sum()) - logits[i, labels[i]] for i in known])
+    numbers = {name: np.array(labels) for name, labels in kinds.items()}
+    found = linear.linear_loss(jax.tree.map(jnp.float32, probes), vectors, numbers)
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
 COUNT, WIDTH, CLASSES = 400, 3, 3
 
 
@@ -101,7 +181,9 @@ def test_probes_reach_the_least_loss_of_each_layer_and_the_mix_reads_the_layer_t
     monkeypatch.setattr(linear, "LEARNING_RATE", 0.05)
     vectors, labels = data
     scale = scale_of(vectors)
-    probes = train_linear(vectors, [labels], scale, 150, seed=1)
+    said: list[tuple[int, int]] = []
+    probes = train_linear(vectors, [labels], scale, 150, seed=1, say=lambda done, total: said.append((done, total)))
+    assert said == [(step, 300) for step in range(1, 301)]  # two batches in each epoch
     read = (vectors.astype(np.float64) - scale.mean) / scale.deviation
     logits = linear.linear_logits(probes["tag"], linear.standardised(vectors.astype(np.float32), (scale.mean, scale.deviation)))
     known = labels.training != NONE

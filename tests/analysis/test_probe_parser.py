@@ -39,8 +39,30 @@ def test_a_head_that_attends_to_the_word_after_is_found(pointing, monkeypatch):
     monkeypatch.setattr(parser, "LEARNING_RATES", dict.fromkeys(parser.LEARNING_RATES, 0.3))
     rng = np.random.default_rng(1)
     training, held_out = treebank(60, rng), treebank(20, rng)
-    weights = train_parsers(pointing.engine, training, passes=1, seed=0)
-    accuracy, n = parser_accuracy(pointing.engine, weights, held_out)
+    said: list[tuple[int, int]] = []
+    shares: list[float] = []
+    steps = parser._steps
+
+    def with_rates(state, read, rates):
+        assert len(set(rates.values())) == 1
+        shares.append(float(rates["bias"]) / 0.3)
+        return steps(state, read, rates)
+
+    def say(done: int, of: int) -> None:
+        said.append((done, of))
+
+    monkeypatch.setattr(parser, "_steps", with_rates)
+    weights = train_parsers(pointing.engine, training, passes=1, seed=0, say=say)
+    total = sum(len(sentence.words) for sentence in training)
+    assert [done for done, _ in said] == sorted(done for done, _ in said)
+    assert {of for _, of in said} == {total}
+    assert [said[-2], said[-1]] == [(total, total)] * 2
+    before = [0, *(done for done, _ in said[:-2])]
+    np.testing.assert_allclose(shares, [(1 + np.cos(np.pi * done / total)) / 2 for done in before], atol=1e-6)
+    said.clear()
+    accuracy, n = parser_accuracy(pointing.engine, weights, held_out, say)
+    every = sum(len(sentence.words) for sentence in held_out)
+    assert said[-2:] == [(every, every)] * 2
     assert n == sum(len(sentence.words) - 2 for sentence in held_out)
     assert accuracy == dict.fromkeys(PARSERS, 1.0)
     w, u = np.asarray(weights["attention"]["bias"])

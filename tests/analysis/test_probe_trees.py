@@ -95,8 +95,10 @@ def test_correlations_are_averaged_by_length_and_then_over_the_lengths_from_5_to
     assert mean.tolist() == pytest.approx([(0.3 + 0.9) / 2, 0.0])
     assert n == 3
     mean, n = mean_over_lengths([4], values[:1])
-    assert np.isnan(mean).all()
+    assert np.isnan(mean).tolist() == [True, True]
     assert n == 0
+    mean, n = mean_over_lengths([], [])
+    assert (np.isnan(mean).tolist(), n) == ([True], 0)
 
 
 def test_the_root_is_the_word_of_least_depth_that_is_no_punctuation():

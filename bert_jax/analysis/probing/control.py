@@ -54,13 +54,13 @@ def control_task(labels: Labels, training: Sequence[Type], evaluation: Sequence[
     """The control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2): each word type has one label, drawn at
     random from the distribution of the labels of the training part. A word without a label has none here either."""
     counts = np.bincount(labels.training[labels.training != NONE], minlength=len(labels.classes))
-    ends = np.cumsum(counts) / max(1, counts.sum())
+    ends = np.cumsum(counts) / counts.sum()
     drawn: dict[Type, int] = {}
 
     def draw(words: Sequence[Type], own: Int32[np.ndarray, " _"]) -> Int32[np.ndarray, " _"]:
         for word in words:
             if word not in drawn:
-                drawn[word] = min(int(np.searchsorted(ends, _uniform(word, seed), side="right")), len(ends) - 1)
+                drawn[word] = int(np.searchsorted(ends, _uniform(word, seed), side="right"))
         return np.where(own == NONE, NONE, np.array([drawn[word] for word in words])).astype(np.int32)
 
     return dataclasses.replace(
@@ -79,15 +79,18 @@ def _uniform(word: Type, seed: int) -> float:
 
 def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type]) -> float:
     """The accuracy of the most frequent label of each word type, and for a new type of the most frequent label of all."""
+    labelled = [pair for pair in zip(training, labels.training.tolist(), strict=True) if pair[1] != NONE]
     by_type: dict[Type, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-    every: collections.Counter[int] = collections.Counter()
-    for word, label in zip(training, labels.training.tolist(), strict=True):
-        if label != NONE:
-            by_type[word][label] += 1
-            every[label] += 1
-    if not every or not labels.n:
+    for word, label in labelled:
+        by_type[word].update((label,))
+    if not labelled or not labels.n:
         return float("nan")
-    usual = every.most_common(1)[0][0]
-    best = {word: counts.most_common(1)[0][0] for word, counts in by_type.items()}
+    usual = _most_frequent(collections.Counter(label for _, label in labelled))
+    best = {word: _most_frequent(counts) for word, counts in by_type.items()}
     pairs = zip(evaluation, labels.evaluation.tolist(), strict=True)
     return sum(best.get(word, usual) == label for word, label in pairs if label != NONE) / labels.n
+
+
+def _most_frequent(counts: collections.Counter[int]) -> int:
+    """Of equally frequent ones the one that was counted first."""
+    return max(counts, key=counts.__getitem__)
