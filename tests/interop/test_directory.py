@@ -112,3 +112,23 @@ def test_an_interrupted_swap_is_undone_or_finished(tmp_path):
         recover(tmp_path / "m")
         assert everything(tmp_path) == {"m/mark": "new" if new_in_place else "old"}
         write(tmp_path / "m", "new")
+
+
+def fail_while_writing(directory: pathlib.Path) -> None:
+    with replaced_when_complete(directory, is_ours=lambda path: True, format_files=()) as incomplete:
+        (incomplete / "part").touch()
+        raise OSError(28, "No space left on device")
+
+
+def test_what_cannot_be_removed_hides_no_error_and_is_none(tmp_path, monkeypatch):
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    write(tmp_path / "m", "new")
+    (tmp_path / ".m.replaced").mkdir()
+    (tmp_path / ".m.replaced" / "mark").write_text("old")
+    monkeypatch.setattr(os, "unlink", refused)
+    recover(tmp_path / "m")
+    assert everything(tmp_path / "m") == {"mark": "new"}
+    with pytest.raises(Unwritable, match="No space left on device"):
+        fail_while_writing(tmp_path / "other")

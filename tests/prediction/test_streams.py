@@ -344,6 +344,13 @@ def test_long_lines_make_short_windows(monkeypatch):
     assert [len(window) for window in in_groups(records_of([99, 1, 99, 2]), 100, wait=600)] == [2, 2]
 
 
+def test_the_first_record_waits_a_fifth_of_a_second_for_others(monkeypatch):
+    waits: list[float] = []
+    monkeypatch.setattr(streams._ReadAhead, "take", lambda ahead, wait: waits.append(wait))
+    assert list(in_groups([], 10)) == []
+    assert waits == [0.2]
+
+
 def test_the_first_record_is_waited_for_however_long_it_takes():
     arrived = threading.Event()
 
