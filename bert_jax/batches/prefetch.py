@@ -22,7 +22,7 @@ class prefetch(Iterator[Made], Generic[Made]):
     def __init__(self, function: Callable[[int], Made], start: int, stop: int, *, threads: int = 2, ahead: int = 4):
         self._next, self._stop = start, stop
         self._made = _Made()
-        steps: Any = grain.MapDataset.range(start, max(start, stop)).map(self._made.noting(function))
+        steps: Any = grain.MapDataset.range(start, stop).map(self._made.noting(function))
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
         self._iterator: Any = iter(steps.to_iter_dataset(options, allow_nones=True))
         self._iterator.start_prefetch()

@@ -204,10 +204,9 @@ def _add_output_flags(parser: FlagParser) -> None:
 
 def _host(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    host, hosts = (int(match[1]), int(match[2])) if match else (0, 0)
-    if host >= hosts or hosts > _MOST_SHARDS:
+    if not match or not int(match[1]) < int(match[2]) <= _MOST_SHARDS:
         raise argparse.ArgumentTypeError(f"={text} must be I/N with N at most {_MOST_SHARDS:,} and I from 0 to N-1, as 0/8")
-    return host, hosts
+    return int(match[1]), int(match[2])
 
 
 def main() -> None:
