@@ -239,10 +239,11 @@ def test_two_builds_of_the_same_part_at_once_are_refused(tmp_path, text_file, bu
         ("***\n\n---\n", r"of 2 documents none was kept \(2 empty-documents, 2 symbol-lines\); see --keep"),
     ],
 )
-def test_an_empty_corpus_is_an_error_that_says_what_was_dropped(tmp_path, build, text, message):
+def test_an_empty_corpus_is_an_error_that_says_what_was_dropped(tmp_path, build, text, message, capsys):
     (tmp_path / "a.txt").write_text(text)
     with pytest.raises(UserError, match=rf"the corpus is empty: {message}"):
         build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
+    assert capsys.readouterr().err.startswith("building the corpus: 0/1 kB of text, 0.0 M tokens, 0/4 shards\n")
 
 
 def test_an_empty_file_is_an_empty_corpus(tmp_path, build):

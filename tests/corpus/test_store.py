@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import shutil
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus import store as store_module
+from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.corpus.offsets import ShardedOffsets
 from bert_jax.corpus.shard import token_dtype
 from bert_jax.corpus.store import TokenStore, open_corpus, open_splits
@@ -101,6 +103,22 @@ def test_the_offsets_of_a_split_that_fills_more_than_a_block_stay_where_they_lie
         corpus = open_corpus(directory, split)
         assert isinstance(corpus.sentence_offsets, ShardedOffsets) is not joined
         assert isinstance(corpus.document_offsets, ShardedOffsets) is not joined
+
+
+@pytest.mark.parametrize("name", ["sentence_offsets", "document_offsets"])
+def test_documents_whose_offsets_do_not_ascend_are_refused(directory, name):
+    corpus = open_corpus(directory)
+    offsets = getattr(corpus, name).copy()
+    offsets[3] = offsets[4]
+    damaged = dataclasses.replace(corpus, **{name: offsets})
+    says = rf"corrupted corpus: {directory}: the offsets of documents 0 to 4 of the train split do not ascend; compare"
+    with pytest.raises(CorruptedCorpus, match=says):
+        damaged.part([(0, 5)])
+    part = damaged.part([(200, 210), (100, 103)])
+    assert part.num_documents == 13
+    ends = corpus.sentence_offsets[corpus.document_offsets]
+    expected = np.concatenate([corpus.tokens[ends[200] : ends[210]], corpus.tokens[ends[100] : ends[103]]])
+    assert np.array_equal(part.tokens[:], expected)
 
 
 def test_no_documents_are_a_corpus_of_none(directory):

@@ -138,6 +138,13 @@ def test_a_64th_of_the_limit_is_taken_from_each_64th_of_the_text(tmp_path, capsy
     assert capsys.readouterr().err.splitlines()[-1] == f"reading for the vocabulary: {64 * documents * 50 / 1e3:.0f}/6 kB of text"
 
 
+def test_the_progress_of_less_than_a_kilobyte_has_one_to_do(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("A text of a few words.\n")
+    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), heldout_fraction=0.0)
+    assert len(list(training_text(find_items([Source("text", f"{tmp_path}/a.txt")], config.options), config, 100))) == 1
+    assert capsys.readouterr().err == "reading for the vocabulary: 0/1 kB of text\n"
+
+
 def test_a_vocabulary_has_room_for_its_characters_and_then_for_the_most_frequent_words():
     documents = [["xy " * 5 + "ab cd"], ["ef"]]
     assert train_wordpiece(documents, 21, True).pieces[5:] == [*"abcdefxy", *("##" + c for c in "abcdefxy")]
