@@ -70,7 +70,8 @@ def fused_attention(
     def local(qkv: QKV, ids: Int[Array, "B L"], drawn: UInt32[Array, " 2"]) -> Float[Array, "B L D"]:
         first = drawn[1] + _shard_index(rows) * np.uint32(len(ids))
         place = Placement(drawn[0], first, _shard_index(heads), num_heads)
-        plan = PLANS[platform].of(qkv[0].shape, num_heads // shard_count(heads), rate, interpret=interpret)
+        own, *_ = qkv
+        plan = PLANS[platform].of(own.shape, num_heads // shard_count(heads), rate, interpret=interpret)
         return _attend_padded(plan, qkv, ids, place)
 
     split = automatic_axes()
@@ -91,7 +92,8 @@ def _attend_padded(plan: Plan, qkv: QKV, ids: Int[Array, "B L"], place: Placemen
 
     The ids of the added tokens are -1, so these tokens attend to each other only.
     """
-    _, length, width = qkv[0].shape
+    query, *_ = qkv
+    _, length, width = query.shape
     seeds = plan.seeds(place)
     wide = ((0, 0), (0, plan.length - length), (0, plan.width - width))
     query, key, value = (jnp.pad(x, wide) for x in qkv)

@@ -120,17 +120,19 @@ def padded_length(length: int) -> int:
 def forward(plan: GpuPlan, inputs: Inputs) -> Results:
     """The context [B, L, D] and, for `backward`, log2 of the sums of the softmax, float32 [B, H, L]."""
     *qkv, ids, seeds = inputs
-    wide, sums = _shapes(plan, qkv[0].dtype)
+    query, *_ = qkv
+    wide, sums = _shapes(plan, query.dtype)
     call = _call(plan, _forward_kernel, "sums", ["block", "row", "row"], [("block", wide), ("sums", sums)])
     context, total = call(*_words(plan, seeds), ids, *(x.reshape(wide.shape) for x in qkv))
-    return context.reshape(qkv[0].shape), total
+    return context.reshape(query.shape), total
 
 
 def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B L D"]) -> list[Float[Array, "B L D"]]:
     """The gradients of query, key and value, from the inputs and results of `forward` and the gradient of the context."""
     *qkv, ids, seeds = inputs
+    query, *_ = qkv
     context, sums = results
-    wide, _ = _shapes(plan, qkv[0].dtype)
+    wide, _ = _shapes(plan, query.dtype)
     arrays = [x.reshape(wide.shape) for x in (*qkv, gradient)]
     # the sum over keys of weights x their gradient is context . its gradient; (1 - rate) since the kernels divide by it at last
     products = arrays[3].astype(jnp.float32) * context.reshape(wide.shape).astype(jnp.float32)
@@ -139,7 +141,7 @@ def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Ar
     names = ["row", "block", "block", "row", "all sums", "all sums"]
     of_key = _call(plan, _key_kernel, "all sums", names, 2 * [("block", wide)])
     read = (*_words(plan, seeds), ids, *arrays, sums, drift)
-    return [x.reshape(qkv[0].shape) for x in (*of_query(*read), *of_key(*read))]
+    return [x.reshape(query.shape) for x in (*of_query(*read), *of_key(*read))]
 
 
 def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

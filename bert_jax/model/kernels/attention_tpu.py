@@ -92,6 +92,7 @@ def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch:
     rows, groups = plan.step
 
     def call(seeds: Int[Array, " 4"], ids: Int[Array, "B 1 L"], *arrays: Float[Array, " ..."]) -> Sequence[Float[Array, " ..."]]:
+        query, *_ = arrays
         return pl.pallas_call(
             functools.partial(kernel, plan),
             grid=(plan.rows // rows, plan.groups // groups),
@@ -101,11 +102,11 @@ def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch:
                 *(pl.BlockSpec(block, index) for block, index, _ in inputs),
             ],
             out_specs=[pl.BlockSpec(block, index) for block, index, _ in outputs],
-            out_shape=[jax.ShapeDtypeStruct(s, arrays[0].dtype if len(s) == 3 else jnp.float32) for _, _, s in outputs],
+            out_shape=[jax.ShapeDtypeStruct(s, query.dtype if len(s) == 3 else jnp.float32) for _, _, s in outputs],
             scratch_shapes=scratch,
             compiler_params=pltpu.CompilerParams(
                 dimension_semantics=("parallel", "parallel"),
-                vmem_limit_bytes=max(VMEM_LEAST, vmem_bytes(plan, arrays[0].dtype)),
+                vmem_limit_bytes=max(VMEM_LEAST, vmem_bytes(plan, query.dtype)),
             ),
             interpret=plan.interpret,
         )(seeds, ids, *arrays)
