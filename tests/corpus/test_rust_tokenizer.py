@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -10,8 +11,10 @@ import unicodedata
 from typing import Any
 
 import pytest
+import sentencepiece
 import tokenizers
 
+from bert_jax.corpus.sentencepiece_model import SentencePiece
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.corpus.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
@@ -92,6 +95,21 @@ def test_a_special_token_in_other_letters_is_never_made_by_the_rust_library(engl
     rust = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert rust.encode(text, add_special_tokens=False).ids == tokenizer.encode(text)
     assert tokenizer.mask_id not in tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("other", [{"model_type": "bpe"}, {"byte_fallback": True}, {"user_defined_symbols": ["the"]}])
+def test_a_model_that_the_rust_library_cannot_run_is_saved_without_it(other, english, tmp_path):
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=itertools.chain.from_iterable(english), model_writer=content, vocab_size=600, hard_vocab_limit=False,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2, **other,
+    )  # fmt: skip
+    tokenizer = Tokenizer(SentencePiece(content.getvalue()))
+    tokenizer.save(tmp_path)
+    assert not (tmp_path / "tokenizer.json").exists()
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert (config["tokenizer_class"], config["keep_accents"]) == ("AlbertTokenizer", True)
+    assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
 
 
 def test_words_of_a_sentencepiece_text_lie_between_white_space(english, hostile_strings):
