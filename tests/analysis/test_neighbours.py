@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from scipy.spatial.distance import cosine
 
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.neighbours import contexts as module
-from bert_jax.analysis.neighbours.contexts import Nearest, Neighbouring, Sample
+from bert_jax.analysis.neighbours.contexts import Nearest, Neighbouring, Sample, checked_layers
 from bert_jax.analysis.neighbours.figures import draw, summary, write_neighbours, write_pieces
+from bert_jax.analysis.neighbours.pieces import nearest_pieces
 from bert_jax.analysis.neighbours.senses import clusters, cohesion, middles, principal_plane
 from bert_jax.analysis.words import marked_window, read_windows
 from bert_jax.errors import UserError
@@ -121,6 +123,29 @@ def test_senses_are_clusters_that_the_plane_shows_apart():
     assert {label: labels[i] for label, i in middles(vectors, labels).items()} == {1: 1, 2: 2}
 
 
+def test_an_axis_points_to_its_largest_entry_and_two_vectors_are_two_senses():
+    vectors = np.array([[0.8, 0.0, 0.6], [-1.6, 0.0, 1.2]])
+    points, marked, share = principal_plane(vectors, np.array([[0.0, 0.0, 7.0]]))
+    np.testing.assert_allclose(points, [[0.8, 0.0], [-0.8, 0.0]], atol=1e-12)
+    assert (marked[0, 0], share) == (pytest.approx(0.0, abs=1e-12), pytest.approx(1.0))
+    assert sorted(clusters(vectors, 2).tolist()) == [1, 2]
+    assert clusters(vectors, 1).tolist() == [1, 1]
+
+
+def test_layers_are_read_in_their_order_once_each_and_all_where_none_is_named():
+    assert checked_layers((2, 0, 2), 2) == (0, 2)
+    assert checked_layers((), 2) == (0, 1, 2)
+    for layer in (-1, 3):
+        with pytest.raises(UserError, match=f"--layer={layer} is not there"):
+            checked_layers((layer,), 2)
+
+
+def test_one_word_has_no_mean_cosine_and_two_have_one(analyser):
+    one, two = (analyser.neighbours(WORDS, [text], count=4, occurrences=9).random.values for text in ("cab", "the cab"))
+    assert np.isnan(one).tolist() == [True] * 3
+    assert (np.abs(two) <= 1).tolist() == [True] * 3
+
+
 def test_one_occurrence_and_equal_ones_have_a_plane_too():
     for vectors in (np.ones((1, 4)), np.ones((3, 4))):
         points, _, share = principal_plane(vectors, vectors[:0])
@@ -143,6 +168,15 @@ def test_the_nearest_pieces_are_those_of_a_search_through_the_table(analyser, mo
         assert found.nearest[0].norm == pytest.approx(np.linalg.norm(table[best[0]]), rel=1e-5)
         assert found.norm == pytest.approx(np.linalg.norm(vector), rel=1e-5)
         assert (found.n, list(found.pieces)) == (len(cosines), tokenizer.tokens(ids))
+    (every,) = analyser.nearest_pieces(["the"], count=1_000_000)
+    assert len({near.piece for near in every.nearest}) == len(every.nearest) == tokenizer.size - 1
+    assert len(nearest_pieces(model, ["the"])[0].nearest) == 10
+
+
+def test_a_model_without_a_table_of_pieces_is_named_and_refused():
+    model = types.SimpleNamespace(config=types.SimpleNamespace(character_cnn=True), tokenizer=None, source="elmo")
+    with pytest.raises(UserError, match="elmo computes word vectors from characters, so it has no table of them; name another"):
+        nearest_pieces(model, ["the"])
 
 
 @pytest.mark.parametrize(

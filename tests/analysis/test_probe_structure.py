@@ -116,3 +116,36 @@ def test_every_sentence_is_in_one_batch_and_the_rest_of_its_rows_is_marked(featu
     assert (last["depth"][3:] == -1).all()
     assert (last["depth"][:3, :LENGTH] >= 0).all()
     assert (last["distance"][:, LENGTH:] == -1).all()
+
+
+def test_maps_begin_with_squared_distances_of_about_2_and_are_not_the_same():
+    probe = structural_initial(2, 40, 25, seed=4)
+    maps = [np.asarray(probe[name]["map"]) for name in ("distance", "depth")]
+    for own in maps:
+        assert own.shape == (3, 40, 25)
+        assert own.std() == pytest.approx((40 * 25) ** -0.5, rel=0.05)
+    assert abs(np.corrcoef(*(own.ravel() for own in maps))[0, 1]) < 0.1
+
+
+def test_steps_are_counted_by_words_and_progress_by_sentences(features, monkeypatch):
+    asked: list[object] = []
+    said: list[tuple[int, int]] = []
+
+    class Optimizer:
+        def init(self, probe: object) -> None:
+            asked.append(probe)
+
+    def probe_step(loss, steps, rate):
+        asked.append((loss, steps, rate))
+        return (lambda state, *read: state), Optimizer()
+
+    monkeypatch.setattr(structural, "probe_step", probe_step)
+    scale, options = scale_of(features.vectors), Structural(rank=3, epochs=3)
+    probe = train_structural(features, scale, options, 4, lambda done, total: said.append((done, total)))
+    assert asked == [(structural_loss, 3, structural.LEARNING_RATE), probe]  # 280 words are about one step of 512
+    assert said == [(done, 120) for done in (32, 40, 72, 80, 112, 120)]
+    assert [len(own["map"]) for own in probe.values()] == [3, 3]
+    monkeypatch.setattr(structural, "WORDS", 64)
+    train_structural(features, scale, options, 4)
+    assert asked[2] == (structural_loss, 12, structural.LEARNING_RATE)
+    assert (structural._rows(16), structural._rows(64), structural._rows(128)) == (4, 1, 1)
