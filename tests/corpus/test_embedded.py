@@ -102,6 +102,11 @@ def test_prose_begins_with_a_capital_has_six_words_three_in_four_of_them_plain_a
     assert prose.paragraphs(paragraph) == [paragraph] * kept
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\nThis is the text below the title."])
+def test_a_title_is_no_prose_wherever_it_stands(end):
+    assert prose.paragraphs(f"This is a title of seven words.\n======{end}") == [end.strip()] * bool(end.strip())
+
+
 def test_a_note_is_a_paragraph_of_its_own():
     text = "The text that stands before the note.\n.. note:: The first words of a note are kept."
     assert prose.paragraphs(text) == ["The text that stands before the note.", "The first words of a note are kept."]
