@@ -59,6 +59,13 @@ def done(ends: Any) -> int | None:
     return ends
 
 
+def test_after_its_reader_has_left_a_command_says_nothing_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(SystemExit) as ended:
+        command.run_verb(lambda: done(BrokenPipeError()))
+    assert (ended.value.code, sys.stderr.closed) == (141, True)
+
+
 @pytest.mark.parametrize("error", [OSError("without a number"), OSError(errno.ECHILD, "no remedy"), ValueError("a bug")])
 def test_an_error_without_a_remedy_keeps_its_traceback(error: Exception):
     with pytest.raises(type(error), match=str(error.args[-1])):
