@@ -1,4 +1,4 @@
-"""The fused kernel, interpreted on a CPU: equal to attention spelt out, forward and backward, with one mask in both passes."""
+"""The TPU's fused kernels, interpreted on a CPU: equal to attention spelt out, forward and backward, with one mask in both."""
 
 from __future__ import annotations
 
