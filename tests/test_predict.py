@@ -142,32 +142,6 @@ def test_people_get_text(ask, verb):
     assert QUESTIONS[verb][0].split("\t")[0].split()[0] in asked.out
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_names_its_flags(verb, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([verb, "--help"])
-    shown = capsys.readouterr().out
-    assert end.value.code == 0
-    assert VERBS[verb].summary in shown
-    flags = {"--model", "--input", "--jsonl", "--output", "--json"}
-    own = {f"--{name.replace('_', '-')}" for name in VERBS[verb].question.__dataclass_fields__}
-    assert all(flag in shown for flag in flags | own)
-
-
-def test_every_option_of_a_question_is_a_flag_with_the_same_default(models):
-    for name, verb in VERBS.items():
-        flags = vars(predict._parser(name, verb).parse_args(["--model=m"]))
-        question = verb.question()
-        for option in question.__dataclass_fields__:
-            assert flags[option] == getattr(question, option), (name, option)
-
-
-def test_help_lists_the_verbs(capsys):
-    assert main(["--help"]) == main([]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"  {verb} " in shown for verb in VERBS)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -382,12 +356,6 @@ def test_a_file_of_the_model_is_never_the_output(ask, models):
         with pytest.raises(UserError, match=r"is a file of the model itself|answers are not written as"):
             ask("embed", f"--output={models('') / name}", "the")
     assert {path: path.read_bytes() for path in models("").iterdir()} == before
-
-
-@pytest.mark.parametrize("flag", ["--model", "--input", "--output"])
-def test_an_empty_name_is_refused(flag):
-    with pytest.raises(UserError, match=rf"^{flag}= is empty; give a name, or leave the flag out; see .* --help"):
-        main(["embed", f"{flag}=", *([] if flag == "--model" else ["--model=m"]), "the"])
 
 
 @pytest.mark.parametrize("verb", VERBS)

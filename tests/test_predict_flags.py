@@ -43,3 +43,35 @@ def test_what_goes_to_the_terminal_has_its_profile_in_the_current_directory():
 def test_what_embed_writes_depends_on_what_it_embeds(flags, says):
     with pytest.raises(UserError, match=says):
         main(["embed", "--model=nowhere/at/all", *flags, "the"])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_names_its_flags(verb, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([verb, "--help"])
+    shown = capsys.readouterr().out
+    assert end.value.code == 0
+    assert VERBS[verb].summary in shown
+    flags = {"--model", "--input", "--jsonl", "--output", "--json"}
+    own = {f"--{name.replace('_', '-')}" for name in VERBS[verb].question.__dataclass_fields__}
+    assert all(flag in shown for flag in flags | own)
+
+
+def test_help_lists_the_verbs(capsys):
+    assert main(["--help"]) == main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {verb} " in shown for verb in VERBS)
+
+
+@pytest.mark.parametrize("flag", ["--model", "--input", "--output"])
+def test_an_empty_name_is_refused(flag):
+    with pytest.raises(UserError, match=rf"^{flag}= is empty; give a name, or leave the flag out; see .* --help"):
+        main(["embed", f"{flag}=", *([] if flag == "--model" else ["--model=m"]), "the"])
+
+
+def test_every_option_of_a_question_is_a_flag_with_the_same_default():
+    for name, verb in VERBS.items():
+        flags = vars(predict._parser(name, verb).parse_args(["--model=m"]))
+        question = verb.question()
+        for option in question.__dataclass_fields__:
+            assert flags[option] == getattr(question, option), (name, option)

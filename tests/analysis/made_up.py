@@ -26,7 +26,7 @@ from bert_jax.analysis.heads.figures import tree_figure, write_heads
 from bert_jax.analysis.heads.statistics import STATISTICS, HeadStatistics, head_names
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.words import Kind
-from tests.analysis.drawing import described
+from tests.looked_at import lines_of
 
 
 class Written(Folder):
@@ -34,7 +34,7 @@ class Written(Folder):
 
     def picture(self, name: str, figure: Figure) -> None:
         """Writes the description."""
-        self.write(name, "".join(f"{line}\n" for line in described(figure)).encode())
+        self.write(name, "".join(f"{line}\n" for line in lines_of(figure)).encode())
 
 
 def spread(*shape: int, by: int = 7, of: int = 101) -> np.ndarray:
@@ -194,15 +194,15 @@ ROWS = 24
 """Of a longer table, the first ones are shown, and a sum of all."""
 
 
-def written(name: str, directory: pathlib.Path) -> str:
-    """All that a writer of WRITES writes, one file below the other."""
+def written(name: str, directory: pathlib.Path) -> list[str]:
+    """The lines that a writer of WRITES writes, one file below the other."""
     folder = Written(directory)
     WRITES[name](folder)
-    return "".join(f"==== {path.name}\n{_shown(path.name, path.read_text())}" for path in folder.written)
+    return [line for path in folder.written for line in [f"==== {path.name}", *_shown(path.name, path.read_text())]]
 
 
-def _shown(name: str, text: str) -> str:
-    lines = text.splitlines(keepends=True)
+def _shown(name: str, text: str) -> list[str]:
+    lines = text.splitlines()
     if name.endswith(".png") or len(lines) <= ROWS:
-        return text
-    return "".join([*lines[:ROWS], f"... {len(lines)} lines, crc32 {zlib.crc32(text.encode())}\n"])
+        return lines
+    return [*lines[:ROWS], f"... {len(lines)} lines, crc32 {zlib.crc32(text.encode())}"]

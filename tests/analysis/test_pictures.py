@@ -13,12 +13,12 @@ from bert_jax.analysis.comparison.figures import divergences_figure, write_compa
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import write_heads
 from tests.analysis.made_up import WRITES, attention, comparison, head_statistics, written
-from tests.golden.make_pictures import GOLDEN
+from tests.looked_at import assert_lines_as_looked_at
 
 
 @pytest.mark.parametrize("name", WRITES)
 def test_tables_and_pictures_are_those_that_were_looked_at_last(name, tmp_path):
-    assert written(name, tmp_path) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+    assert_lines_as_looked_at(written(name, tmp_path), name)
 
 
 def test_what_was_not_measured_has_no_files(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.examples.assemble import Batch
-from bert_jax.examples.labelled import Feature, RowShape, row_shape
+from bert_jax.examples.labelled import Feature, LabelLayout, RowShape, row_shape
 from tests.random_features import KINDS, LAYOUTS, random_features
 
 FEATURES = random_features("sequence", 50, seed=1)

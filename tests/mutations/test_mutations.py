@@ -53,6 +53,12 @@ def test_what_is_said_is_left_alone():
     assert not any(word in line for line in touched for word in ("docstring", "log.info", "UserError"))
 
 
+def test_assertions_and_symmetric_arguments_are_left_alone():
+    source = "for a, b in zip(rows, others, strict=True):\n    total = max(a, b)\n    fill(a, b)\n"
+    made = {mistake.new.strip() for mistake in mistakes("loop.py", source)}
+    assert made == {"for a, b in zip(others, rows, strict=True):", "fill(b, a)", "pass"}
+
+
 def test_every_mistake_changes_the_program_and_leaves_python():
     for mistake in mistakes("area.py", SOURCE):
         made = mistake.made(SOURCE)

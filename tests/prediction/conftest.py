@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -61,3 +62,11 @@ def one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short texts alone have rows as long as those that several share, so that each question compiles once."""
     monkeypatch.setattr(packing, "LENGTHS", tuple(length for length in packing.LENGTHS if length >= 64))
     monkeypatch.setattr(packing, "USUAL", (64,))
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[Any, Any]]:
+    """(text reader, unbuffered writer) of a pipe of the system."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "r") as reader, os.fdopen(writing, "wb", buffering=0) as writer:
+        yield reader, writer

@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import itertools
 import json
 import lzma
 import os
 import pathlib
 import re
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,14 +29,6 @@ def read(path: pathlib.Path, content: bytes, fields=TEXT, **flags: Any) -> list[
 def one_line(line: str, fields) -> Record:
     (record,) = read_records([line], None, fields)
     return record
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[Any, Any]]:
-    """(text reader, unbuffered writer) of a pipe of the system."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "r") as reader, os.fdopen(writing, "wb", buffering=0) as writer:
-        yield reader, writer
 
 
 # Lines of text
@@ -320,117 +309,3 @@ def test_records_are_counted_where_that_is_cheap(tmp_path, monkeypatch):
 
 
 # Windows
-
-
-def records_of(sizes: list[int]) -> list[Record]:
-    return [Record(number, "", {"text": ""}, size=size) for number, size in enumerate(sizes, 1)]
-
-
-def test_windows_hold_every_record_in_order():
-    records = records_of([1] * 10_000)
-    held = list(in_groups(records, 64))
-    assert list(itertools.chain(*held)) == records
-    assert max(map(len, held)) <= 64
-    assert list(in_groups([], 64)) == []
-
-
-def test_a_file_fills_its_windows():
-    assert [len(window) for window in in_groups(records_of([1] * 250), 100, wait=600)] == [100, 100, 50]
-
-
-def test_long_lines_make_short_windows(monkeypatch):
-    monkeypatch.setattr(streams, "READ_AHEAD_BYTES", 100)
-    assert [len(window) for window in in_groups(records_of([40, 40, 40, 500, 1, 99]), 100, wait=600)] == [3, 1, 2]
-    assert [len(window) for window in in_groups(records_of([99, 1, 99, 2]), 100, wait=600)] == [2, 2]
-
-
-def test_the_first_record_waits_a_fifth_of_a_second_for_others(monkeypatch):
-    waits: list[float] = []
-    monkeypatch.setattr(streams._ReadAhead, "take", lambda ahead, wait: waits.append(wait))
-    assert list(in_groups([], 10)) == []
-    assert waits == [0.2]
-
-
-def test_the_first_record_is_waited_for_however_long_it_takes():
-    arrived = threading.Event()
-
-    def late() -> Iterator[Record]:
-        arrived.wait()
-        yield from records_of([1])
-
-    threading.Timer(0.05, arrived.set).start()
-    assert [len(window) for window in in_groups(late(), 10, wait=0)] == [1]
-
-
-def test_endless_input_is_read_only_one_window_ahead():
-    read_ones = itertools.count(1)
-    endless = (Record(next(read_ones), "", {}) for _ in itertools.count())
-    windows = in_groups(endless, 10, wait=600)
-    first = next(windows)
-    ahead = threading.Event()
-    ahead.wait(0.1)  # what the thread could read by now, it has
-    assert len(first) == 10
-    assert next(read_ones) <= 10 + 10 + 2
-    windows.close()
-
-
-def test_a_slow_pipe_gets_each_answer_before_its_next_line(pipe):
-    reader, writer = pipe
-    writer.write(b"line 0\n")
-    patience = threading.Timer(20, writer.close)  # a reader that waits for more ends with too little, not never
-    patience.start()
-    answered = []
-    for window in in_groups(read_records([], None, TEXT, stdin=reader), 1024):
-        answered += [record.values["text"] for record in window]
-        if len(answered) < 4:
-            writer.write(f"line {len(answered)}\n".encode())
-        else:
-            writer.close()
-    patience.cancel()
-    assert answered == [f"line {n}" for n in range(4)]
-
-
-def test_what_a_pipe_holds_goes_out_together(pipe):
-    reader, writer = pipe
-    writer.write(b"line\n" * 50)
-    windows = in_groups(read_records([], None, TEXT, stdin=reader), 1024)
-    assert len(next(windows)) == 50
-    writer.close()
-    assert list(windows) == []
-
-
-@pytest.mark.parametrize(
-    ("lines", "jsonl", "form"),
-    [(b"one\n\nthree\n\x04", False, "question TAB context"), (b"{}\n\n{}\n\x04", True, "JSON object")],
-)
-def test_who_types_gets_one_answer_a_line_and_is_told_how_to_end(capsys, lines, jsonl, form):
-    controller, terminal = os.openpty()
-    with os.fdopen(terminal, "r") as keyboard:
-        os.write(controller, lines)
-        records = read_records([], None, QUESTION, stdin=keyboard, jsonl=jsonl, blank_lines=True)
-        windows = list(in_groups(records, 1024, wait=600))
-        os.close(controller)
-    assert [[(record.number, record.blank) for record in window] for window in windows] == [[(1, False)], [(3, False)]]
-    assert capsys.readouterr().err == f"type one {form} per line; end with Ctrl-D\n"
-
-
-def test_an_error_of_the_reader_comes_after_the_records_before_it():
-    def broken() -> Iterator[Record]:
-        yield from records_of([1, 1, 1])
-        raise UserError("the disk is gone")
-
-    windows = in_groups(broken(), 2, wait=600)
-    assert [record.number for _ in range(2) for record in next(windows)] == [1, 2, 3]
-    with pytest.raises(UserError, match="the disk is gone"):
-        next(windows)
-
-
-def test_windows_left_early_end_their_thread(tmp_path):
-    before = set(threading.enumerate())
-    (tmp_path / "in.txt").write_text("line\n" * 1000)
-    windows = in_groups(read_records([], str(tmp_path / "in.txt"), TEXT), 10)
-    next(windows)
-    (thread,) = set(threading.enumerate()) - before
-    windows.close()
-    thread.join(10)
-    assert not thread.is_alive()

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 import types
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import jax
 import pytest

@@ -1,0 +1,93 @@
+"""Answers to questions about a text."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from bert_jax.heads.span import SpanHead
+from bert_jax.prediction.labels import AnswerQuestion
+from bert_jax.tasks.spans import Context, SpanSearch, best_spans
+from bert_jax.tasks.windows import windows
+from tests.interop.tiny import WORDS
+from tests.prediction.reference import WITHIN, label_outputs
+
+SPAN = SpanHead()
+
+
+ONE_TYPE = {"type_vocab_size": 1}
+
+
+LEFT_TO_RIGHT = {"direction": "left_to_right"}  # reads the parts of a pair as one text, whatever types it has
+
+
+TYPES = ["three token types", "one token type", "left to right"]
+
+
+def questions(count: int) -> list[tuple[str, str]]:
+    """Questions whose contexts take one window or many."""
+    draw = random.Random(7)
+    contexts = [" ".join(draw.choices([*WORDS, "Zurich"], k=draw.choice((3, 20, 90)))) for _ in range(count)]
+    return [(" ".join(draw.choices(WORDS, k=4)), context) for context in contexts]
+
+
+def unpacked_answer(model, question: str, context: str, stride: int, **options):
+    """`best_spans` on the logits of every window in a row of its own."""
+    t = model.tokenizer
+    ids, offsets = t.encode_with_offsets(context)
+    own = windows(t.encode(question), ids, length=model.config.max_position, stride=stride, special_ids=(t.cls_id, t.sep_id))
+    typed = model.config.type_vocab_size > 1 and model.config.direction == "both"
+    logits = [label_outputs(model, w.input_ids.tolist(), w.offset if typed else None) for w in own]
+    starts, ends = [x[:, 0] for x in logits], [x[:, 1] for x in logits]
+    whole = t.is_continuation(np.array(ids))
+    return len(own), best_spans(starts, ends, own, Context(context, offsets, whole), SpanSearch(**options))
+
+
+@pytest.mark.parametrize("fields", [{}, ONE_TYPE, LEFT_TO_RIGHT], ids=TYPES)
+def test_an_answer_is_the_best_span_of_all_windows_of_the_unpacked_model(labelled, fields):
+    model, predictor = labelled(SPAN, **fields)
+    asked = questions(60)
+    answers = predictor.answer(asked, doc_stride=9, n_best=3, may_be_unanswerable=True, no_answer_threshold=-0.5)
+    counts = set()
+    for (question, context), answer in list(zip(asked, answers, strict=True))[::6]:
+        count, wanted = unpacked_answer(model, question, context, 9, may_be_unanswerable=True, no_answer_threshold=-0.5)
+        counts.add(count)
+        assert answer["question"] == question
+        assert answer["answer"] == wanted.best.text == context[answer["start"] : answer["end"]]
+        assert answer["no_answer_margin"] == pytest.approx(wanted.no_answer_margin, abs=4 * WITHIN)
+        assert [s["answer"] for s in answer["n_best"]] == [s.text for s in wanted.spans[:3]]
+        for ours, theirs in zip(answer["n_best"], wanted.spans, strict=False):
+            assert (ours["start"], ours["end"]) == (theirs.start, theirs.end)
+            assert ours["score"] == pytest.approx(theirs.score, abs=2 * WITHIN)
+            assert ours["probability"] == pytest.approx(theirs.probability, abs=WITHIN)
+    assert min(counts) == 1
+    assert max(counts) > 5
+
+
+def test_a_question_is_answered_the_same_alone_and_among_others(labelled):
+    _, predictor = labelled(SPAN)
+    asked = questions(200)
+    together = predictor.answer(asked, doc_stride=20)
+    for i in (0, 5, 199):
+        (alone,) = predictor.answer([asked[i]], stride=20)
+        assert alone["answer"] == together[i]["answer"]
+        assert alone["score"] == pytest.approx(together[i]["score"], abs=2 * WITHIN)
+
+
+def test_no_answer_wins_where_it_may_and_its_margin_is_above_the_threshold(labelled):
+    _, predictor = labelled(SPAN)
+    asked = questions(20)
+    for threshold, empty in ((-1e4, True), (1e4, False)):
+        found = predictor.answer(asked, may_be_unanswerable=True, no_answer_threshold=threshold)
+        assert {answer["answer"] == "" for answer in found} == {empty}
+    assert all(answer["answer"] for answer in predictor.answer(asked))
+    shown = AnswerQuestion().as_text(predictor.answer(asked[:1], may_be_unanswerable=True, no_answer_threshold=-1e4)[0])
+    assert shown.endswith("(no answer)")
+
+
+def test_an_answer_is_no_longer_than_asked(labelled):
+    model, predictor = labelled(SPAN)
+    for answer in predictor.answer(questions(30), max_answer=2):
+        assert len(model.tokenizer.word_spans(answer["answer"])) <= 2  # its tokens grow to whole words
