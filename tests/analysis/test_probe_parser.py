@@ -11,6 +11,7 @@ from bert_jax.analysis.probing.annotated import Annotated
 from bert_jax.analysis.probing.parser import (
     PARSERS,
     REACH,
+    initial_weights,
     log_probabilities,
     offset_counts,
     parser_accuracy,
@@ -24,6 +25,17 @@ from tests.analysis.reference import in_words, weights_of
 from tests.prediction.reference import mixed_texts
 
 WORDS = ("the", "river", "of", "Paris", "is", "dry")
+
+
+def test_parsers_on_words_alone_have_parts_that_read_the_words_and_each_map_has_its_weight():
+    shapes = {name: {part: x.shape for part, x in own.items()} for name, own in initial_weights(3, 5).items()}
+    attention, distance = 3, 21  # heads; distances from -10 to 10
+    assert shapes == {
+        "attention and words": {"bias": (2, attention), "head": (2, 5, attention), "dependent": (2, 5, attention)},
+        "attention": {"bias": (2, attention)},
+        "distance and words": {"bias": (2, distance), "head": (2, 5, distance), "dependent": (2, 5, distance)},
+        "distance": {"bias": (2, distance)},
+    }
 
 
 def treebank(count: int, rng: np.random.Generator) -> list[Annotated]:
