@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 
 import pytest
@@ -122,7 +123,10 @@ def test_an_impossible_value_is_an_error_naming_key_value_and_limit(changes, say
     ],
 )
 def test_a_value_at_its_limit_and_a_setting_alone_are_possible(changes):
-    experiment(**changes)
+    made = experiment(**changes)
+    for path, value in changes.items():
+        found = functools.reduce(getattr, path.split("__"), made)
+        assert found == (tuple(value) if isinstance(value, list) else value)
 
 
 # --------------------------------------------------------------------------------------------------------------------- the runs

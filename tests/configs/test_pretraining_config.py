@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,11 @@ def test_an_impossible_value_is_an_error_naming_key_value_and_limit(path, value,
 )
 def test_a_value_at_its_limit_is_possible(path, value):
     values = with_value(path, value)
-    PretrainingExperiment.from_dict(values | {"init_from": "m", "init_new": "mlm_head", "init_drop": "nsp_head"})
+    made = PretrainingExperiment.from_dict(values | {"init_from": "m", "init_new": "mlm_head", "init_drop": "nsp_head"})
+    found: Any = made
+    for part in path.split("."):
+        found = found[int(part)] if part.isdigit() else getattr(found, part)
+    assert found == (tuple(value) if isinstance(value, list) else value)
 
 
 def test_what_is_no_group_at_all_is_refused():
@@ -132,7 +137,9 @@ WITH_MAPS = {"teacher": "t", "distillation": {"attention_weight": 0.5}}
     ],
 )
 def test_settings_that_go_together_are_possible(values):
-    PretrainingExperiment.from_dict({**SMALL, **values})
+    made = PretrainingExperiment.from_dict({**SMALL, **values}).to_dict()
+    for name, value in values.items():
+        assert (made[name] | value if isinstance(value, dict) else value) == made[name]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import sys
 from typing import Any
 
@@ -74,12 +73,3 @@ def test_one_json_object_has_all_experiments(monkeypatch: pytest.MonkeyPatch, ca
     run(monkeypatch, "--topology=v5e:4x4", "--json", "--price=2")
     total = json.loads(capsys.readouterr().out)["experiments"][0]["total"]
     assert total["cost"] == pytest.approx(2 * 2 * one()["chip_hours"])
-
-
-def test_as_a_program_it_is_a_verb_that_tells_errors_in_a_line(monkeypatch: pytest.MonkeyPatch):
-    run: list[str] = []
-    monkeypatch.setattr("bert_jax.interface.command.run_verb", lambda main: run.append(main.__name__))
-    runpy.run_path(aot.__file__)
-    assert run == [], "where it is imported"
-    runpy.run_path(aot.__file__, run_name="__main__")
-    assert run == ["main"]

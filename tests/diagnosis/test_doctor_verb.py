@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-import runpy
 import sys
 import types
 from collections.abc import Iterator
@@ -192,12 +191,3 @@ def test_workdir_corpus_and_experiment_are_checked_where_they_are_given(
 
     monkeypatch.setattr(doctor, "fit_checks", fails)
     assert checks("a.py", corpus, None, (), True) == ["corpus words", Check("experiment", "a.py", ("no such phase",))]
-
-
-def test_as_a_program_it_is_a_verb_that_tells_errors_in_a_line(monkeypatch: pytest.MonkeyPatch):
-    run: list[str] = []
-    monkeypatch.setattr("bert_jax.interface.command.run_verb", lambda main: run.append(main.__name__))
-    runpy.run_path(doctor.__file__)
-    assert run == [], "where it is imported"
-    runpy.run_path(doctor.__file__, run_name="__main__")
-    assert run == ["main"]

@@ -102,7 +102,7 @@ def test_the_stream_in_the_place_of_a_closed_standard_error_leaves_its_descripto
     try:
         command._prepare_streams()
         sys.stderr.close()
-        os.fstat(2)
+        assert os.path.samestat(os.fstat(2), os.fstat(copy))
     finally:
         os.dup2(copy, 2)
         os.close(copy)

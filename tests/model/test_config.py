@@ -103,4 +103,5 @@ def test_a_model_that_cannot_be_is_refused_with_what_can(fields: dict[str, Any],
     ],
 )
 def test_a_model_at_the_border_of_what_can_be_is_accepted(fields: dict[str, Any]):
-    ModelConfig(**fields)
+    made = ModelConfig(**fields)
+    assert {name: getattr(made, name) for name in fields} == fields

@@ -127,7 +127,10 @@ def test_what_a_left_to_right_model_cannot_do_is_refused_with_the_remedy(predict
 
 @pytest.mark.parametrize("options", [{"tokens": 1}, {"tokens": 38}, {"tokens": 5, "beams": 70}, {"tokens": 5, "top_k": 2}])
 def test_options_at_their_limits_are_taken(predictor: Predictor, options):
-    Generate(**options).check(predictor.engine)
+    question = Generate(**options)
+    question.check(predictor.engine)
+    _, item = question.prepare(predictor.engine, {"text": "the"})
+    assert len(item.ids) == 2, "[CLS] and the word"
 
 
 def test_a_text_may_fill_the_table_with_its_new_tokens(predictor: Predictor):

@@ -200,14 +200,18 @@ def test_a_marker_that_is_gone_already_is_no_error_and_one_process_needs_none(
 ):
     several(monkeypatch, 0, count=1)
     processes.require_shared_directory(tmp_path / "gone")
+    assert list(tmp_path.iterdir()) == []
     several(monkeypatch, 0)
+    asked: list[bool] = []
 
     def allgather(own: np.ndarray) -> np.ndarray:
+        asked.append(bool(own))
         (tmp_path / processes.MARKER_FILE).unlink()
         return np.array([True, True])
 
     monkeypatch.setattr(processes.multihost_utils, "process_allgather", allgather)
     processes.require_shared_directory(tmp_path)
+    assert asked == [True]
 
 
 @pytest.mark.parametrize(("index", "count"), [(0, 1), (0, 2), (1, 2)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -285,12 +284,3 @@ def test_the_table_of_exit_statuses_in_the_readme_is_the_one_that_decides():
     table = {int(status): what for statuses, what in rows for status in statuses.split(", ")}
     assert {status for status, what in table.items() if what == "starts again"} == set(MENDED_BY_RESTART)
     assert {0, 1, 2, 130, 141} <= {status for status, what in table.items() if what == "ends"}
-
-
-def test_as_a_program_it_is_a_verb_that_tells_errors_in_a_line(monkeypatch: pytest.MonkeyPatch):
-    run: list[str] = []
-    monkeypatch.setattr("bert_jax.interface.command.run_verb", lambda main: run.append(main.__name__))
-    runpy.run_path(restarts.__file__)
-    assert run == [], "where it is imported"
-    runpy.run_path(restarts.__file__, run_name="__main__")
-    assert run == ["main"]

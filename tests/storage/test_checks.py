@@ -146,8 +146,11 @@ def test_a_clock_is_told_from_a_minute_on(seconds: int, says: str, tmp_path: pat
     assert says in caplog.text
 
 
-def test_a_bucket_has_room():
+def test_a_bucket_has_room(monkeypatch: pytest.MonkeyPatch):
+    asked: list[object] = []
+    monkeypatch.setattr(checks.shutil, "disk_usage", asked.append)
     require_room("gs://bucket/checkpoints", 10**18)  # type: ignore[arg-type]
+    assert asked == [], "no disk is asked for its room"
 
 
 def test_a_disk_without_room_for_a_state_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,27 @@
+"""Every module that is a program runs its verb, and tells errors in a line."""
+
+from __future__ import annotations
+
+import pathlib
+import runpy
+
+import pytest
+
+import bert_jax
+
+PACKAGE = pathlib.Path(bert_jax.__file__).parent
+PROGRAMS = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "    run_verb(main)\n" in path.read_text())
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_as_a_program_it_is_a_verb_and_where_it_is_imported_it_runs_nothing(program: str, monkeypatch: pytest.MonkeyPatch):
+    run: list[str] = []
+    monkeypatch.setattr("bert_jax.interface.command.run_verb", lambda main: run.append(main.__name__))
+    runpy.run_path(str(PACKAGE / program))
+    assert run == []
+    runpy.run_path(str(PACKAGE / program), run_name="__main__")
+    assert run == ["main"]
+
+
+def test_the_verbs_are_among_the_programs():
+    assert {f"{verb}.py" for verb in ("pretrain", "finetune", "predict", "convert", "aot", "analyse", "study")} <= {*PROGRAMS}
