@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.heads.choice import ChoiceHead
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
 from bert_jax.model.config import ModelConfig
 
 SMALL = {"init_from": "some/model"}
@@ -169,7 +170,8 @@ def test_the_head_is_the_tasks_with_what_the_configuration_asks_for():
     assert experiment().head_config(SEQUENCE) == SEQUENCE
     asked = experiment(head__pooling="concat", head__layers="scalar_mix", head__dropout=0.4).head_config(SEQUENCE)
     assert asked == dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix", dropout=0.4)
-    assert experiment(head__lstm=8).head_config(SEQUENCE) == dataclasses.replace(SEQUENCE, lstm=8)
+    for head in (SEQUENCE, TokenHead(labels=("O", "B-X"))):
+        assert experiment(head__lstm=8).head_config(head) == dataclasses.replace(head, lstm=8)
     with pytest.raises(UserError, match=r"head\.lstm=8 is for a sequence, span or token head"):
         experiment(head__lstm=8).head_config(ChoiceHead())
 
