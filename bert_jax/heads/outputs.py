@@ -123,7 +123,7 @@ class MultiLabel(Outputs):
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape C"]) -> Float[Array, "*shape"]:
         """1 where all C labels are predicted correctly, otherwise 0."""
-        return ((scores > 0) == (labels > 0.5)).all(-1).astype(jnp.float32)
+        return ((scores >= 0) == (labels > 0.5)).all(-1).astype(jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Bool[np.ndarray, "E C"]:
         """True for the labels whose probability is at least 0.5."""

@@ -140,12 +140,19 @@ def test_correct_answers_are_counted(kind):
     if not HEADS[kind].outputs.has_accuracy:
         wanted = 0
     elif isinstance(HEADS[kind].outputs, MultiLabel):
-        wanted = sum(((logits > 0) == feature.target).all() for logits, feature in zip(of_features, features, strict=True))
+        wanted = sum(((logits >= 0) == feature.target).all() for logits, feature in zip(of_features, features, strict=True))
     elif LAYOUTS[kind].are_positions:
         wanted = sum((logits.argmax(0) == feature.target).all() for logits, feature in zip(of_features, features, strict=True))
     else:
         wanted = sum(x.argmax() == label for x, label in answers(kind))
     assert found == wanted
+
+
+def test_a_label_of_probability_one_half_counts_as_predicted():
+    logits = np.array([[0.0, -1.0], [0.0, -0.0]], np.float32)
+    predicted = MultiLabel().predictions(logits)
+    assert predicted.tolist() == [[True, False], [True, True]]
+    assert MultiLabel().correct(jnp.asarray(logits), jnp.asarray(predicted, jnp.float32)).tolist() == [1, 1]
 
 
 def test_a_batch_without_a_label_has_a_loss_of_zero():
