@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import WholeRows, unstack
-from bert_jax.model.layers import Dropout, Seed, dropout, hash_word, named, truncated_normal
+from bert_jax.model.layers import Dropout, Seed, dropout, hash_word, layer_parameters, named, truncated_normal
 from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
 from bert_jax.model.products import affine
 
@@ -34,9 +34,9 @@ class BiLstm(WholeRows):
 
     def setup(self) -> None:
         """Declares the parameters of all layers, stacked along an axis N, or uses the given list of layers."""
-        given: Any = self.get_variable("params", "layers")
-        self.is_unstacked = isinstance(given, list)
-        self.layers = given if self.is_unstacked else self.param("layers", initial_lstm_layers, self.config)
+        layers = layer_parameters(self, initial_lstm_layers, self.config)
+        self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
+        self.layers = layers
 
     def __call__(
         self, x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], seed: Seed | None

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Dense, named, truncated_normal
+from bert_jax.model.layers import Dense, parameter, truncated_normal
 
 BYTES = 20
 """The symbols of a piece: its beginning, at most 18 bytes of UTF-8, its end, then padding."""
@@ -45,8 +45,8 @@ class CharacterCnn(nn.Module):
     def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L I"]:
         """The vectors of `ids`, of width `word_width`."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
-        fixed = self.param("symbols", named(nn.initializers.constant(PADDING), None, None), (c.padded_vocab_size, BYTES))
-        table = self.param("embedding", named(truncated_normal(SYMBOL_WIDTH**-0.5), None, None), (SYMBOLS, SYMBOL_WIDTH))
+        fixed = parameter(self, "symbols", nn.initializers.constant(PADDING), (None, None), (c.padded_vocab_size, BYTES))
+        table = parameter(self, "embedding", truncated_normal(SYMBOL_WIDTH**-0.5), (None, None), (SYMBOLS, SYMBOL_WIDTH))
         x = table[jax.lax.stop_gradient(fixed).astype(jnp.int32)[ids]].astype(dtype)  # [B, L, BYTES, SYMBOL_WIDTH]
         found = []
         for width, filters in FILTERS.items():

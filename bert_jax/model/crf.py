@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.model.layers import named
+from bert_jax.model.layers import parameter
 
 
 class Transitions(NamedTuple):
@@ -53,8 +53,8 @@ class Crf(nn.Module):
     def __call__(self) -> Transitions:
         """The transitions."""
         c = self.labels
-        between = self.param("between", named(nn.initializers.zeros, None, None), (c, c))
-        start, end = (self.param(name, named(nn.initializers.zeros, None), (c,)) for name in ("start", "end"))
+        between = parameter(self, "between", nn.initializers.zeros, (None, None), (c, c))
+        start, end = (parameter(self, name, nn.initializers.zeros, (None,), (c,)) for name in ("start", "end"))
         return Transitions(between, start, end)
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Float32, Int
 from bert_jax.errors import UserError
 from bert_jax.model.characters import CharacterCnn
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Dropout, LayerNorm, Seed, dropout, named, truncated_normal
+from bert_jax.model.layers import Dropout, LayerNorm, Seed, dropout, parameter, truncated_normal
 
 
 class Table(nn.Module):
@@ -25,7 +25,7 @@ class Table(nn.Module):
 
     def setup(self) -> None:
         """Declares the table."""
-        self.embedding = self.param("embedding", named(truncated_normal(self.stddev), *self.axes), (self.rows, self.width))
+        self.embedding = parameter(self, "embedding", truncated_normal(self.stddev), self.axes, (self.rows, self.width))
 
     def __call__(self, ids: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
         """The rows of the table at `ids`."""

@@ -15,7 +15,7 @@ from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import SAVED
 from bert_jax.model.kernels.dispatch import plain
-from bert_jax.model.layers import Dense, Seed, gather_positions, hash_word
+from bert_jax.model.layers import Dense, Seed, gather_positions, hash_word, layer_parameters
 from bert_jax.model.residual_norm import ResidualNorm
 
 ACTIVATION_AXES = ("batch", "length", "embed")
@@ -148,9 +148,9 @@ class Encoder(nn.Module):
 
     def setup(self) -> None:
         """Declares the parameters of all layers, stacked along an axis N, or uses the given list of layers."""
-        given: Any = self.get_variable("params", "layers")
-        self.is_unstacked = isinstance(given, list)  # the result of `unstacked_layers`
-        self.layers = given if self.is_unstacked else self.param("layers", initial_layers, self.config)
+        layers = layer_parameters(self, initial_layers, self.config)
+        self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
+        self.layers = layers
 
     def __call__(
         self, x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], seed: Seed | None

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.model.layers import Dense, gather_positions, named, truncated_normal
+from bert_jax.model.layers import Dense, gather_positions, parameter, truncated_normal
 from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
 
 
@@ -44,8 +44,8 @@ class LayerMix(nn.Module):
     @nn.compact
     def __call__(self, states: Float[Array, "S B L D"]) -> Float[Array, "B L D"]:
         """The weighted sum of `states`."""
-        weights = self.param("weights", named(nn.initializers.zeros, None), (self.count,))
-        gamma = self.param("gamma", named(nn.initializers.ones), ())
+        weights = parameter(self, "weights", nn.initializers.zeros, (None,), (self.count,))
+        gamma = parameter(self, "gamma", nn.initializers.ones, (), ())
         shares = gamma * jax.nn.softmax(weights)
         return jnp.einsum("S,SBLD->BLD", shares, states.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
 
@@ -131,5 +131,5 @@ class Recurrence(nn.Module):
     def __call__(self) -> Float[Array, "2 W O"]:
         """The recurrent kernels of both directions, O = 4 W."""
         w = self.width
-        kernel = self.param("kernel", named(truncated_normal(w**-0.5), None, None, None, None), (2, w, 4, w))
+        kernel = parameter(self, "kernel", truncated_normal(w**-0.5), (None, None, None, None), (2, w, 4, w))
         return kernel.reshape(2, w, 4 * w)

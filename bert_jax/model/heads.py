@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Dense, LayerNorm, activation, named, truncated_normal, with_leading_axes
+from bert_jax.model.layers import Dense, LayerNorm, activation, parameter, truncated_normal, with_leading_axes
 from bert_jax.model.products import multiply, over_rows, sum_rows
 
 PADDED_LOGIT = -1e9
@@ -77,10 +77,10 @@ def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "
     """The logits of every word, float32: x @ table.T + bias, with the bias, and the table unless it is tied, as parameters of
     `head`. `table` is not read where it is not tied."""
     c: ModelConfig = head.config
-    bias = head.param("bias", named(nn.initializers.zeros, "vocab"), (c.padded_vocab_size,))
+    bias = parameter(head, "bias", nn.initializers.zeros, ("vocab",), (c.padded_vocab_size,))
     shape = (c.padded_vocab_size, x.shape[-1])
     if not c.tied_decoder:
-        table = head.param("decoder", named(truncated_normal(c.initializer_range), "vocab", "embed"), shape)
+        table = parameter(head, "decoder", truncated_normal(c.initializer_range), ("vocab", "embed"), shape)
     assert table is not None, "a tied decoder has the table of the word embeddings"
     logits = decode(x.reshape(-1, x.shape[-1]), table.astype(jnp.dtype(c.dtype)), bias).reshape(*x.shape[:2], -1)
     if c.padded_vocab_size > c.vocab_size:

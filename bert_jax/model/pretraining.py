@@ -16,7 +16,7 @@ from bert_jax.model.bilm import backward_positions
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Table
 from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
-from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, named
+from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, parameter
 from bert_jax.model.products import platform
 
 HEAD_INPUTS = ("masked_positions", "cls_positions")
@@ -149,7 +149,7 @@ class SkipGramHead(nn.Module):
     def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L D"]:
         """The context vectors of `ids`. They start at zero, as in word2vec, and the counts at one, until a corpus sets them."""
         c = self.config
-        self.param("counts", named(nn.initializers.ones, None), (c.padded_vocab_size,))
+        parameter(self, "counts", nn.initializers.ones, (None,), (c.padded_vocab_size,))
         return Table(c.padded_vocab_size, c.hidden_size, 0.0, ("vocab", "embed"), name="context_embeddings")(ids)
 
 
