@@ -22,13 +22,16 @@ os.environ["XLA_FLAGS"] = " ".join(
 
 import jax
 import pytest
+from _pytest.unraisableexception import gc_collect_iterations_key
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.contexts import share_contexts
 from tests.shapes import check_shapes
 
 check_shapes([f"bert_jax.{folder}" for folder in ("examples", "batches", "model", "heads", "training", "prediction", "analysis")])
 jax.config.update("jax_disable_most_optimizations", True)  # tiny models in many programs: most of the time is compiling
 jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so every one is spelt out
+share_contexts()
 
 gc.set_threshold(100_000, 20, 100)  # tracing makes many objects and little garbage: at the default, 7 % of the CPU time
 
@@ -37,6 +40,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: compiles for long; runs with -m slow only")
+    # At its end pytest looks for what was not closed in ten collections of garbage, seconds each after so many programs.
+    config.stash[gc_collect_iterations_key] = 1
 
 
 @pytest.hookimpl(optionalhook=True)

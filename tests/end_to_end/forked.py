@@ -26,6 +26,7 @@ import jax
 
 from bert_jax.metrics import plots
 from bert_jax.storage.objects import place
+from tests.contexts import share_contexts
 from tests.end_to_end.runs import CACHE, xla_flags
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -225,6 +226,7 @@ def _child(
     jax.config.update("jax_compilation_cache_dir", environment[CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
+    share_contexts()
     multiprocessing.set_start_method("fork", force=True)  # whose queues leave nothing behind when their process is killed
     _draw_once()
     if prepare:

@@ -46,8 +46,8 @@ PACKAGES = (
 NEAREST = 4
 """So many test files run first, alone: they catch most mistakes, and the rest is not even collected."""
 OUTPUT = "output.txt"
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(list(PACKAGES))
+PROCESSES = multiprocessing.get_context("forkserver" if __name__ == "__main__" else "spawn")
+"""A process has one fork server: among the tests it is that of `tests/end_to_end/forked.py`, which has imported bert_jax."""
 SLOW = ("tests/end_to_end", "tests/tpu_scripts", "tests/bad_inputs", "tests/mutations", "tests/benchmarks")
 """What is run only where nothing else concerns a file."""
 
@@ -235,4 +235,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    PROCESSES.set_forkserver_preload(list(PACKAGES))
     sys.exit(main())
