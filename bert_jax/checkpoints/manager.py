@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import pathlib
+import os
 import re
 import threading
 import time
@@ -381,9 +382,9 @@ def _free_name(path: Place) -> Place:
 
 
 def _cause(error: BaseException | None) -> str:
-    """The message of the operating system, extracted from TensorStore's long text if necessary; otherwise the first line."""
+    """The message of the operating system, by the number in TensorStore's long text if necessary; otherwise the first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__
-    reason = re.search(r"([^:]+) \[[^\]]*os_error_code", text)
-    return reason[1].strip() if reason else text.splitlines()[0][:200]
+    number = re.search(r"os_error_code='(\d+)'", text)
+    return os.strerror(int(number[1])) if number else text.splitlines()[0][:200]

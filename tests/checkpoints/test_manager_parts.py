@@ -360,6 +360,7 @@ LONG = "Error writing: No space left on device [os_error_code='28'] more of the 
         (OSError(28, "No space left on device"), "No space left on device"),
         (OSError("without a number"), "without a number"),
         (ValueError(LONG), "No space left on device"),
+        (ValueError("Failed to write: File too large [spec='{\"recheck\":true}'] [os_error_code='27']"), "File too large"),
         (ValueError("y" * 300 + "\nand more"), "y" * 200),
         (ValueError("the first line\nthe second"), "the first line"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
