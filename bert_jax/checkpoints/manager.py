@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import pathlib
 import os
+import pathlib
 import re
 import threading
 import time
