@@ -93,9 +93,11 @@ def test_what_was_fetched_before_an_error_is_not_fetched_again(bucket: str, requ
     with pytest.raises(UserError, match="permission denied"):
         fetched(f"{bucket}/x", "--input")
     emulator.fail(200, count=0)
+    begun = set(requests)  # on a busy machine some have not begun when the error comes
     requests.clear()
     fetched(f"{bucket}/x", "--input")
-    assert requests == ["d"]
+    assert set(requests) == {"d"} | (set("abcdef") - begun)
+    assert len(requests) < 6
 
 
 def test_a_single_object_and_the_beginning_of_several_names_are_fetched(bucket: str, requests: list[str]):
