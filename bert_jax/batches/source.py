@@ -50,6 +50,7 @@ class BatchSource:
         self._tables = tables or tables_of(corpus)
         self._lock = threading.Lock()
         self._blocks = Blocks(corpus, seed, config.duplicates, block_tokens)
+        self._blocks.require_documents()
         self._planned: OrderedDict[int, Future[tuple[Corpus, EpochPlan]]] = OrderedDict()
         self._rows_per_block = self.plan(0).num_rows
         self.rows_per_epoch = self._blocks.count * self._rows_per_block

@@ -11,8 +11,10 @@ import numpy as np
 
 from bert_jax.corpus.offsets import ShardedOffsets
 from bert_jax.corpus.store import BLOCK_TOKENS, Corpus
+from bert_jax.errors import UserError
 from bert_jax.examples.counter_rng import key_of
 from bert_jax.examples.packing import permutation
+from bert_jax.interface.words import counted
 
 SEGMENTS = 16
 """Segments of a block: of 2^25 tokens, 80 MB of a corpus, so that it is read in long pieces."""
@@ -49,6 +51,22 @@ class Blocks:
     def documents(self, segment: int) -> tuple[int, int]:
         """The documents [first, last) that begin in the segment; of all segments, every document once."""
         return self._first_document(segment), self._first_document(segment + 1)
+
+    def require_documents(self) -> None:
+        """Raises UserError where documents are so long that some block may be empty: where none begins in more than half of the
+        segments, of which it looks at 256. With fewer, all segments of a block are empty with a probability below 2^-16."""
+        if self.count == 1:
+            return
+        every = self.count * SEGMENTS
+        looked_at = np.unique(np.linspace(0, every - 1, min(every, 256)).astype(np.int64)).tolist()
+        empty = sum(first == last for first, last in map(self.documents, looked_at))
+        if 2 * empty > len(looked_at):
+            raise UserError(
+                f"in {empty} of {len(looked_at)} parts of {self._corpus.num_tokens // every:,} tokens no document of the "
+                f"{self._corpus.split} split begins: {counted(len(self._corpus.document_offsets) - 1, 'document')} in "
+                f"{self._corpus.num_tokens:,} tokens are too long to be mixed; separate documents by blank lines in the text, or "
+                "give another layout (python -m bert_jax.corpus --help), and build the corpus again"
+            )
 
     def _first_document(self, segment: int) -> int:
         """The first document that begins at or after the beginning of the segment."""

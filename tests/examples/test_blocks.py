@@ -12,6 +12,7 @@ from bert_jax.batches.source import BatchSource
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.corpus.offsets import ShardedOffsets
 from bert_jax.corpus.store import Corpus, TokenStore
+from bert_jax.errors import UserError
 from bert_jax.examples.blocks import SEGMENTS, Blocks
 from bert_jax.examples.config import ExampleConfig
 from tests.examples.corpora import FIRST, corpus_of, random_documents, vocabulary
@@ -79,6 +80,26 @@ def test_segments_in_which_no_document_begins_are_no_part_of_a_block():
     assert sum(part.num_documents for part in parts) == 4
     tokens = np.concatenate([tokens_of(part) for part in parts if part.num_tokens])
     np.testing.assert_array_equal(np.sort(tokens), tokens_of(corpus))
+
+
+def test_documents_that_are_too_long_for_blocks_are_refused_before_a_run_begins():
+    few = corpus_of([[9] * 30, [4], [7] * 40, [300]], shards=2)
+    message = r"in 61 of 64 parts of 13 tokens no document of the train split begins: 4 documents in 854 tokens .* blank lines"
+    with pytest.raises(UserError, match=message):
+        BatchSource(few, CONFIG, 4, seed=0, block_tokens=few.num_tokens // 3)
+    assert BatchSource(few, CONFIG, 4, seed=0).rows_per_epoch > 0  # one block
+
+
+@pytest.mark.parametrize(("documents", "empty"), [([[80]] * 32, 32), ([[80]] * 30 + [[160]], 33)])
+def test_documents_may_begin_in_half_of_the_segments_only(documents, empty):
+    corpus = corpus_of(documents, shards=1)
+    made = Blocks(corpus, seed=0, block_tokens=640)
+    assert (made.count, sum(first == last for first, last in map(made.documents, range(64)))) == (4, empty)
+    if empty > 32:
+        with pytest.raises(UserError, match=f"in {empty} of 64 parts"):
+            made.require_documents()
+    else:
+        made.require_documents()
 
 
 def test_a_block_has_other_segments_in_every_epoch_and_with_duplicates_the_same_in_another_order():
