@@ -8,7 +8,8 @@ The teacher is the workdir of a run on the same task. Half of the loss is that o
 and teacher at temperature 2; with equal widths the mean squared difference of the hidden states is added with weight 0.1.
 
 Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: a score
-between those of the teacher and of the small model trained on the labels alone.
+between those of the teacher and of the small model trained on the labels alone. Measured: SICK with half of MiniLM's layers,
+0.671 alone, 0.754 with the teacher, which has 0.840 (experiments/README.md).
 """
 
 from ml_collections import ConfigDict
