@@ -71,16 +71,17 @@ def _by_group(found: Antecedents) -> dict[str, tuple[np.ndarray, int]]:
 def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScores]) -> Figure:
     """For each group the accuracy of the chosen head, of the rules and of controls, with 95 % intervals."""
     names = ["head", *(rate.chooser for rate in found.best[0].rules), *controls]
-    figure = new_figure(1.2 + 1.5 * len(found.best), 4.2, "antecedents that are found, with 95 % intervals over documents")
+    width = max(6.4, 1.2 + 1.5 * len(found.best))  # the title is 6.2 inches wide
+    figure = new_figure(width, 4.2, "antecedents that are found, with 95 % intervals over documents")
     axes = figure.subplots()
-    width = 0.8 / len(names)
+    bar = 0.8 / len(names)
     for i, name in enumerate(names):
         rates = [_rate(best, name, i, controls) for best in found.best]
-        places = [g + (i - (len(names) - 1) / 2) * width for g, rate in enumerate(rates) if rate is not None]
+        places = [g + (i - (len(names) - 1) / 2) * bar for g, rate in enumerate(rates) if rate is not None]
         shown = [rate for rate in rates if rate is not None]
         heights = np.array([rate.accuracy for rate in shown])
         ends = np.clip([[rate.accuracy - rate.low, rate.high - rate.accuracy] for rate in shown], 0, None).T
-        axes.bar(places, heights, width, label=name, color=f"C{i}", yerr=ends, error_kw={"linewidth": 0.8})
+        axes.bar(places, heights, bar, label=name, color=f"C{i}", yerr=ends, error_kw={"linewidth": 0.8})
         for x, rate in zip(places, shown, strict=True):
             if name == "head" or name in controls:
                 low = rate.accuracy < 0.1  # the bar is too low for a name in it
@@ -91,7 +92,7 @@ def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScor
     axes.set_ylim(0, 1)
     axes.set_ylabel("accuracy")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(fontsize=8, loc="outside right upper", frameon=False)
+    figure.legend(fontsize=8, loc="outside right center", frameon=False)  # further up it would lie on the title
     return figure
 
 

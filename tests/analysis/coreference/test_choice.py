@@ -182,3 +182,14 @@ def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(tmp_path,
     assert (folder.path / "coreference_heads.png").stat().st_size == 4  # two grids with their scales
     (axes,) = best_figure(found, {}).axes
     assert len(axes.patches) == 4
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_title_of_the_picture_is_whole_and_the_legend_beside_it(groups):
+    choice, reported = halves(made_up(0))
+    found = CoreferenceScores(tuple(best_heads(choice, reported, OPTIONS)[:groups]), choice, reported)
+    figure = best_figure(found, {"random-weights": found})
+    figure.canvas.draw()
+    title, legend = figure.texts[0].get_window_extent(), figure.legends[0].get_window_extent()
+    assert title.x1 <= figure.bbox.x1
+    assert legend.y1 < title.y0
