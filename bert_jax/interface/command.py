@@ -24,14 +24,14 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
         status = main() or 0
         _flush_stdout()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         status = USER_ERROR_STATUS
     except MemoryError as error:
         asked = str(error) or "no more could be allocated"
-        print(f"error: this machine's memory ran out ({asked}); end other programs, or take a machine with more", file=sys.stderr)
+        _say(f"error: this machine's memory ran out ({asked}); end other programs, or take a machine with more")
         status = USER_ERROR_STATUS
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _say("interrupted")
         status = 130
     except BrokenPipeError:  # the reader of our output ended (`... | head`): not an error
         sys.stderr.close()
@@ -41,7 +41,7 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
         if remedy is None:
             raise
         where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
-        print(f"error: {error.strerror}{where}; {remedy}", file=sys.stderr)
+        _say(f"error: {error.strerror}{where}; {remedy}")
         status = USER_ERROR_STATUS
     if status:
         _discard_stdout()
@@ -117,6 +117,14 @@ def _flush_stdout() -> None:
         raise
     except OSError as error:
         raise UserError(f"standard output cannot be written: {error.strerror}; redirect it, for example >FILE") from error
+
+
+def _say(text: str) -> None:
+    """Writes a line to standard error; nothing, and the status stays, where its reader has closed it (`2>&1 | head`)."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _discard_stdout() -> None:

@@ -156,6 +156,13 @@ def test_a_reader_that_leaves_before_anything_is_written_ends_the_verb_quietly(t
     assert status.read_text() == "141\n"
 
 
+def test_an_error_that_nobody_reads_keeps_its_status(tmp_path):
+    status = tmp_path / "status"
+    shell = f'{{ sleep 0.2 | "$@" 2>&1; echo $? >{status}; }} | true'
+    done = verb("sys.stdin.read(); raise UserError('no')", shell=shell)
+    assert (done.stderr, status.read_text()) == (b"", "2\n")
+
+
 @pytest.mark.parametrize(
     ("fails", "says"),
     [
