@@ -61,11 +61,12 @@ class Blocks:
         looked_at = np.unique(np.linspace(0, every - 1, min(every, 256)).astype(np.int64)).tolist()
         empty = sum(first == last for first, last in map(self.documents, looked_at))
         if 2 * empty > len(looked_at):
+            tokens = self._corpus.num_tokens
             raise UserError(
-                f"in {empty} of {len(looked_at)} parts of {self._corpus.num_tokens // every:,} tokens no document of the "
+                f"in {empty} of {len(looked_at)} parts of {counted(tokens // every, 'token')} no document of the "
                 f"{self._corpus.split} split begins: {counted(len(self._corpus.document_offsets) - 1, 'document')} in "
-                f"{self._corpus.num_tokens:,} tokens are too long to be mixed; separate documents by blank lines in the text, or "
-                "give another layout (python -m bert_jax.corpus --help), and build the corpus again"
+                f"{counted(tokens, 'token')} are too long to be mixed; separate documents by blank lines in the text, or give "
+                "another layout (python -m bert_jax.corpus --help), and build the corpus again"
             )
 
     def _first_document(self, segment: int) -> int:
