@@ -54,17 +54,17 @@ class Blocks:
 
     def require_documents(self) -> None:
         """Raises UserError where documents are so long that some block may be empty: where none begins in more than half of the
-        segments, of which it looks at 256. With fewer, all segments of a block are empty with a probability below 2^-16."""
+        segments, of which it looks at 256 at most. With fewer, those of a block are all empty with a probability below 2^-16."""
         if self.count == 1:
             return
         every = self.count * SEGMENTS
-        looked_at = np.unique(np.linspace(0, every - 1, min(every, 256)).astype(np.int64)).tolist()
+        looked_at = range(0, every, -(-every // 256))
         empty = sum(first == last for first, last in map(self.documents, looked_at))
         if 2 * empty > len(looked_at):
             tokens = self._corpus.num_tokens
             raise UserError(
                 f"in {empty} of {len(looked_at)} parts of {counted(tokens // every, 'token')} no document of the "
-                f"{self._corpus.split} split begins: {counted(len(self._corpus.document_offsets) - 1, 'document')} in "
+                f"{self._corpus.split} split begins: {counted(self._corpus.num_documents, 'document')} in "
                 f"{counted(tokens, 'token')} are too long to be mixed; separate documents by blank lines in the text, or give "
                 "another layout (python -m bert_jax.corpus --help), and build the corpus again"
             )

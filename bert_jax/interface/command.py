@@ -124,7 +124,7 @@ def _say(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        _open_on_null(2)
 
 
 def _discard_stdout() -> None:
@@ -133,6 +133,8 @@ def _discard_stdout() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except (OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _open_on_null(1)
 
 
+def _open_on_null(descriptor: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -72,8 +72,7 @@ def layer_parameters(module: nn.Module, init: Callable[..., Any], config: Hashab
         return module.param("layers", init, config)
     given = nn.unbox(module.get_variable("params", "layers"))
     if not isinstance(given, list):
-        for value, shape in zip(jax.tree.leaves(given), _shapes(init, config), strict=True):
-            _check_shape(module, "layers", value.shape, shape)
+        _check_shape(module, "layers", [array.shape for array in jax.tree.leaves(given)], _shapes(init, config))
     return given
 
 
@@ -83,7 +82,7 @@ def _shapes(init: Callable[..., Any], config: Hashable) -> list[tuple[int, ...]]
     return [array.shape for array in jax.tree.leaves(jax.eval_shape(lambda: init(jax.random.key(0), config)))]
 
 
-def _check_shape(module: nn.Module, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+def _check_shape(module: nn.Module, name: str, found: Sequence[Any], wanted: Sequence[Any]) -> None:
     if found != wanted:
         raise ScopeParamShapeError(name, "/".join(module.path), found, wanted)
 
