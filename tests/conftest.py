@@ -51,7 +51,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-TOGETHER = ("recovery", "last_save", "run", "bucket", "bad_input", "without_pairs", "own_experiment", "out_of_memory")
+TOGETHER = (
+    *("recovery", "last_save", "run", "bucket", "bad_input", "without_pairs", "own_experiment", "out_of_memory"),
+    *("kept_states", "spikes", "left_to_right", "distilled_pretraining"),
+)
 """The tests of pretraining end to end share a corpus and runs, so one worker does them all."""
 LONGEST = (
     "tests/end_to_end/pretraining",

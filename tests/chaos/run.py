@@ -102,9 +102,9 @@ def surroundings() -> Iterator[Toys]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The driver; returns the exit status."""
     parser = flag_parser(__doc__)
-    parser.add_argument("--short", action="store_true", help="3 kills and a damaged checkpoint, 2 processes, local disk")
+    parser.add_argument("--short", action="store_true", help="2 kills and a damaged checkpoint, 2 processes, local disk")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws moments and victims (0)")
-    parser.add_argument("--kills", type=InRange(int, COUNT), metavar="N", help="of each cell that has some (5; --short: 3)")
+    parser.add_argument("--kills", type=InRange(int, COUNT), metavar="N", help="of each cell that has some (5; --short: 2)")
     names = ", ".join(ALL)
     parser.add_argument("--only", action="append", choices=ALL, metavar="NAME", help=f"this one, or several: {names}")
     parser.add_argument("--processes", type=int, choices=(2, 4), metavar="N", help="only runs of 2, or of 4")
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = {name: ALL[name] for name in options.only} if options.only else SHORT if options.short else ALL
     counts = (options.processes,) if options.processes else (2,) if options.short else (2, 4)
     storages = (options.storage,) if options.storage else (DISK,) if options.short else (DISK, BUCKET)
-    kills = options.kills or (3 if options.short else 5)
+    kills = options.kills or (2 if options.short else 5)
     cells = [Cell(name, count, storage) for count in counts for name in wanted for storage in storages]
     figures: dict[str, Any] = {"seed": options.seed, "kills": kills, "undisturbed_seconds": {}, "rows": []}
     with surroundings() as toys:

@@ -89,11 +89,11 @@ def environment_of_a_person() -> dict[str, str]:
     }
 
 
-def as_a_person(verb: str, *arguments: str, directory: pathlib.Path = REPOSITORY) -> tuple[int, str]:
+def as_a_person(verb: str, *arguments: str) -> tuple[int, str]:
     """(exit status, everything it said) of `python -m bert_jax.VERB` in a process of its own, with one device."""
     done = subprocess.run(
         [sys.executable, "-m", f"bert_jax.{verb}", *arguments],
-        cwd=directory,
+        cwd=REPOSITORY,
         env=environment_of_a_person(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from bert_jax import pretrain
 from bert_jax.errors import UserError
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
-from tests.end_to_end.runs import VOCABULARY, as_a_person, build_corpus, checkpoints, learned, write_experiment, write_text
+from tests.end_to_end.runs import VOCABULARY, build_corpus, checkpoints, learned, write_experiment, write_text
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> str:
@@ -107,10 +107,10 @@ def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(exper
 
 
 def test_a_refusal_is_one_line_and_status_two(experiment, tmp_path):
-    status, output = as_a_person(*command(experiment, tmp_path / "run", "--config.corpus.directory=nowhere"))
-    assert status == 2
-    assert output.startswith("error: corpus nowhere (looked for in ")
-    assert "Traceback" not in output
+    (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "run", "--config.corpus.directory=nowhere"))
+    assert end.status == 2
+    assert end.output.startswith("error: corpus nowhere (looked for in ")
+    assert "Traceback" not in end.output
 
 
 def test_a_corpus_that_holds_nothing_out_is_refused_before_the_workdir_is_made(monkeypatch, experiment, tmp_path):

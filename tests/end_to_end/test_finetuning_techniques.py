@@ -14,8 +14,8 @@ import pytest
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.interop.huggingface import import_model
 from tests.end_to_end import forked
-from tests.end_to_end.forked import Commands, commands_run
-from tests.end_to_end.runs import REPOSITORY, as_a_person, results
+from tests.end_to_end.forked import Commands, Surroundings, commands_run
+from tests.end_to_end.runs import REPOSITORY, results
 from tests.end_to_end.test_finetuning_recovery import SMALL, THAWING
 from tests.end_to_end.toy_tasks import entities, sentiment, write_model
 from tests.flags import replacing
@@ -128,8 +128,8 @@ def test_the_readmes_example_learns_from_ones_own_table(toys: pathlib.Path, tmp_
         (tmp_path / name).write_text((toys / name).read_text())
     flags = [flag.replace("runs/quickstart", str(toys / "model")) for flag in finetune[2:]]
     for_a_tiny_model = replacing(SMALL, THAWING, "--config.training.learning_rate=1e-3", "--config.training.epochs=12")
-    status, output = as_a_person("finetune", *flags, *for_a_tiny_model, directory=tmp_path)
-    assert status == 0, output
+    (trained,) = forked.run(toys, ["finetune", *flags, *for_a_tiny_model], around=Surroundings(directory=tmp_path))
+    assert trained.status == 0, trained.output
     found = results(tmp_path / "runs" / "own")
     assert found["baseline"]["dev"]["accuracy"] == 0.5
     assert found["scores"]["dev"]["accuracy"] > 0.9  # 1.0 at the worst of five seeds
