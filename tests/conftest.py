@@ -55,7 +55,7 @@ TOGETHER = (
     *("recovery", "last_save", "run", "bucket", "bad_input", "without_pairs", "own_experiment", "out_of_memory"),
     *("kept_states", "spikes", "left_to_right", "distilled_pretraining"),
 )
-"""The tests of pretraining end to end share a corpus and runs, so one worker does them all."""
+"""The tests of pretraining end to end share a corpus, runs and what these compile, so one worker does them all."""
 LONGEST = (
     "tests/end_to_end/pretraining",
     "tests/end_to_end/test_finetuning_recovery.py",

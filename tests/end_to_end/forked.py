@@ -250,8 +250,10 @@ def _child(
 
 
 def _draw_blank_pictures() -> None:
-    """Makes pictures of curves blank, and none anew: drawing takes 0.3 s for each of a hundred runs. The run in a process of its
-    own (`uninterrupted` in conftest.py) draws them."""
+    """Saves a blank picture where a run first draws its curves, and none later: drawing takes 0.3 s, in each of a hundred runs.
+
+    Curves are drawn by `uninterrupted` of conftest.py, which has a process of its own, and by the tests of `metrics/plots.py`.
+    """
     save = plots._save
 
     def blank(figure: Any, picture: pathlib.Path) -> None:
