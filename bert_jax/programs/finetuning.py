@@ -93,7 +93,7 @@ class ProgramSettings:
 def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
     """The program for these settings on `mesh`; cached, so that the runs of a sweep share compiled functions."""
     config, head, training = settings.model, settings.head, settings.training
-    boxed = jax.eval_shape(functools.partial(initial_label_parameters, config, head), jax.random.key(0))
+    boxed = jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
     shapes = nn.unbox(boxed)
     optimizer = make_optimizer(settings.optimizer, shapes)
     frozen = ("embeddings", "encoder") if training.freeze_encoder else ()

@@ -240,7 +240,7 @@ def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
 @functools.cache
 def _abstract_parameters(config: ModelConfig, head: TaskHead) -> Any:
     """The shapes of the parameters of a model with a head. Raises UserError where the head cannot read such a model."""
-    return jax.eval_shape(functools.partial(initial_label_parameters, config, head), jax.random.key(0))
+    return jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
 
 
 def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> JsonObject:

@@ -1,0 +1,54 @@
+"""Traces the steps of the runs here when it is imported, in the process that others are forked from.
+
+JAX traces each of its own functions, an addition of arrays for instance, once for all shapes and keeps the result. The steps are
+functions of their process and are traced in each again, but find a thousand of their parts there: a tenth of a run's CPU time.
+No backend starts, since its threads would be missing in the forked processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import unittest.mock
+
+import flax.linen as nn
+import jax
+from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding
+
+from bert_jax.checkpoints.digests import _sum_and_nonfinite
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.programs.lowered import batch_shapes
+from bert_jax.programs.pretraining import initial_state, jitted_eval_step, pretraining_program
+from bert_jax.sharding.mesh import AXES
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from tests.end_to_end.runs import EXPERIMENT, VOCABULARY
+
+MESH = AbstractMesh((1,) * len(AXES), AXES, abstract_device=AbstractDevice("cpu", None, "cpu"))
+"""As JAX describes that of one CPU device, which is among the keys of what it keeps."""
+
+
+def tiny_experiment() -> PretrainingExperiment:
+    """That of `write_experiment`."""
+    names: dict[str, object] = {}
+    exec(EXPERIMENT.format(corpus="corpus", vocabulary_size=len(VOCABULARY.read_text().splitlines())), names)
+    return PretrainingExperiment.from_dict(names["get_config"]())  # type: ignore[operator]
+
+
+def trace_steps(experiment: PretrainingExperiment) -> None:
+    """Traces the first state, each phase's step and its evaluation, and the digests of a save, as `pretrain` does."""
+    with unittest.mock.patch("jax.default_backend", return_value="cpu"):
+        program = pretraining_program(experiment, MESH)
+        jax.eval_shape(functools.partial(initial_state, experiment, program.optimizer))
+        with nn.logical_axis_rules(ACTIVATION_RULES), jax.sharding.use_abstract_mesh(MESH):
+            jax.eval_shape(functools.partial(jax.tree.map, _sum_and_nonfinite), program.state)
+            for index, phase in enumerate(experiment.phases):
+                shape = (phase.length, phase.max_predictions, phase.packed_examples)
+                for rows, step, state in (
+                    (phase.batch_size, program.training_step(index), program.state),
+                    (experiment.evaluation.batch_size, jitted_eval_step(experiment, MESH), program.state.params),
+                ):
+                    sharding = NamedSharding(MESH, BATCH)
+                    batch = {name: x.update(sharding=sharding) for name, x in batch_shapes(rows, *shape).items()}
+                    step.trace(state, batch)
+
+
+trace_steps(tiny_experiment())
