@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import os
 import pathlib
 import re
 from collections.abc import Callable, Iterator
@@ -62,6 +63,8 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
 
     Raises UserError if there is no such model or no network.
     """
+    # For its telemetry the library first asks the hub for a list of programs, 3 s where the hub is silent.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import httpx2  # the client of huggingface_hub, which lets some of its errors through
     import huggingface_hub  # imported here: it takes 0.3 s, which local models do not need
     from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError

@@ -87,6 +87,8 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._closed: set[int] = set()
         self._ended = False
         """Whether this process has said that it ends, and does nothing more than wait."""
+        self._failed, self._parting = False, False
+        """Whether it has said that it failed, and whether it has reached its end."""
         self._ending: _Ending | None = None
         self._told = ""
         """The silent processes, as process 0 has last told."""
@@ -116,6 +118,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
     def _part(self) -> None:
         """Waits for the others: process 0 until they have exited, the others until process 0 has reached its end."""
+        self._parting = True
         self._thread.join()
 
     def silent(self) -> str:
@@ -164,6 +167,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     def _tell_failure(self, error: BaseException) -> None:
         message = (str(error).strip() or type(error).__name__).splitlines()[0]
         status = USER_ERROR_STATUS if isinstance(error, UserError | CorruptedCorpus | OutOfMemory) else HUNG
+        self._failed = True
         self._leaving.update(self._connections)
         self._send({"failed": f"{self._named(self._index)} has failed: {message}", "status": status})
 
@@ -181,7 +185,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         with selectors.DefaultSelector() as selector:
             for other, connection in self._connections.items():
                 selector.register(connection, selectors.EVENT_READ, other)
-            while self._ending or not self._over(quiet):
+            while not self._over(quiet):
                 now = time.monotonic()
                 if now >= due:
                     self._send({"silent": self.silent()} if self._index == 0 else {})
@@ -205,7 +209,12 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
     def _over(self, quiet: float) -> bool:
         """Whether all that this process waits for has come: in process 0 the exit of all others, or `PARTING` seconds since they
-        have said that they end (at the time `quiet`), in the others the end of process 0 and of this one."""
+        have said that they end (at the time `quiet`), in the others the end of process 0 and of this one.
+
+        A process that is about to be ended waits for that, unless it has failed as the others have and is at its end by itself.
+        """
+        if self._ending and not (self._failed and self._parting):
+            return False
         patience = 0.0 if self._index else PARTING
         all_end = self._ended and self._leaving == self._connections.keys()
         return self._alone() or (all_end and time.monotonic() - quiet >= patience)

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from bert_jax.corpus import __main__ as verb_module
+from bert_jax.corpus import verification
 from bert_jax.corpus.__main__ import _parser, main
 from bert_jax.corpus.cleaning import RULES
 from bert_jax.corpus.hub import find_vocabulary
@@ -228,6 +229,7 @@ def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabu
 
 def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, verb, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(verification, "_TICK", 0.02)
     verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
     size = sum(path.stat().st_size for path in tmp_path.glob("corpus/shard-*/*") if path.name != "shard.json")
     assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and the vocabulary" in verb(f"--verify={tmp_path}/corpus")

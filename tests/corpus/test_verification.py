@@ -24,6 +24,7 @@ DAMAGED = r"corrupted corpus: .*{} has changed since it was written: its sha256 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(verification, "_TICK", 0.02)
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "verified"
 

@@ -171,6 +171,21 @@ def test_a_failure_of_the_first_process_ends_it_after_the_others(
     assert capfd.readouterr().err.count("error: worker 0 (a) of 3 has failed: the corpus is empty; name another\n") == 2
 
 
+def test_where_all_fail_alike_the_first_process_exits_as_soon_as_the_others_have(capfd: pytest.CaptureFixture[str]):
+    """It waited `GRACE` seconds more, and said of another one what it had said itself."""
+    error = UserError("the corpus is empty; name another")
+    with group(beating=(0,)) as three:
+        first = three.exit(0, error)
+        for index in (1, 2):
+            first.join(0.1)
+            assert first.is_alive()
+            three.exit(index, error)
+        first.join(30)
+        assert not first.is_alive()
+    assert three.left.empty()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_process_that_is_interrupted_does_not_wait_and_ends_the_others(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):

@@ -58,6 +58,7 @@ def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(bucket
 
 
 def test_of_two_that_take_a_stale_lock_over_only_one_gets_it(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lock, "STALE", 0.2)
     objects.write(f"{bucket}/.lock", elsewhere("dead"))
     write = objects.write
 

@@ -283,7 +283,8 @@ def test_an_error_of_the_storage_is_one_sentence_with_a_remedy(status: int, buck
 
 
 @pytest.mark.parametrize("status", [503, 429, 0], ids=["unavailable", "too_many_requests", "connection_lost"])
-def test_a_passing_fault_is_tried_again(status: int, bucket: str, emulator: Emulator):
+def test_a_passing_fault_is_tried_again(status: int, bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gcsfs.retry.min", lambda *_: 0.1, raising=False)  # seconds before the next try
     objects.write(f"{bucket}/x", b"there")
     emulator.fail(status, count=1)
     found = objects.read(f"{bucket}/x")
