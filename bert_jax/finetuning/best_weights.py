@@ -60,8 +60,7 @@ class BestWeights:
     def offer(self, step: int, score: float, params: PyTree[jax.Array]) -> None:
         """Keeps the weights of `step` if their `score` is the best so far, and starts saving them."""
         if self._best is None or better(self._job.experiment, step, score, self._best):
-            # a copy, since the next training step donates the memory of the state
-            self._best = {"params": jax.tree.map(jnp.copy, params), "score": jnp.float32(score), "step": jnp.int32(step)}
+            self._best = {"params": self._job.program.copy(params), "score": jnp.float32(score), "step": jnp.int32(step)}
             with self._job.ledger.during(Activity.SAVING):
                 self.checkpoints.save(step, self._best)
 

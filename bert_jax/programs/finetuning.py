@@ -9,6 +9,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
@@ -45,6 +46,8 @@ class Program:
     shardings: TrainState
     begin: Callable[[PyTree[jax.Array]], TrainState]
     """Parameters -> the state before step 0."""
+    copy: jax.stages.Wrapped
+    """Parameters -> a copy of them, which outlives the state: a step donates its memory. One program, not one for each array."""
     train: jax.stages.Wrapped
     """The jitted training step, (state, batch, scalars) -> (state, sums); the memory of the old state is donated."""
     logits: jax.stages.Wrapped
@@ -135,6 +138,7 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
         abstract,
         shardings,
         jax.jit(begin, out_shardings=shardings),
+        jax.jit(functools.partial(jax.tree.map, jnp.copy), out_shardings=shardings.params),
         jax.jit(train, in_shardings=(shardings, rows, whole), out_shardings=(shardings, None), donate_argnums=0),
         jax.jit(logits, in_shardings=(shardings.params, rows), out_shardings=whole),
     )

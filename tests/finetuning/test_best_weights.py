@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import types
 from typing import Any
@@ -68,7 +69,9 @@ def job_of(notes: Notes, **selection: Any) -> Any:
         experiment=experiment, run=run, directory=DIRECTORY, evaluations=frozenset({2, 4, 6, 8}),
         state=types.SimpleNamespace(params="abstract"), mesh=make_mesh(MeshConfig(), jax.devices()[:1]),
         ledger=types.SimpleNamespace(during=notes.block("during")),
-        program=types.SimpleNamespace(config=dataclasses.replace(TINY, hidden_dropout=0.0), head=HEAD),
+        program=types.SimpleNamespace(
+            config=dataclasses.replace(TINY, hidden_dropout=0.0), head=HEAD, copy=functools.partial(jax.tree.map, jnp.copy)
+        ),
     )  # fmt: skip
 
 

@@ -93,6 +93,17 @@ def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what
     assert not any(same(a, b) for i, a in enumerate(together.values()) for b in list(together.values())[:i])
 
 
+def test_a_copy_of_the_parameters_lies_as_they_do_and_outlives_the_state():
+    mesh = make_mesh(MeshConfig(data=1, fsdp=2), jax.devices()[:2])
+    program = program_of(experiment(), START, task_of(), FEATURES, 3, mesh)
+    params = program.begin(PARAMS).params
+    kept, wanted = program.copy(params), jax.device_get(params)
+    assert all(jax.tree.leaves(jax.tree.map(lambda a, b: a.sharding == b.sharding, kept, params)))
+    for array in jax.tree.leaves(params):
+        array.delete()  # as a step does, which donates its memory
+    assert same(jax.device_get(kept), wanted)
+
+
 def test_a_frozen_encoder_keeps_every_bit_and_the_head_learns_without_its_gradient():
     one = experiment(training={"freeze_encoder": True, "learning_rate": 1e-2}, optimizer={"weight_decay": 0.1})
     params = learned(one, jax.devices()[:1])
