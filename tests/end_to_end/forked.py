@@ -19,10 +19,12 @@ import sys
 import tempfile
 import time
 import traceback
+import unittest.mock
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax._src import compiler, distributed
 from matplotlib.figure import Figure
 
 from bert_jax.metrics import plots
@@ -226,7 +228,7 @@ def _child(
     """In the new process: the verbs, with everything they say in `outputs` and their statuses beside."""
     gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
     os.environ.update(environment)
-    jax.config.update("jax_compilation_cache_dir", environment[CACHE])
+    _keep_what_is_compiled(environment[CACHE], commands[0])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
     share_contexts()
@@ -250,6 +252,22 @@ def _child(
             if stream:
                 stream.flush()
         pathlib.Path(output).with_suffix(".status").write_text(str(status))
+
+
+def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
+    """Keeps it in `directory` for later processes. What a run's second process compiles, of which JAX keeps nothing, has a
+    directory of its own."""
+    index = next((word.partition("=")[2] for word in command if word.startswith("--process=")), "0")
+    jax.config.update("jax_compilation_cache_dir", directory if index == "0" else f"{directory}-{index}")
+    write = getattr(compiler, "_cache_write", None)
+    if index == "0" or write is None:  # a later version
+        return
+
+    def as_process_0(*arguments: Any) -> None:
+        with unittest.mock.patch.object(distributed.global_state, "process_id", 0):
+            write(*arguments)
+
+    compiler._cache_write = as_process_0
 
 
 def _draw_blank_pictures() -> None:
