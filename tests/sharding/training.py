@@ -48,13 +48,20 @@ def layout_of(experiment: PretrainingExperiment, devices: int = 8) -> tuple[Any,
     return *state_layout(experiment, optimizer_of(experiment), mesh), mesh
 
 
+@functools.cache
+def step_of(experiment: PretrainingExperiment, devices: int) -> Any:
+    """The jitted step, compiled once for all tests that train so."""
+    _, shardings, mesh = layout_of(experiment, devices)
+    return jitted_train_step(experiment, 0, optimizer_of(experiment), shardings, mesh)
+
+
 def train(
     experiment: PretrainingExperiment, devices: int = 8, *, steps: int = 3, state: Any = None
 ) -> tuple[Any, list[dict[str, float]]]:
     """The state after `steps` steps from `state` (default: the first), and the sums of each one."""
     _, shardings, mesh = layout_of(experiment, devices)
     state = jax.device_put(first_state(experiment.optimizer.name), shardings) if state is None else state
-    step, sums = jitted_train_step(experiment, 0, optimizer_of(experiment), shardings, mesh), []
+    step, sums = step_of(experiment, devices), []
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for _ in range(steps):
             batch = {name: np.asarray(value) for name, value in random_batch(int(state.step), rows=ROWS).items()}
