@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pathlib
 import socket
-import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,40 +12,19 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax import pretrain
 from bert_jax.errors import UserError
 from bert_jax.runtime import processes
 from bert_jax.runtime.code_version import code_digest, git_commit
+from bert_jax.runtime.flags import parse_flags
 from bert_jax.runtime.heartbeats import BEAT, SILENT
+from bert_jax.runtime.launch import begin
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Started
+from tests.end_to_end.runs import free_port
 from tests.runtime.test_roll_call import Time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-
-PROGRAM = """
-import pathlib, sys, time
-import jax
-from bert_jax.interface.command import run_verb
-from bert_jax.runtime.flags import parse_flags
-from bert_jax.runtime.launch import begin
-
-def main():
-    flags = parse_flags("pretrain", "", sys.argv[1:])
-    with begin("pretrain", flags, flags.config) as run:
-        total = jax.process_count() * 10 + jax.process_index()
-        print("together", total, flush=True)
-        for step in range(2000 if flags.config["wait"] else 1):
-            time.sleep(0.02)
-            if run.preemption.requested(step):
-                print("left after", step, flush=True)
-                return run.preemption.exit_status
-
-run_verb(main)
-"""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
 
 def group(count: int, port: int) -> list[processes.Hosts]:
     names = tuple(f"worker {i}" for i in range(count))
@@ -356,36 +335,41 @@ def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_a
     assert (asked["initialization_timeout"], asked["heartbeat_timeout_seconds"]) == (60, 100), "a minute at least"
 
 
-def start(tmp_path: pathlib.Path, port: int, index: int, *arguments: str) -> subprocess.Popen[str]:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "experiment.py").write_text("def get_config(): return {'seed': 0, 'wait': False}")
-    command = [
-        sys.executable,
-        str(tmp_path / "program.py"),
-        f"--config={tmp_path / 'experiment.py'}",
-        f"--workdir={tmp_path / 'run'}",
-    ]
-    command += [f"--coordinator=127.0.0.1:{port}", "--processes=2", f"--process={index}", "--start-timeout=60", *arguments]
-    environment = {
-        "PYTHONPATH": str(REPOSITORY),
-        "JAX_PLATFORMS": "cpu",
-        "PATH": "/usr/bin:/bin",
-        "JAX_COMPILATION_CACHE_DIR": "",
-    }
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+def stand_by() -> int:
+    """A run of 2,000 short steps of nothing."""
+    flags = parse_flags("pretrain", "", sys.argv[1:])
+    with begin("pretrain", flags, flags.config) as run:
+        print("together", jax.process_count() * 10 + jax.process_index(), flush=True)
+        for step in range(2_000):
+            time.sleep(0.02)
+            if run.preemption.requested(step):
+                print("left after", step, flush=True)
+                return run.preemption.exit_status
+    return 0
+
+
+def stand_by_instead() -> None:
+    """In a new process, in which `pretrain` does `stand_by`."""
+    pretrain.main = stand_by
+
+
+def start(tmp_path: pathlib.Path, port: int, index: int) -> Started:
+    """Process `index` of two."""
+    (tmp_path / "experiment.py").write_text("def get_config(): return {'seed': 0}")
+    flags = [f"--config={tmp_path / 'experiment.py'}", f"--workdir={tmp_path / 'run'}"]
+    flags += [f"--coordinator=127.0.0.1:{port}", "--processes=2", f"--process={index}", "--start-timeout=60"]
+    return forked.start(tmp_path, ("pretrain", *flags), prepare=stand_by_instead)
 
 
 def test_two_processes_run_together_and_leave_at_the_same_step_when_one_is_preempted(tmp_path: pathlib.Path):
     port = free_port()
-    pair = [start(tmp_path, port, i, "--config.wait=true") for i in range(2)]
-    first = pair[1].stdout.readline() if pair[1].stdout else ""
-    while first and not first.startswith("together"):  # Gloo greets on stdout
-        first = pair[1].stdout.readline() if pair[1].stdout else ""
-    pair[1].terminate()
-    outputs = [process.communicate(timeout=120)[0] + (first if i else "") for i, process in enumerate(pair)]
-    assert [process.returncode for process in pair] == [143, 143]
-    assert ["together 20" in outputs[0], "together 21" in outputs[1]] == [True, True]
-    steps = [line for output in outputs for line in output.splitlines() if line.startswith("left after")]
+    pair = [start(tmp_path, port, i) for i in range(2)]
+    pair[1].wait_until(lambda: any("together" in text for text in pair[1].said()))
+    pair[1].process.terminate()
+    ends = [process.end()[0] for process in pair]
+    assert [end.status for end in ends] == [143, 143], ends
+    assert ["together 20" in ends[0].output, "together 21" in ends[1].output] == [True, True]
+    steps = [line for end in ends for line in end.output.splitlines() if line.startswith("left after")]
     assert len(steps) == 2
     assert steps[0] == steps[1]
 
@@ -395,6 +379,6 @@ def test_an_error_of_the_first_process_ends_both(tmp_path: pathlib.Path):
     (tmp_path / "run" / "thesis.tex").write_text("")
     port = free_port()
     pair = [start(tmp_path, port, i) for i in range(2)]
-    errors = [process.communicate(timeout=120)[1] for process in pair]
-    assert [process.returncode for process in pair] == [2, 2]
-    assert all("holds files that are not of a run (thesis.tex)" in error for error in errors)
+    ends = [process.end()[0] for process in pair]
+    assert [end.status for end in ends] == [2, 2]
+    assert all("holds files that are not of a run (thesis.tex)" in end.output for end in ends)
