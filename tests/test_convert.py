@@ -4,8 +4,6 @@ import contextlib
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +20,7 @@ from bert_jax.heads.registry import make_head
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.tensor_bundle import read_bundle, write_bundle
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
+from tests.end_to_end import forked
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 from tests.small_disk import files_of_at_most
 
@@ -357,7 +356,6 @@ def test_a_source_that_is_nothing_is_said_to_be_nothing(tmp_path):
 
 
 def test_the_command_ends_with_a_sentence_not_a_traceback(tmp_path):
-    command = [sys.executable, "-m", "bert_jax.convert", f"--from={tmp_path}", f"--to={tmp_path / 'm'}"]
-    process = subprocess.run(command, capture_output=True, text=True, cwd=pathlib.Path(__file__).parents[1])
+    (done,) = forked.run(tmp_path, ("convert", f"--from={tmp_path}", f"--to={tmp_path / 'm'}"))
     says = "is not a model directory: config.json and model.safetensors missing; name one that holds them, or a workdir"
-    assert (process.returncode, process.stderr) == (2, f"error: {tmp_path} {says}\n")
+    assert (done.status, done.output) == (2, f"error: {tmp_path} {says}\n")
