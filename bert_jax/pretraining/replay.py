@@ -118,7 +118,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
             state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the dropout is that of the step
         batch, phase = batches.at(step - 1, passed_over(state)), batches.phase(step - 1)
         norms, sums = program.gradient_norms(phase)(*program.arguments(state, to_device(batch, mesh, BATCH)))
-        rate = piecewise(experiment.schedules())(jnp.int32(step - 1))
+        rate = jax.jit(piecewise(experiment.schedules()))(jnp.int32(step - 1))
         losses = _losses_of_rows(program, state.params, batch, token_measure(sums))
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses)
 
