@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib.machinery
 import importlib.util
 import pathlib
 import re
@@ -13,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from bert_jax.errors import UserError, missing_path
 
@@ -84,15 +85,24 @@ def _named(given: str, flag: str, wanted: str) -> pathlib.Path:
 
 
 def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
-    name = f"experiment_{file.stem}"
-    specification = importlib.util.spec_from_file_location(name, file)
-    if specification is None or specification.loader is None:
+    if file.suffix not in importlib.machinery.SOURCE_SUFFIXES:
         raise UserError(f"{flag}={file} is not a Python file; {wanted}")
+    name = f"experiment_{file.stem}"
+    loader = _CompiledAnew(name, str(file))
+    specification = importlib.util.spec_from_file_location(name, file, loader=loader)
+    assert specification is not None, "there is a loader"
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # dataclasses look up the types in a class of the file here
-    loader = specification.loader
     _run(file, flag, lambda: loader.exec_module(module))
     return module
+
+
+class _CompiledAnew(importlib.machinery.SourceFileLoader):
+    """Neither reads nor writes `__pycache__`. Python takes what lies there for that of the file if second and size are the same,
+    so that a changed number could go unread, and the folder would appear beside the user's file."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        raise OSError("no time, no cache")
 
 
 def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 
@@ -75,6 +76,16 @@ def test_what_follows_a_colon_is_the_argument(file: pathlib.Path, text: str, arg
 def test_an_experiment_file_that_gives_no_settings_is_refused(file: pathlib.Path, text: str, argument: str, says: str):
     file.write_text(text)
     assert refusal(f"mine.py{argument}").startswith(f"--with={says.format(file=file)}")
+
+
+def test_a_file_is_read_as_it_is_and_nothing_is_left_beside_it(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Python would take what it has compiled before for that of a file of the same second and size."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for rate in (1, 2):
+        file.write_text(f"def get_config(): return {{'rate': {rate}}}")
+        os.utime(file, (1e9, 1e9))
+        assert load("mine.py") == {"rate": rate}
+    assert list(file.parent.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(("head", "argument"), [("", ""), ("def get_config(): ", ""), ("def get_config(a): ", ":x")])
