@@ -13,7 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
 
 set_up test
 cd "$root"
-# Python keeps what it compiles, whatever this machine's default is: pytest's form of 400 test files is 5 s of each worker's start.
+# Python keeps what it compiles, whatever this machine's default is: pytest's form of 400 test files is 6 s of each worker's start.
 export PYTHONDONTWRITEBYTECODE=
 # loadfile: a file's tests share what they are made of (tests/conftest.py says which files go together, and begins with the longest)
 exec .venv/bin/python -m pytest -n logical --maxprocesses=8 --dist=loadfile "$@"

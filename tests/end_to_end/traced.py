@@ -1,7 +1,7 @@
 """Traces the steps of the runs here when it is imported, in the process that others are forked from.
 
 JAX traces each of its own functions, an addition of arrays for instance, once for all shapes and keeps the result. The steps are
-functions of their process and are traced in each again, but find a thousand of their parts there: a tenth of a run's CPU time.
+functions of their process and are traced in each again, but find two thirds of their parts there: a tenth of a run's CPU time.
 No backend starts, since its threads would be missing in the forked processes.
 """
 

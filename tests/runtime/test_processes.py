@@ -26,6 +26,7 @@ from tests.runtime.test_roll_call import Time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
+
 def group(count: int, port: int) -> list[processes.Hosts]:
     names = tuple(f"worker {i}" for i in range(count))
     return [processes.Hosts(f"127.0.0.1:{port}", count, i, names, "THE REMEDY") for i in range(count)]
