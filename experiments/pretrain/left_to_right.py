@@ -20,23 +20,28 @@ from ml_collections import ConfigDict
 from bert_jax.model.config import published
 
 
-def get_config() -> ConfigDict:
+def get_config(part: str = "whole") -> ConfigDict:
     long = {"length": 128, "batch_size": 32, "max_predictions": 127, "learning_rate": 1e-3, "warmup_steps": 100}
     short = {"length": 32, "batch_size": 32, "max_predictions": 31, "learning_rate": 1e-3, "warmup_steps": 800}
+    phases = {
+        "whole": [{"steps": 28_000, **short}, {"steps": 2_000, **long}],
+        "tiny": [{"steps": 8_000, **short}, {"steps": 500, **long}],
+    }
+    size, initializer_range = ("tiny", 0.09) if part == "tiny" else ("mini", 0.0625)
     return ConfigDict(
         {
             "corpus": {"directory": "runs/wikipedia_corpus"},
             "examples": {"pairs": "none"},
             "model": {
-                **published("mini"),
+                **published(size),
                 "direction": "left_to_right",
                 "vocab_size": 8_192,
                 "hidden_dropout": 0.0,
                 "attention_dropout": 0.0,
-                "initializer_range": 0.0625,
+                "initializer_range": initializer_range,
             },
             "optimizer": {"name": "bert_adam", "b2": 0.98},
-            "phases": [{"steps": 28_000, **short}, {"steps": 2_000, **long}],
+            "phases": phases[part],
             "evaluation": {"every": 1_000, "rows": 1_024, "batch_size": 64},
             "checkpoints": {"every": 1_000},
             "log_every": 100,
