@@ -1,18 +1,19 @@
-r"""The model of `laptop.py` as a left-to-right language model, which predicts every next token and generates text.
+r"""A model of BERT-Tiny's shape as a left-to-right language model, which predicts every next token and generates text.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/left_to_right.py --workdir=runs/left_to_right
     tpu_scripts/run.sh predict generate --model=runs/left_to_right "The river" --tokens=30 --temperature=0.8 --top-k=20
 
-Hardware: 2 CPU cores, 2 GiB. Duration: some hours; `--config.phases.0.steps=4000 --config.phases.1.steps=200` is a first look.
-What to expect at full length has not been measured yet.
+Hardware: one CPU core, 2 GiB. Duration: 13 minutes of one core of an AMD EPYC (430 rows/s of 32 tokens, 107 of 128). Expect,
+after 10.2 M tokens of Wikipedia, that it predicts 20.3 to 20.5 % of the next tokens of held-out rows of 128 (three seeds; word
+frequency alone: 4.9 %), with a perplexity of 164 to 166.
 
 All tokens of a row are predicted, 6 times as many as masked ones, and so more is learned from the same rows; the head on the
-vocabulary then has 6 times as many rows to compute, and a step takes longer than that of `laptop.py`. How much longer, and how
-little with as many predictions (`--config.phases.0.max_predictions=5`), `tests/benchmarks/benchmark_step.py --left-to-right`
-measures. Rows have one text each, without segments and next sentence prediction:
-the [CLS] of a left-to-right model sees no other token.
+vocabulary then has 6 times as many rows to compute, and a step takes longer than that of `laptop.py:tiny`. How much longer, and
+how little with as many predictions (`--config.phases.0.max_predictions=5`), `tests/benchmarks/benchmark_step.py --left-to-right`
+measures. Rows have one text each, without segments and next sentence prediction: the [CLS] of a left-to-right model sees no
+other token.
 """
 
 from ml_collections import ConfigDict
@@ -20,28 +21,23 @@ from ml_collections import ConfigDict
 from bert_jax.model.config import published
 
 
-def get_config(part: str = "whole") -> ConfigDict:
+def get_config() -> ConfigDict:
     long = {"length": 128, "batch_size": 32, "max_predictions": 127, "learning_rate": 1e-3, "warmup_steps": 100}
     short = {"length": 32, "batch_size": 32, "max_predictions": 31, "learning_rate": 1e-3, "warmup_steps": 800}
-    phases = {
-        "whole": [{"steps": 28_000, **short}, {"steps": 2_000, **long}],
-        "tiny": [{"steps": 8_000, **short}, {"steps": 500, **long}],
-    }
-    size, initializer_range = ("tiny", 0.09) if part == "tiny" else ("mini", 0.0625)
     return ConfigDict(
         {
             "corpus": {"directory": "runs/wikipedia_corpus"},
             "examples": {"pairs": "none"},
             "model": {
-                **published(size),
+                **published("tiny"),
                 "direction": "left_to_right",
                 "vocab_size": 8_192,
                 "hidden_dropout": 0.0,
                 "attention_dropout": 0.0,
-                "initializer_range": initializer_range,
+                "initializer_range": 0.09,
             },
             "optimizer": {"name": "bert_adam", "b2": 0.98},
-            "phases": phases[part],
+            "phases": [{"steps": 8_000, **short}, {"steps": 500, **long}],
             "evaluation": {"every": 1_000, "rows": 1_024, "batch_size": 64},
             "checkpoints": {"every": 1_000},
             "log_every": 100,
