@@ -34,7 +34,7 @@ def get_config(direction: str = "both") -> ConfigDict:
             "optimizer": {"name": "bert_adam", "b2": 0.98},
             "phases": [
                 {
-                    "steps": 3_000,
+                    "steps": 2_000,
                     "length": 64,
                     "batch_size": 64,
                     "max_predictions": 63,
