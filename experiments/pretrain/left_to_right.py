@@ -5,9 +5,9 @@ r"""A model of BERT-Tiny's shape as a left-to-right language model, which predic
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/left_to_right.py --workdir=runs/left_to_right
     tpu_scripts/run.sh predict generate --model=runs/left_to_right "The river" --tokens=30 --temperature=0.8 --top-k=20
 
-Hardware: one CPU core, 2 GiB. Duration: 13 minutes of one core of an AMD EPYC (430 rows/s of 32 tokens, 107 of 128). Expect,
-after 10.2 M tokens of Wikipedia, that it predicts 20.3 to 20.5 % of the next tokens of held-out rows of 128 (three seeds; word
-frequency alone: 4.9 %), with a perplexity of 164 to 166.
+Hardware: 2 CPU cores, 2 GiB. Duration: about a quarter of an hour of one core of an AMD EPYC. Expect, after 10.2 M tokens of
+Wikipedia, that it predicts 20.3 to 20.5 % of the next tokens of held-out rows of 128 (three seeds; word frequency alone: 4.9 %),
+with a perplexity of 164 to 166.
 
 All tokens of a row are predicted, 6 times as many as masked ones, and so more is learned from the same rows; the head on the
 vocabulary then has 6 times as many rows to compute, and a step takes longer than that of `laptop.py:tiny`. How much longer, and
