@@ -17,9 +17,9 @@ last fifth of the steps trains longer rows and next sentence prediction. Each wo
 standard deviation of the initial kernels is 1/sqrt(width) instead of 0.02. The learning rate is ten times the paper's. There is
 no dropout, since no row occurs twice.
 
-`laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX, and is the studies' base there: about a quarter
-of an hour of one core of an AMD EPYC in float32. Three seeds reached an MLM accuracy of 30.0 to 30.9 %, a perplexity of 64 to 72
-and an NSP accuracy of 74.2 to 76.9 %.
+`laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX, and is the studies' base there: about a
+quarter of an hour of one core of an AMD EPYC in float32. Three seeds reached an MLM accuracy of 30.0 to 30.9 %, a perplexity of
+64 to 72 and an NSP accuracy of 74.2 to 76.9 %.
 """
 
 from ml_collections import ConfigDict
