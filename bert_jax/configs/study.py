@@ -84,9 +84,8 @@ class BudgetConfig:
     seconds: Annotated[float, Interval(ge=0, le=1e9)] = 0.0
     """The time of the training steps; compiling, evaluating and saving are not in it."""
     calibration_steps: Count = 120
-    """The steps of each phase that measure the speed. In 30, whose log lines are 5 steps apart, each line waits for the steps
-    under way, which understated the speed of small models by a tenth, and one busy moment of the machine counted for a whole
-    arm."""
+    """The steps of each phase that measure the speed, over six log lines. Each line waits for the steps under way: with 5 steps a
+    line the speed of small models came out a tenth too low, and one busy moment of the machine counted for a whole arm."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
