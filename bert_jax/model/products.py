@@ -58,8 +58,14 @@ def dot(
     return jax.lax.dot_general(a, b, (contracted, (batch, batch)), precision=precision(a.dtype), preferred_element_type=out_dtype)
 
 
+@jax.jit
 def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
-    """`x` constrained to a row-major layout."""
+    """`x` constrained to a row-major layout.
+
+    Under a `jit` of its own, which costs nothing once compiled: where a program returns the array of `with_layout_constraint`
+    itself, jax 0.10 leaves the layouts of all its results to XLA, and the next program reads one that is not row-major as if it
+    were, transposed.
+    """
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 

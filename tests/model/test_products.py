@@ -117,6 +117,13 @@ def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():
         assert ("transpose[" in program) == transposed
 
 
+@pytest.mark.parametrize("axes", AXES)
+def test_a_program_that_returns_a_product_returns_its_other_results_as_they_are(axes):
+    a, b = (x.astype(jnp.bfloat16) for x in operands((), 8, 16, 4, axes))
+    other = jax.jit(lambda a, b: ((2 * a).T, multiply(a, b, axes, jnp.float32)))(a, b)[0]
+    np.testing.assert_array_equal(np.asarray(1 * other, np.float32), 2 * np.asarray(a, np.float32).T)
+
+
 def test_layouts_are_fixed_on_one_cpu_alone():
     assert on_one_cpu()
     for devices in (1, 2):
