@@ -110,16 +110,27 @@ def test_products_of_float32_are_not_rounded_on_tpus_and_gpus():
 
 
 def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():
-    for left, right, transposed in ((5, 9, False), (9, 5, True), (5, 5, False)):
+    for left, right in ((5, 9), (9, 5), (5, 5)):
+        narrow, wide = min(left, right), max(left, right)
         shapes = [jax.ShapeDtypeStruct((7, width), jnp.float32) for width in (left, right)]
         program = str(jax.make_jaxpr(over_rows)(*shapes))
-        assert f"f32[{min(left, right)},{max(left, right)}] = dot_general" in program
-        assert ("transpose[" in program) == transposed
+        assert f"f32[{narrow},{wide}] = dot_general" in program
+        assert f"f32[{narrow},7] = transpose[" in program
+        assert (f"f32[{right},{left}] = dot_general" in program) == (left >= right)
+        assert (f"f32[{left},{right}] = transpose[" in program) == (left > right)  # of the result
+
+
+@pytest.mark.parametrize("widths", [(32, 256), (256, 32)])
+def test_no_product_over_rows_transposes_its_first_operand_on_a_cpu(widths):
+    shapes = [jax.ShapeDtypeStruct((64, width), jnp.float32) for width in widths]
+    program = jax.jit(over_rows).lower(*shapes).compile().as_text()
+    assert re.findall(r" dot\(.*lhs_contracting_dims=\{(\d)\}", program) == ["1"]
 
 
 @pytest.mark.parametrize("axes", AXES)
-def test_a_program_that_returns_a_product_returns_its_other_results_as_they_are(axes):
-    a, b = (x.astype(jnp.bfloat16) for x in operands((), 8, 16, 4, axes))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_program_that_returns_a_product_returns_its_other_results_as_they_are(dtype, axes):
+    a, b = (x.astype(dtype) for x in operands((), 8, 16, 4, axes))
     other = jax.jit(lambda a, b: ((2 * a).T, multiply(a, b, axes, jnp.float32)))(a, b)[0]
     np.testing.assert_array_equal(np.asarray(1 * other, np.float32), 2 * np.asarray(a, np.float32).T)
 
