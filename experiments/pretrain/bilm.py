@@ -8,8 +8,9 @@ Two layers of LSTMs in each direction with cells of width 512 and projections to
 for both directions, tied to the word vectors. `:forward` is one LSTM that reads from left to right, 256 wide: the language model
 of ULMFiT's recipe. The rows are whole texts without masks, and every token of a row is predicted by each direction.
 
-Hardware: 2 CPU cores, 2 GiB. Duration: 38 minutes of one core of an AMD EPYC. Expect a held-out accuracy of 13.5 % after 500
-steps and of 18.8 to 19.0 % at the end, and a perplexity of 185 to 190 (three seeds; word frequency alone: 5.0 % and 1,277).
+Hardware: 2 CPU cores, 2 GiB. Duration: 38 minutes of one core of an AMD EPYC before b32942b, some 26 by its speed since. Expect a
+held-out accuracy of 13.5 % after 500 steps and of 18.8 to 19.0 % at the end, and a perplexity of 185 to 190 (three seeds; word
+frequency alone: 5.0 % and 1,277).
 """
 
 from ml_collections import ConfigDict
