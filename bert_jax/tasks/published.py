@@ -24,8 +24,8 @@ def of_prover(system: str, source: str, counts: Sequence[Sequence[int]]) -> Publ
     """The scores of a prover of entailment on the test set, from its confusion matrix `counts`.
 
     `counts` is [3, 3]: a row for each true label, a column for each answer, both in the order entailment, contradiction, neutral.
-    Precision and recall are means over the three labels, as ours are. The papers on provers count them over the pairs for which a
-    proof was found, those answered with entailment or contradiction: these go into the source, to be found again in the paper.
+    Precision and recall are means over the three labels, as ours are. LangPro and ccg2lambda count them over the pairs for which
+    a proof was found, those answered with entailment or contradiction: these go into the source, to be found again there.
     """
     table = np.array(counts)
     labels, answers = (np.repeat(side.ravel(), table.ravel()) for side in np.indices(table.shape))
