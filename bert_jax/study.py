@@ -27,7 +27,7 @@ from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.studies import report
 from bert_jax.studies.arms import Checked, check
-from bert_jax.studies.calibration import plan, planned
+from bert_jax.studies.calibration import Measurement, awaited_plan, plan
 from bert_jax.studies.children import POLL
 from bert_jax.studies.figure import draw
 from bert_jax.studies.parts import Planned, shares_of
@@ -71,13 +71,16 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
 
 def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
     """The steps of every arm by name: process 0 fixes them, the others wait for its plan. Raises Stopped."""
-    if run.share.index == 0:
-        return plan(checked.study, checked.pretraining, flags.workdir, run.workdir, runner.command)
-    while len(steps := planned(checked.study, checked.pretraining, flags.workdir)) < len(checked.pretraining):
+
+    def wait() -> None:
         if _waiting(run):
             raise Stopped(run.preemption.exit_status)
         time.sleep(POLL)
-    return steps
+
+    measurement = Measurement(flags.workdir, run.workdir, runner.command, run.share.index)
+    if measurement.index == 0:
+        return plan(checked.study, checked.pretraining, measurement)
+    return awaited_plan(checked.study, checked.pretraining, measurement, wait)
 
 
 def _waiting(run: Run) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,17 +16,26 @@ from bert_jax.interface import python_files
 from bert_jax.studies import calibration
 from bert_jax.studies.arms import pretraining_values
 from bert_jax.studies.budget import with_steps
-from bert_jax.studies.calibration import measured_speed, plan, planned
+from bert_jax.studies.calibration import Measurement, awaited_plan, measured_speed, plan, planned
 from tests.studies.conftest import study
 
 RATES = {2: 1.0, 4: 100.0, 6: 100.0, 8: 90.0, 10: 100.0, 12: 500.0, 14: 1.0, 16: 8.0, 20: 8.0, 24: 8.0}
 """Rows per second at steps of a run with 12 steps a phase: with 2 steps in a line, the first line of a phase is slow."""
 
 
+def no_run(command: Sequence[str], log_file: pathlib.Path, title: str) -> None:
+    raise AssertionError(f"{title} runs")
+
+
+def write_rates(workdir: pathlib.Path, rates: Mapping[int, float]) -> None:
+    workdir.mkdir(parents=True)
+    lines = [json.dumps({"step": step, "train/rows_per_second": rate}) + "\n" for step, rate in rates.items()]
+    (workdir / "metrics.jsonl").write_text("".join([*lines, '{"step": 18, "heldout/loss": 1.0}\n']))
+
+
 def test_the_speed_is_the_median_of_a_short_run_without_its_first_lines(
-    tmp_path: pathlib.Path, experiment: PretrainingExperiment, caplog: pytest.LogCaptureFixture
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment
 ):
-    caplog.set_level(logging.INFO, logger="bert_jax")
     made = study(
         budget={"equal": "seconds", "seconds": 1, "calibration_steps": 12}, arms=[{"name": "a", "pretrain": {"seed": 5}}]
     )
@@ -34,24 +44,37 @@ def test_the_speed_is_the_median_of_a_short_run_without_its_first_lines(
 
     def run(command: Any, log: pathlib.Path, title: str) -> None:
         started.append((command, log, title))
-        workdir = tmp_path / "a" / "calibration"
-        workdir.mkdir(parents=True)
-        lines = [json.dumps({"step": step, "train/rows_per_second": rate}) + "\n" for step, rate in RATES.items()]
-        (workdir / "metrics.jsonl").write_text("".join([*lines, '{"step": 18, "heldout/loss": 1.0}\n']))
+        write_rates(tmp_path / "a" / "calibration-0" / "12-12", RATES)
 
-    assert measured_speed(made, arm, experiment, tmp_path, local, run) == [10 / 100, 4 / 8]
-    file, workdir = local / "a" / "calibration.py", tmp_path / "a" / "calibration"
+    assert measured_speed(made, arm, experiment, Measurement(tmp_path, local, run)) == [10 / 100, 4 / 8]
+    file, workdir = local / "a" / "calibration-0.py", tmp_path / "a" / "calibration-0" / "12-12"
     flags = ["pretrain", f"--config={file}", f"--workdir={workdir}"]
-    assert started == [(flags, local / "a" / "calibration.log", "a, calibration")]
-    assert not workdir.exists()
-    assert caplog.messages == ["a: 100 ms, 500 ms a step"]
+    assert started == [(flags, local / "a" / "calibration-0.log", "a, calibration")]
+    assert not workdir.parent.exists()
     asked = python_files.load(str(file), "--config")
     assert (asked["log_every"], asked["checkpoints"]) == (2, {"every": 24})
-    assert asked["evaluation"] == {"every": 12, "rows": 256, "batch_size": 256}
+    assert asked["evaluation"] == {"every": 24, "rows": 256, "batch_size": 256}
     own = pretraining_values(made, arm)
     assert asked["phases"] == with_steps(own, [12, 12])["phases"]
     assert asked["model"] == own["model"]
     assert asked["seed"] == 5
+
+
+def test_a_fast_arm_is_measured_for_a_sixtieth_of_the_budget_and_for_30_seconds_at_most(
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment
+):
+    asked: list[Any] = []
+
+    def run(command: Any, log: pathlib.Path, title: str) -> None:
+        counts = [phase["steps"] for phase in python_files.load(str(log.with_suffix(".py")), "--config")["phases"]]
+        asked.append(counts)
+        ends = {counts[0]: 1_000.0 if len(asked) % 2 else 500.0, sum(counts): 10.0}  # rows/s: 10 and 4 rows a step
+        write_rates(tmp_path / "a" / "calibration-3" / "-".join(map(str, counts)), ends)
+
+    for seconds in (120, 36_000):
+        made = study(budget={"equal": "seconds", "seconds": seconds, "calibration_steps": 12})
+        assert measured_speed(made, made.arms[0], experiment, Measurement(tmp_path, tmp_path, run, index=3)) == [0.02, 0.4]
+    assert asked == [[12, 12], [200, 12], [12, 12], [3_000, 75]]
 
 
 def test_a_run_that_is_too_short_to_measure_a_speed_is_an_error(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
@@ -59,17 +82,20 @@ def test_a_run_that_is_too_short_to_measure_a_speed_is_an_error(tmp_path: pathli
 
     def run(command: Any, log: pathlib.Path, title: str) -> None:
         assert python_files.load(str(log.with_suffix(".py")), "--config")["log_every"] == 1
-        (tmp_path / "a" / "calibration").mkdir(parents=True)
-        (tmp_path / "a" / "calibration" / "metrics.jsonl").write_text('{"step": 3, "train/rows_per_second": 1.0}\n')
+        write_rates(tmp_path / "a" / "calibration-0" / "5-5", {3: 1.0})
 
     says = "calibration_steps=5 gave no measure of the speed of the arm 'a'; raise it, for example to 60"
     with pytest.raises(UserError, match=says):
-        measured_speed(made, made.arms[0], experiment, tmp_path, tmp_path, run)
+        measured_speed(made, made.arms[0], experiment, Measurement(tmp_path, tmp_path, run))
 
 
 def test_the_speed_is_measured_for_equal_seconds_alone_and_not_of_an_arm_that_goes_on_from_another(
-    tmp_path: pathlib.Path, experiment: PretrainingExperiment, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path,
+    experiment: PretrainingExperiment,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ):
+    caplog.set_level(logging.INFO, logger="bert_jax")
     asked: list[Any] = []
 
     def speed(*given: Any) -> list[float]:
@@ -79,20 +105,55 @@ def test_the_speed_is_measured_for_equal_seconds_alone_and_not_of_an_arm_that_go
     monkeypatch.setattr(calibration, "measured_speed", speed)
     arms = [{"name": "a"}, {"name": "b", "continues": "a"}]
     made = study(budget={"equal": "seconds", "seconds": 60}, arms=arms)
-    root, local, run = tmp_path, tmp_path / "local", print
-    assert plan(made, {"a": experiment, "b": experiment}, root, local, run) == {"a": [200, 100], "b": [100, 50]}  # type: ignore[arg-type]
-    assert asked == [(made, made.arms[0], experiment, root, local, run)]
-    stored = json.loads((root / "plan.json").read_text())["arms"]
+    here = Measurement(tmp_path, tmp_path / "local", no_run)
+    assert plan(made, {"a": experiment, "b": experiment}, here) == {"a": [200, 100], "b": [100, 50]}
+    assert asked == [(made, made.arms[0], experiment, here)]
+    assert caplog.messages == ["a: 100 ms, 400 ms a step"]
+    stored = json.loads((tmp_path / "plan.json").read_text())["arms"]
     assert {name: (entry["steps"], entry["seconds_per_step"]) for name, entry in stored.items()} == {
         "a": ([200, 100], [0.1, 0.4]),
         "b": ([100, 50], None),
     }
-    assert plan(made, {"a": experiment, "b": experiment}, root, local, run) == {"a": [200, 100], "b": [100, 50]}  # type: ignore[arg-type]
+    assert plan(made, {"a": experiment, "b": experiment}, here) == {"a": [200, 100], "b": [100, 50]}
     assert len(asked) == 1
     asked.clear()
     (tmp_path / "other").mkdir()
-    plan(study(), {"a": experiment}, tmp_path / "other", local, run)  # type: ignore[arg-type]
+    plan(study(), {"a": experiment}, Measurement(tmp_path / "other", tmp_path, no_run))
     assert asked == []
+
+
+def test_the_other_processes_keep_the_machine_busy_until_the_speed_is_measured(
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment, monkeypatch: pytest.MonkeyPatch
+):
+    arms = [{"name": "a"}, {"name": "b"}, {"name": "c", "continues": "a"}, {"name": "d"}]
+    made = study(budget={"equal": "seconds", "seconds": 60}, arms=arms)
+    every = dict.fromkeys("abcd", experiment)
+    trained: list[Any] = []
+
+    def speed(study: Any, arm: Any, experiment: Any, measurement: Measurement) -> list[float]:
+        trained.append((measurement.index, arm.name))
+        if len(trained) == 5:  # process 0 has measured meanwhile
+            plan(made, every, Measurement(tmp_path, tmp_path, no_run))
+        return [0.1, 0.4]
+
+    def wait() -> None:
+        raise AssertionError("waits beside a process that measures")
+
+    monkeypatch.setattr(calibration, "measured_speed", speed)
+    steps = awaited_plan(made, every, Measurement(tmp_path, tmp_path, no_run, index=2), wait)
+    assert steps == {"a": [200, 100], "b": [200, 100], "c": [100, 50], "d": [200, 100]}
+    assert [arm for index, arm in trained if index == 2] == ["d", "a", "b", "d", "a"]
+
+
+def test_the_other_processes_wait_for_a_plan_that_needs_no_speed(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    waits = iter([lambda: {}, lambda: plan(study(), {"a": experiment}, Measurement(tmp_path, tmp_path, no_run))])
+
+    def wait() -> None:
+        next(waits)()
+
+    here = Measurement(tmp_path, tmp_path, no_run, index=1)
+    assert awaited_plan(study(), {"a": experiment}, here, wait) == {"a": [100, 50]}
+    assert next(waits, None) is None
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"arms": 3}', "{}"])
@@ -102,7 +163,7 @@ def test_a_plan_that_cannot_be_read_fixes_nothing(tmp_path: pathlib.Path, experi
 
 
 def test_another_change_of_an_arm_is_another_configuration(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
-    plan(study(), {"a": experiment, "b": experiment}, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
+    plan(study(), {"a": experiment, "b": experiment}, Measurement(tmp_path, tmp_path, no_run))
     for arm in ({"name": "b", "pretrain": {"seed": 3}}, {"name": "b", "continues": "a"}):
         other = study(arms=[{"name": "a"}, arm])
         assert planned(other, {"a": experiment}, tmp_path) == {"a": [100, 50]}
@@ -113,14 +174,14 @@ def test_another_change_of_an_arm_is_another_configuration(tmp_path: pathlib.Pat
 def test_a_plan_is_made_once_and_another_budget_is_refused(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     made = study(budget={"equal": "tokens", "tokens": 7_200})
     both = {"a": experiment, "b": experiment}
-    first = plan(made, {"a": experiment}, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
-    assert plan(made, both, tmp_path, tmp_path, run=None) == {"a": first["a"], "b": [50, 25]}  # type: ignore[arg-type]
+    first = plan(made, {"a": experiment}, Measurement(tmp_path, tmp_path, no_run))
+    assert plan(made, both, Measurement(tmp_path, tmp_path, no_run)) == {"a": first["a"], "b": [50, 25]}
     other = study(budget={"equal": "tokens", "tokens": 14_400})
     with pytest.raises(UserError, match="has the steps of the arm 'a' with another configuration or budget; name another"):
-        plan(other, both, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
+        plan(other, both, Measurement(tmp_path, tmp_path, no_run))
 
 
 def test_a_plan_is_kept_where_the_corpus_has_moved(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     here, there = (study(corpus=corpus, budget={"equal": "tokens", "tokens": 7_200}) for corpus in ("here", "there"))
-    first = plan(here, {"a": experiment}, tmp_path, tmp_path, run=None)  # type: ignore[arg-type]
+    first = plan(here, {"a": experiment}, Measurement(tmp_path, tmp_path, no_run))
     assert planned(there, {"a": experiment}, tmp_path) == first
