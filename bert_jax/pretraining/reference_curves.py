@@ -76,10 +76,10 @@ class ReferenceCurve:
 
 
 def band_of(values: Sequence[float]) -> Band:
-    """The mean of `values` and the prediction interval mean -+ t s sqrt(1 + 1/n) of one more. Needs two to ten values."""
+    """The mean of losses and the prediction interval mean -+ t s sqrt(1 + 1/n) of one more, from 0. Needs two to ten values."""
     n, mean = len(values), statistics.fmean(values)
     reach = _T_95[n - 2] * statistics.stdev(values) * math.sqrt(1 + 1 / n)
-    return Band(mean, mean - reach, mean + reach)
+    return Band(mean, max(0.0, mean - reach), mean + reach)
 
 
 def read_curve(path: pathlib.Path) -> ReferenceCurve:

@@ -76,6 +76,12 @@ def test_the_band_is_the_prediction_interval_of_one_more_run(n):
     assert (band.mean, band.low, band.high) == pytest.approx((values.mean(), low, high), rel=1e-3)
 
 
+def test_a_band_begins_at_0_where_seeds_lie_far_apart():
+    band = band_of([0.6, 0.8, 1.4])  # one seed of a new NSP layer is anywhere
+    assert band.low == 0
+    assert band.high > 2 * band.mean
+
+
 def test_a_curve_holds_the_steps_that_all_runs_have_and_survives_its_file(runs, tmp_path):
     curve = curve_of(runs, "mine", 1_000, PRINT)
     assert set(curve.measures) == {"mlm_loss", "nsp_loss"}
