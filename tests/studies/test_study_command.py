@@ -6,6 +6,7 @@ import json
 import logging
 import pathlib
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from bert_jax import study as command
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.runtime.independent_processes import ProcessesLost
+from bert_jax.studies import calibration
+from bert_jax.studies.calibration import Measurement
 from bert_jax.studies.children import POLL
 from bert_jax.studies.running import Runner, Stopped
 from tests.studies.conftest import study
@@ -61,10 +64,11 @@ class Fixture:
             command, "draw", lambda content, made, picture: picture.write_text(f"{made.title} {content is CONTENT}")
         )
 
-    def plan(self, made: Any, pretraining: Any, root: pathlib.Path, local: pathlib.Path, runs: Any) -> dict[str, list[int]]:
+    def plan(self, made: Any, pretraining: Any, here: Measurement) -> dict[str, list[int]]:
+        runs: Any = here.run
         assert (made, pretraining) == (self.checked.study, self.checked.pretraining)
-        assert (root, local, runs.__func__) == (self.flags.workdir, self.run.workdir, Runner.command)
-        assert (runs.__self__._run, runs.__self__._hang_seconds) == (self.run, 7.0)
+        assert (here.root, here.local, here.index) == (self.flags.workdir, self.run.workdir, self.share.index)
+        assert (runs.__func__, runs.__self__._run, runs.__self__._hang_seconds) == (Runner.command, self.run, 7.0)
         return {"a": [1], "b": [2]}
 
     def table(self, whole: Any) -> Any:
@@ -117,8 +121,13 @@ def test_another_process_than_the_first_writes_no_table(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     there = Fixture(tmp_path, monkeypatch, Share(1, gathered=None))
-    plans, asleep = [{"a": [1]}, {"a": [1], "b": [2]}], []
-    monkeypatch.setattr(command, "planned", lambda made, pretraining, root: plans.pop(0) if root == there.flags.workdir else {})
+    asleep: list[float] = []
+
+    def awaited(made: Any, pretraining: Any, here: Measurement, wait: Callable[[], None]) -> dict[str, list[int]]:
+        wait()
+        return there.plan(made, pretraining, here)
+
+    monkeypatch.setattr(command, "awaited_plan", awaited)
     monkeypatch.setattr(command.time, "sleep", asleep.append)
     assert there.status() == 0
     assert asleep == [POLL]
@@ -129,7 +138,7 @@ def test_another_process_than_the_first_writes_no_table(
 def test_a_process_that_waits_for_the_plan_stops_when_asked_to(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     there = Fixture(tmp_path, monkeypatch, Share(1))
     there.asked = True
-    monkeypatch.setattr(command, "planned", lambda *_: {})
+    monkeypatch.setattr(calibration, "planned", lambda *_: {})
     assert there.status() == 99
     assert (there.share.stopped, there.ran) == (1, [])
 
