@@ -84,9 +84,9 @@ class BudgetConfig:
     seconds: Annotated[float, Interval(ge=0, le=1e9)] = 0.0
     """The time of the training steps; compiling, evaluating and saving are not in it."""
     calibration_steps: Count = 120
-    """The fewest steps of each phase that measure the speed, over six log lines; fast arms take more, for 30 seconds or a
-    sixtieth of the budget. Each line waits for the steps under way: with 5 steps a line the speed of small models came out a
-    tenth too low."""
+    """The fewest steps of each phase that measure the speed, over six log lines. Fast arms take more: 30 seconds of them, or a
+    sixtieth of the budget where that is less. Each line waits for the steps under way: with 5 steps a line the speed of small
+    models came out a tenth too low."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

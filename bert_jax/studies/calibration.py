@@ -116,7 +116,8 @@ def measured_speed(
 ) -> list[float]:
     """Seconds of a training step of every phase of an arm.
 
-    A short run gives them; where its steps take less than `LONG_ENOUGH`, or than a sixtieth of the budget, a longer one does.
+    A short run gives them, or a longer one where the steps of a phase take less than `LONG_ENOUGH` and than a sixtieth of the
+    budget.
     """
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
