@@ -55,6 +55,11 @@ PUBLISHED: Mapping[str, tuple[Published, ...]] = {
             ((838, 6, 570), (3, 500, 217), (22, 13, 2_758)),
         ),
         of_prover(
+            "ccg2lambda, learned phrases",
+            "Yanaka et al. 2018, arXiv:1804.07656; counts in its repository, verypluming/ccg2lambda, errors taken as neutral",
+            ((1_082, 3, 329), (18, 566, 136), (247, 44, 2_502)),
+        ),
+        of_prover(
             "MonaLog",
             "Hu et al. 2020, arXiv:1910.08772; its answers to 4,906 of the pairs in the repository huhailinguist/curing-SICK",
             ((577, 0, 827), (0, 461, 251), (13, 108, 2_669)),

@@ -108,9 +108,15 @@ def test_the_end_says_the_scores_of_tests_and_the_published_ones_beside_them(tmp
     job.data.task = task
     with FinetuningLog(job, 0) as log:
         log.tests({"test": {"precision": 0.75, "recall": 0.5, "accuracy": 0.625}})
-    own, *provers, bert, neurallog = told()[-7:]
+    own, *provers, bert, neurallog = told()[-8:]
     assert own == "test: precision 0.75  recall 0.5  accuracy 0.625"
-    assert [line.split(": ")[1] for line in provers] == ["LangPro", "ccg2lambda", "MonaLog", "LangPro, learned relations"]
+    assert [line.split(": ")[1] for line in provers] == [
+        "LangPro",
+        "ccg2lambda",
+        "ccg2lambda, learned phrases",
+        "MonaLog",
+        "LangPro, learned relations",
+    ]
     assert bert.startswith("published, test: BERT base: precision 0.868  recall 0.854  accuracy 0.867 (")
     assert neurallog.startswith("published, test: NeuralLog: precision 0.88  recall 0.876  accuracy 0.903 (")
 
