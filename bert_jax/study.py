@@ -70,7 +70,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
 
 
 def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
-    """The steps of every arm by name: process 0 fixes them, the others wait for its plan. Raises Stopped."""
+    """The steps of every arm by name: process 0 fixes them; the others wait for its plan, or train meanwhile where it measures a
+    speed. Raises Stopped."""
 
     def wait() -> None:
         if _waiting(run):

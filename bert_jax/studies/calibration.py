@@ -36,7 +36,7 @@ Run = Callable[[Sequence[str], pathlib.Path, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Where and how process `index` measures the speed of arms."""
+    """The directories, the runner of commands and the number of a process that measures the speed of arms."""
 
     root: Place
     """The workdir of the study."""
@@ -44,6 +44,7 @@ class Measurement:
     """The directory for experiment files and logs of this process."""
     run: Run
     index: int = 0
+    """The number of the process among those of the study."""
 
 
 def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], root: Place) -> dict[str, list[int]]:
@@ -92,8 +93,8 @@ def awaited_plan(
     """The steps of every arm that pretrains, once process 0 has planned them; for the other processes.
 
     While process 0 measures, this one trains the same arms in another order, so that the speed is that of a machine as busy as it
-    will be: beside an idle core, two cores of one machine came out 10 % (biLM) to 35 % (static vectors) faster than they trained.
-    Where nothing is measured, `wait` is called all the time.
+    will be: beside an idle core of the same machine, a biLM came out 10 % and static vectors 35 % faster than they then trained.
+    Where nothing is measured, `wait` is called until the plan is there. Raises what `measurement.run` and `wait` raise.
     """
     arms = [name for name in experiments if _is_measured(study, study.arm(name))]
     turn = measurement.index
@@ -117,7 +118,7 @@ def measured_speed(
     """Seconds of a training step of every phase of an arm.
 
     A short run gives them, or a longer one where the steps of a phase take less than `LONG_ENOUGH` and than a sixtieth of the
-    budget.
+    budget. Raises UserError where too few steps give no speed.
     """
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
