@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
+import lzma
 import math
 import pathlib
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
@@ -32,30 +35,61 @@ def note(message: str) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file, from 1, for error messages."""
+    """A line of a file, from 1, for error messages; or an item of a list, or a row of a Parquet file."""
 
     path: pathlib.Path
     line: int
+    unit: str = "line"
 
     def error(self, problem: str) -> UserError:
         """A UserError about this line."""
-        return UserError(f"{self.path}, line {self.line}: {problem}")
+        return UserError(f"{self.path}, {self.unit} {self.line}: {problem}")
+
+
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+"""The end of a file's name -> the compression of the file."""
+_FOREIGN = {
+    b"\x1f\x8b": "is compressed with gzip; give it a name that ends in .gz, or decompress it first",
+    b"BZh91AY&SY": "is compressed with bzip2; give it a name that ends in .bz2, or decompress it first",
+    b"\xfd7zXZ\0": "is compressed with xz; give it a name that ends in .xz, or decompress it first",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd; give it a name that ends in .zst, or decompress it first",
+    b"PAR1": "is a Parquet file; give it a name that ends in .parquet",
+    b"ARROW1": "is an Arrow file; give it a name that ends in .arrow",
+    b"PK\x03\x04": "is a zip archive or an Excel workbook; unpack it, or save the sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "is an Excel workbook; save the sheet as CSV",
+    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself; fetch the file (git lfs pull)",
+}
+"""The first bytes of files that are no text -> what they are, and the remedy."""
+
+
+def opened(path: pathlib.Path) -> IO[bytes]:
+    """Opens a file to read its bytes, decompressed if its name ends in one of COMPRESSIONS."""
+    packed = COMPRESSIONS.get(path.suffix)
+    if packed == "zstd":
+        import pyarrow  # takes 0.1 s
+
+        stream: Any = pyarrow.CompressedInputStream(path.open("rb"), "zstd")
+        return stream
+    openers: Mapping[str | None, Any] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+    file: IO[bytes] = openers.get(packed, open)(path, "rb")
+    return file
 
 
 def read_text(path: pathlib.Path) -> str:
-    """The text of a file without its byte order mark; a `.gz` file is decompressed.
+    """The text of a file without its byte order mark; a compressed file is decompressed.
 
-    Raises UserError for a file that is missing, damaged, empty, or not UTF-8 (with the byte and the line).
+    Raises UserError for a file that is missing, damaged, empty, of another format, or not UTF-8 (with the byte and the line).
     """
     try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
+        with opened(path) as file:
+            data = file.read()
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and (error.errno is not None or path.suffix not in COMPRESSIONS):
+            reason = error.strerror or error
+            raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
+        raise UserError(f"{path} is not a whole {COMPRESSIONS[path.suffix]} file ({error}); fetch it again") from error
+    if foreign := next((what for first, what in _FOREIGN.items() if data.startswith(first)), None):
+        raise UserError(f"{path} {foreign}")
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -88,21 +122,27 @@ def split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
-def read_rows(path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False) -> Iterator[tuple[Place, list[str]]]:
+def read_rows(
+    path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False, skip: int = 0
+) -> Iterator[tuple[Place, list[str]]]:
     """The rows that are not blank, each with its first line. With `quotes`, a field in double quotes may contain delimiters and
-    line ends; otherwise quotes are ordinary characters. Raises UserError for unbalanced quotes."""
+    line ends; otherwise quotes are ordinary characters. The first `skip` lines are left out. Raises UserError for unbalanced
+    quotes."""
     text = read_text(path)
+    for _ in range(skip):
+        text = text.partition("\n")[2]
     if not quotes:
-        yield from ((Place(path, i), line.split(delimiter)) for i, line in enumerate(split_lines(text), 1) if line.strip("\r"))
+        lines = enumerate(split_lines(text), 1 + skip)
+        yield from ((Place(path, i), line.split(delimiter)) for i, line in lines if line.strip("\r"))
         return
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a limit of the whole process, so it is never lowered
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    line = 1
+    line = 1 + skip
     try:
         for row in reader:
             if row:
                 yield Place(path, line), row
-            line = reader.line_num + 1
+            line = reader.line_num + 1 + skip
     except csv.Error as error:
         raise Place(path, line).error(f"the quotes of this row do not match ({error}); double a quote inside quotes") from error
 
@@ -117,14 +157,14 @@ class Table:
     path: pathlib.Path
     columns: tuple[str, ...]
     rows: Iterator[tuple[Place, list[str]]]
-    skipped: Callable[[Place, int], None] | None = None  # called for each row with a wrong number of columns
+    skipped: Callable[[Place, list[str]], None] | None = None  # called for each row with a wrong number of columns
 
     def __iter__(self) -> Iterator[tuple[Place, dict[str, str]]]:
         for place, row in self.rows:
             if len(row) == len(self.columns):
                 yield place, dict(zip(self.columns, row, strict=True))
             elif self.skipped:
-                self.skipped(place, len(row))
+                self.skipped(place, row)
             else:
                 raise place.error(
                     f"{counted(len(row), 'column')}, not the {len(self.columns)} of {', '.join(self.columns)}; "
@@ -144,14 +184,15 @@ def read_table(
     *,
     columns: Sequence[str] = (),
     quotes: bool = False,
-    skipped: Callable[[Place, int], None] | None = None,
+    skip: int = 0,
+    skipped: Callable[[Place, list[str]], None] | None = None,
 ) -> Table:
-    """The table in a file; the first row has the names of the columns, unless `columns` are given. Raises UserError for a file
-    that cannot be read, and for two columns with the same name."""
-    rows = read_rows(path, delimiter, quotes=quotes)
+    """The table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may have an
+    empty name. Raises UserError for a file that cannot be read, and for two columns with the same name."""
+    rows = read_rows(path, delimiter, quotes=quotes, skip=skip)
     if not columns:
         place, columns = next(rows)
-        if repeated := [name for name in columns if columns.count(name) > 1]:
+        if repeated := [name for name in columns if name and columns.count(name) > 1]:
             raise place.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
     return Table(path, tuple(columns), rows, skipped)
 
@@ -179,7 +220,8 @@ def parse_number(place: Place, name: str, value: str, low: float, high: float) -
     except ValueError:
         pass
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
-    raise place.error(f"{name} is {value!r}, not a number{within}; {CORRECT_ROW}")
+    comma = "write a point for the comma, " if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value.strip()) else ""
+    raise place.error(f"{name} is {value!r}, not a number{within}; {comma}{CORRECT_ROW}")
 
 
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:
