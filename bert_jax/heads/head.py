@@ -105,7 +105,7 @@ class TaskHead:
             raise UserError(f"a {self.kind} head has no labels, but was given {len(self.labels)}; leave them out")
         for name in ("problem", "pooling", "lstm", "mix_at", "crf"):
             if name not in self.settings and getattr(self, name) != getattr(TaskHead, name):
-                *others, last = (kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
+                *others, last = sorted(kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
                 owners = f"{', '.join(others)} or {last}" if others else last
                 raise UserError(
                     f"head.{name}={getattr(self, name)!r} is for a {owners} head, not for a {self.kind} head; leave it out"
