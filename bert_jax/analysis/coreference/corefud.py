@@ -18,8 +18,9 @@ from bert_jax.analysis.coreference.documents import GROUPS, Document
 from bert_jax.analysis.coreference.grammar import kind_of, traits_of, tree_head
 from bert_jax.analysis.coreference.mentions import Mention, TextFile
 from bert_jax.analysis.coreference.rules import RULES
-from bert_jax.analysis.treebank import Sentence, Treebank
+from bert_jax.analysis.treebank import Treebank
 from bert_jax.interface.words import counted
+from bert_jax.tasks.readers.conllu import Sentence
 from bert_jax.tasks.readers.tables import Say, note
 
 _NEWDOC = re.compile(r"#\s*newdoc\b(?:\s+id)?\s*=?\s*(.*)")
