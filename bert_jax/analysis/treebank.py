@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from bert_jax.errors import UserError
 from bert_jax.prediction.streams import Field, Records, read_records
 from bert_jax.tasks.readers.conllu import Line, Sentence, read_blocks, read_sentence
-from bert_jax.tasks.readers.tables import note, split_lines
+from bert_jax.tasks.readers.tables import note
 
 
 class Treebank:
@@ -71,11 +71,7 @@ class Treebank:
     def _lines(self) -> Iterator[Line]:
         for record in self._open():
             self.line = record.number
-            text = str(record.values.get("line", ""))
-            if record.number == 1 and "\r" in text:  # line ends of old Macs: the file is one line for `read_records`
-                yield from (Line(f"{self.path}, line {i}: ", line) for i, line in enumerate(split_lines(text), 1))
-            else:
-                yield Line(record.place, text, record.problem)
+            yield Line(record.place, record.values.get("line", ""), record.problem)
 
     def _note(self, problem: str) -> None:
         if problem not in self._noted:

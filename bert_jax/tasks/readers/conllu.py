@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.numbers import whole_number
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import counted, cut
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers.conll import is_blank
 from bert_jax.tasks.readers.tables import Say, note, read_text, split_lines
@@ -136,7 +136,7 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
         row = _columns(line)
         if row[0].isdecimal():
             if whole_number(row[0]) != len(words) + 1:
-                raise UserError(f"{line.place}the ID {row[0][:20]} follows {len(words)}; {_renumber(row[0])}")
+                raise UserError(f"{line.place}the ID {cut(row[0], 20)} follows {len(words)}; {_renumber(row[0])}")
             words.append((line, row))
     place = block.rows[0].place
     if not words:
@@ -166,7 +166,7 @@ def _columns(line: Line) -> list[str]:
     if len(row) != 10:
         raise UserError(f"{line.place}{counted(len(row), 'column')} between TABs, not the 10 of CoNLL-U; correct the line")
     if not _ID.fullmatch(row[0]):
-        raise UserError(f"{line.place}the ID {row[0][:20]!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line")
+        raise UserError(f"{line.place}the ID {cut(row[0], 20)!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line")
     if not row[1].strip():
         raise UserError(f"{line.place}column 2, the word, is empty; correct the line")
     return [row[0], row[1], *(value.strip() or "_" for value in row[2:])]
@@ -181,7 +181,8 @@ def _renumber(number: str) -> str:
 def _head(line: Line, text: str, count: int) -> int:
     number = whole_number(text, 0, count)
     if number is None or not text.isdecimal():
-        raise UserError(f"{line.place}the head {text[:20]!r} is not a word of the sentence, from 1 to {count}, or 0 for the root")
+        shown = cut(text, 20)
+        raise UserError(f"{line.place}the head {shown!r} is not a word of the sentence, from 1 to {count}, or 0 for the root")
     return number - 1
 
 

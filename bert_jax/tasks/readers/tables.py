@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.numbers import LARGEST, decimal_number, whole_number
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import counted, cut
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
@@ -171,7 +171,7 @@ def parse_integer(place: Place, name: str, value: str, *, below: int | None = No
     if number is not None:
         return number
     most = f" to {below - 1}" if below is not None else ""
-    raise place.error(f"{name} is {_short(value)}, not an integer from 0{most}; {CORRECT_ROW}")
+    raise place.error(f"{name} is {cut(value)!r}, not an integer from 0{most}; {CORRECT_ROW}")
 
 
 def parse_number(place: Place, name: str, value: str, low: float, high: float) -> float:
@@ -180,11 +180,7 @@ def parse_number(place: Place, name: str, value: str, low: float, high: float) -
     if number is not None:
         return number
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
-    raise place.error(f"{name} is {_short(value)}, not a number{within}; {CORRECT_ROW}")
-
-
-def _short(value: str) -> str:
-    return repr(value if len(value) <= 60 else f"{value[:57]}...")
+    raise place.error(f"{name} is {cut(value)!r}, not a number{within}; {CORRECT_ROW}")
 
 
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:

@@ -38,7 +38,7 @@ def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list
         (GOOD + "# text = b\n" + GOOD, "line 4: the ID 1 follows 2; end the sentence before it with an empty line"),
         (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows 1; number the words of a sentence from 1"),
         (row(2, "a"), "line 1: the ID 2 follows 0; number the words of a sentence from 1"),
-        (row("9" * 5000, "a"), f"line 1: the ID {'9' * 20} follows 0; number the words of a sentence from 1"),
+        (row("9" * 5000, "a"), f"line 1: the ID {'9' * 17}... follows 0; number the words of a sentence from 1"),
         (row("²", "a"), "line 1: the ID '²' is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
         (row(1, "\u00a0"), "line 1: column 2, the word, is empty; correct the line"),
         (f"{GOOD}\u00a0\n", "line 3: 1 column between TABs, not the 10 of CoNLL-U; correct the line"),
@@ -71,16 +71,16 @@ def test_an_empty_column_holds_nothing(tmp_path: pathlib.Path):
     assert both(tmp_path, GOOD.replace("_", "")) == ([("the", "house")], [])
 
 
-@pytest.mark.parametrize("head", ["9" * 5000, "²", "+1", "-1", " 1", "1_0", "٣"])
+@pytest.mark.parametrize("head", ["9" * 5000, "²", "+1", "-1", "1_0", "٣"])
 def test_a_head_that_is_no_word_is_named_by_the_analysis_and_tagging_does_not_read_it(tmp_path: pathlib.Path, head: str):
     path = tmp_path / "x.conllu"
     path.write_text(f"{row(1, 'a', head)}\n{GOOD}")
     problems: list[str] = []
     assert len(list(Treebank(path, report=problems.append))) == 1
-    shown = head.strip()[:20]
+    shown = head if len(head) < 20 else f"{'9' * 17}..."
     assert [problem.partition("line ")[2] for problem in problems] == [
         f"1: the head {shown!r} is not a word of the sentence, from 1 to 1, or 0 for the root; the sentence is left out"
-    ] or head == " 1"
+    ]
     assert len(read_conllu(path)) == 2
 
 
