@@ -25,7 +25,7 @@ from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import fetched
-from bert_jax.tasks.readers.tables import is_utf8
+from bert_jax.tasks.readers.tables import is_utf8, split_lines
 
 MOST_BYTES = 64 << 20
 """A longer line is a record with a problem, so that a file without line ends does not fill the memory."""
@@ -47,6 +47,7 @@ class Field:
     optional: bool = False  # the value may be absent, and is None then
     number: bool = False  # the value is a number of characters; only JSON records can hold it
     words: bool = False  # with `many`: white space separates the texts in a line without TABs
+    whole: bool = False  # the only field, of blank lines too: the value is the line as it is, and only an empty one is blank
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,7 @@ def _file_records(file: _File, name: str, fields: Sequence[Field], jsonl: bool, 
 def _read(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
     parse = _json_record if jsonl else _text_record
     only = fields[0].name if len(fields) == 1 and not (jsonl or fields[0].many or fields[0].number) else None
+    whole = fields[0].name if fields[0].whole else None
     try:
         with file:
             for number, line in enumerate(_lines(file), 1):
@@ -232,6 +234,11 @@ def _read(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_li
                 text, problem = _decoded(line)
                 if problem:
                     yield Record(number, place, problem=problem, size=len(line))
+                elif whole:
+                    for i, part in enumerate(split_lines(text) if number == 1 else [text.removesuffix("\n").removesuffix("\r")]):
+                        # line ends of old Macs: the whole file is one line
+                        at = Record(number + i, f"{name}, line {number + i}: " if i else place, size=len(part))
+                        yield replace(at, values={whole: part}) if part else replace(at, blank=True)
                 elif only and (stripped := text.strip()):  # what `parse` gives, in a quarter of its time: 8 us a line
                     yield Record(number, place, {only: stripped}, size=len(line))
                 elif text and not text.isspace():

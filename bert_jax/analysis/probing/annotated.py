@@ -7,9 +7,10 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from bert_jax.analysis.treebank import Sentence, Treebank
+from bert_jax.analysis.treebank import Treebank
 from bert_jax.errors import UserError, missing_path
 from bert_jax.tasks.readers.conll import read_conll
+from bert_jax.tasks.readers.conllu import Sentence
 
 NO_LABEL = "_"
 TAG = "tag"

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bert_jax.errors import UserError, missing_path, nearest
-from bert_jax.interface.words import counted
+from bert_jax.interface.numbers import LARGEST, decimal_number, whole_number
+from bert_jax.interface.words import counted, cut
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
@@ -83,8 +84,9 @@ def is_utf8(text: str) -> bool:
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text, which end in LF or CR LF only: U+0085 and U+2028, at which `str.splitlines` splits, are text."""
-    lines = text.split("\n")
+    """The lines of a text, which end in LF or CR LF, or all in CR: U+0085 and U+2028, at which `str.splitlines` splits, are
+    text."""
+    lines = text.split("\n" if "\n" in text else "\r")
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
@@ -165,21 +167,20 @@ def check_filled(place: Place, row: Mapping[str, str], *names: str) -> None:
 
 def parse_integer(place: Place, name: str, value: str, *, below: int | None = None) -> int:
     """`value` as an integer in [0, below). Raises UserError for another value."""
-    if value.isascii() and value.isdigit() and (below is None or int(value) < below):
-        return int(value)
+    number = whole_number(value, 0, LARGEST if below is None else below - 1)
+    if number is not None:
+        return number
     most = f" to {below - 1}" if below is not None else ""
-    raise place.error(f"{name} is {value!r}, not an integer from 0{most}; {CORRECT_ROW}")
+    raise place.error(f"{name} is {cut(value)!r}, not an integer from 0{most}; {CORRECT_ROW}")
 
 
 def parse_number(place: Place, name: str, value: str, low: float, high: float) -> float:
     """`value` as a number in [low, high]. Raises UserError for another value."""
-    try:
-        if low <= float(value) <= high:
-            return float(value)
-    except ValueError:
-        pass
+    number = decimal_number(value.strip(), low, high)
+    if number is not None:
+        return number
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
-    raise place.error(f"{name} is {value!r}, not a number{within}; {CORRECT_ROW}")
+    raise place.error(f"{name} is {cut(value)!r}, not a number{within}; {CORRECT_ROW}")
 
 
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:

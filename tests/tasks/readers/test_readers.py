@@ -9,7 +9,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.conll import read_conll, read_conllu
+from bert_jax.tasks.readers.conll import read_conll
+from bert_jax.tasks.readers.conllu import read_conllu
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.sick import read_sick
 from bert_jax.tasks.readers.squad import nearest_place, read_squad
@@ -149,8 +150,8 @@ CONLLU = (
 def test_conllu_gives_words_without_ranges_and_empty_nodes(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.conllu", CONLLU)
     assert read_conllu(path) == [
-        WordsExample("0", ("I", "do", "n't"), ("PRON", "AUX", "PART"), 1),
-        WordsExample("1", ("No",), ("INTJ",), 2),
+        WordsExample("0", ("I", "do", "n't"), ("PRON", "AUX", "PART"), 0),
+        WordsExample("1", ("No",), ("INTJ",), 1),
     ]
     assert [e.labels for e in read_conllu(path, column="xpos")] == [("PRP", "VBP", "RB"), ("UH",)]
     with pytest.raises(UserError, match="column='xpo' holds no tags; did you mean 'xpos'"):
@@ -164,8 +165,8 @@ def test_conllu_gives_words_without_ranges_and_empty_nodes(tmp_path: pathlib.Pat
 @pytest.mark.parametrize(
     ("good", "faulty", "message"),
     [
-        ("\tNo\tno", "\t\tno", "line 10: the word is empty; correct the line"),
-        ("\tPRON\t", "\t\t", "line 3: the tag is empty; correct the line"),
+        ("\tNo\tno", "\t\tno", "line 10: column 2, the word, is empty; correct the line"),
+        ("\tPRON\t", "\t\t", "line 3: 'I' has no upos; give the other column, or tag the file first"),
         ("1\tI", "x\tI", "line 3: the ID 'x' is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
     ],
 )
@@ -287,7 +288,7 @@ def test_real_treebanks_are_read(shared_data: pathlib.Path, split: str, sentence
     lines = gzip.decompress(path.read_bytes()).decode().split("\n")
     assert len(read) == sentences
     assert sum(len(sentence.words) for sentence in read) == sum(line.split("\t")[0].isdigit() for line in lines)
-    assert read[-1].document == sum(line.startswith("# newdoc") for line in lines)
+    assert read[-1].document == sum(line.startswith("# newdoc") for line in lines) - 1
     assert len({tag for sentence in read for tag in sentence.labels or ()}) == 17
 
 
