@@ -201,7 +201,7 @@ def import_model(
         untrained=untrained,
         other_fields=_other_fields(fields, kept_head),
         source=str(directory),
-        notes=reading_notes(tensors, config, own, dropped) + _files_left(directory),
+        notes=tokenizer.notes + reading_notes(tensors, config, own, dropped) + _files_left(directory),
     )
     if not new.names:
         return model

@@ -29,6 +29,7 @@ from jaxtyping import PyTree
 
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
+from bert_jax.corpus.tokenizer_files import unfit_for_vocab_txt
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS, make_head
@@ -379,6 +380,11 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
     if specials != list(SPECIALS):
         raise UserError(
             f"{where}: the original's special tokens are {', '.join(SPECIALS)}, not {', '.join(specials)}; choose another format"
+        )
+    if (piece := unfit_for_vocab_txt(tokenizer.pieces)) is not None:
+        raise UserError(
+            f"{where}: the original reads its vocabulary from {VOCAB_FILE}, which cannot hold the piece {piece!r}, since it has "
+            "a line end, or white space at an end; choose another format"
         )
     check_vocabulary(tokenizer, config, where)
 
