@@ -34,7 +34,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS, make_head
 from bert_jax.interop.directory import replaced_when_complete
-from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary
+from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary, rows_without_pieces
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json
 from bert_jax.interop.names import (
     REQUIRED_PARTS,
@@ -173,7 +173,9 @@ def import_tf1(
             moments[field] = params_from_tensors(slot_tensors, config, str(prefix), head=head)
     other = {name: value for name, value in fields.items() if name not in (*FIELDS.values(), "hidden_act", OURS)}
     notes = Notes(
-        messages=_messages(
+        messages=tokenizer.notes
+        + rows_without_pieces(tokenizer, config)
+        + _messages(
             assumed_gelu=gelu and activation is None,
             slots=() if read_slots else slots,
             dropped=dropped,
