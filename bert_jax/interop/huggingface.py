@@ -201,7 +201,10 @@ def import_model(
         untrained=untrained,
         other_fields=_other_fields(fields, kept_head),
         source=str(directory),
-        notes=reading_notes(tensors, config, own, dropped) + _files_left(directory),
+        notes=tokenizer.notes
+        + rows_without_pieces(tokenizer, config)
+        + reading_notes(tensors, config, own, dropped)
+        + _files_left(directory),
     )
     if not new.names:
         return model
@@ -270,12 +273,24 @@ def read_model_config(directory: pathlib.Path) -> JsonObject:
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> None:
-    """Raises UserError where the vocabulary has another size than the model's word embeddings."""
-    if tokenizer.size != config.vocab_size:
+    """Raises UserError where the vocabulary has more pieces than the model has rows of word embeddings. More rows than pieces are
+    common: tables are padded to a round size."""
+    if tokenizer.size > config.vocab_size:
         raise UserError(
             f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')} but the model's vocab_size is "
-            f"{config.vocab_size:,}; use the vocabulary that the model was trained with"
+            f"{config.vocab_size:,}; use the vocabulary that the model was trained with (convert changes it by --add-tokens and "
+            "--replace-vocab)"
         )
+
+
+def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str, ...]:
+    """A clause for messages about rows of the word embeddings behind the last piece, if there are any."""
+    if config.vocab_size == tokenizer.size:
+        return ()
+    return (
+        f"word embeddings: {counted(config.vocab_size, 'row')} for {counted(tokenizer.size, 'piece')}; the rows without a piece "
+        "are kept, and never predicted",
+    )
 
 
 def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) -> None:

@@ -29,11 +29,12 @@ from jaxtyping import PyTree
 
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
+from bert_jax.corpus.tokenizer_files import unfit_for_vocab_txt
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS, make_head
 from bert_jax.interop.directory import replaced_when_complete
-from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary
+from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary, rows_without_pieces
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json
 from bert_jax.interop.names import (
     REQUIRED_PARTS,
@@ -172,7 +173,9 @@ def import_tf1(
             moments[field] = params_from_tensors(slot_tensors, config, str(prefix), head=head)
     other = {name: value for name, value in fields.items() if name not in (*FIELDS.values(), "hidden_act", OURS)}
     notes = Notes(
-        messages=_messages(
+        messages=tokenizer.notes
+        + rows_without_pieces(tokenizer, config)
+        + _messages(
             assumed_gelu=gelu and activation is None,
             slots=() if read_slots else slots,
             dropped=dropped,
@@ -379,6 +382,11 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
     if specials != list(SPECIALS):
         raise UserError(
             f"{where}: the original's special tokens are {', '.join(SPECIALS)}, not {', '.join(specials)}; choose another format"
+        )
+    if (piece := unfit_for_vocab_txt(tokenizer.pieces)) is not None:
+        raise UserError(
+            f"{where}: the original reads its vocabulary from {VOCAB_FILE}, which cannot hold the piece {piece!r}, since it has "
+            "a line end, or white space at an end; choose another format"
         )
     check_vocabulary(tokenizer, config, where)
 

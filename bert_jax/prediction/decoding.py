@@ -37,6 +37,8 @@ class Decoding:
     """Draws among the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
     beams: int = 1
     """More than 1: beam search with so many hypotheses."""
+    pieces: int | None = None
+    """The size of the vocabulary, where the model may have more logits than that; None: all ids can be chosen."""
 
 
 class Prompts(NamedTuple):
@@ -128,10 +130,18 @@ def _one_by_one(
 
 def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
     """The next token of each text: the most probable one, or a draw."""
+    logits = _of_pieces(logits, decoding)
     if not decoding.sample:
         return logits.argmax(1).astype(jnp.int32)
     allowed = allowed_logits(logits / knobs.temperature, knobs, decoding)
     return jax.vmap(jax.random.categorical)(keys, allowed).astype(jnp.int32)
+
+
+def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array, "... V"]:
+    """`scores`, -inf for the ids that have no piece."""
+    if decoding.pieces is None or decoding.pieces >= scores.shape[-1]:
+        return scores
+    return jnp.where(jnp.arange(scores.shape[-1]) < decoding.pieces, scores, -jnp.inf)
 
 
 def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding) -> Float[Array, "B V"]:
@@ -193,7 +203,8 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     knobs, decoding = search.knobs, search.decoding
     rows, width = state.scores.shape
     vocabulary = logits.shape[1]
-    total = (jax.nn.log_softmax(logits).reshape(rows, width, -1) + state.scores[:, :, None]).reshape(rows, -1)
+    probable = _of_pieces(jax.nn.log_softmax(logits), decoding)
+    total = (probable.reshape(rows, width, -1) + state.scores[:, :, None]).reshape(rows, -1)
     scores, chosen = jax.lax.top_k(total, 2 * width)
     parents, tokens = chosen // vocabulary, (chosen % vocabulary).astype(jnp.int32)
     ids = _of(state.ids, parents).at[:, :, state.number].set(tokens)

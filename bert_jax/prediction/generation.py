@@ -67,8 +67,8 @@ class Generate:
                 f"--beams={self.beams} searches the most probable text, and --temperature, --top-k and --top-p draw one; leave "
                 "out the beams or the others"
             )
-        if 2 * self.beams > engine.config.vocab_size:
-            raise UserError(f"--beams={self.beams} must be at most half of the vocabulary's {engine.config.vocab_size:,}")
+        if 2 * self.beams > engine.model.tokenizer.size:
+            raise UserError(f"--beams={self.beams} must be at most half of the vocabulary's {engine.model.tokenizer.size:,}")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
         """(the text of a record, [CLS] and its tokens). Raises UserError for a text that leaves no room for the new tokens."""
@@ -100,7 +100,7 @@ class Generate:
         tokenizer = engine.model.tokenizer
         decoding = Decoding(
             end_id=tokenizer.sep_id, pad_id=tokenizer.pad_id, sample=self.sample, top_k=self.top_k or 0,
-            nucleus=self.top_p is not None, beams=self.beams,
+            nucleus=self.top_p is not None, beams=self.beams, pieces=tokenizer.size,
         )  # fmt: skip
         knobs = Knobs(self.tokens, self.temperature or 1.0, 1.0 if self.top_p is None else self.top_p)
         rows = engine.mesh.size * power_of_two(-(-len(items) // engine.mesh.size))

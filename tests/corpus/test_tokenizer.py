@@ -68,7 +68,7 @@ def test_the_casing_recorded_beside_a_vocabulary_wins_over_what_it_looks_like(tm
     vocabulary(tmp_path, [*SPECIALS, *LETTERS])
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     assert not load_tokenizer(tmp_path).vocabulary.lowercase
-    with pytest.raises(UserError, match="do_lower_case=False"):
+    with pytest.raises(UserError, match="do_lower_case=false"):
         load_tokenizer(tmp_path, lowercase=True)
 
 

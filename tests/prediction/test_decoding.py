@@ -131,6 +131,20 @@ def test_the_log_probability_is_that_of_the_new_tokens_over_their_number_to_the_
         assert found.log_probability[row] == pytest.approx(total / (end - length) ** power, abs=1e-3)
 
 
+@pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"sample": True}])
+def test_ids_without_a_piece_are_never_chosen_and_the_others_keep_their_probability(golden, config, params, settings):
+    bias = np.array(params["mlm_head"]["bias"])
+    bias[90:] += 9.0  # the most probable ids by far
+    spoilt = params | {"mlm_head": params["mlm_head"] | {"bias": bias}}
+    assert (run(spoilt, config, prompts_of(golden), limit=1, **settings).ids[:, 0] >= 90).any()
+    found = run(spoilt, config, prompts_of(golden), limit=1, pieces=90, **settings)
+    assert found.ids[:, 0].max() < 90
+    ids = np.asarray(golden["input_ids"])
+    each = jax.nn.log_softmax(logits_of(config, spoilt, ids))
+    last = np.asarray(golden["lengths"]) - 1
+    np.testing.assert_allclose(found.log_probability, each[np.arange(6), last, found.ids[:, 0]], atol=1e-3)
+
+
 def test_draws_follow_the_seed_of_their_text_and_not_the_texts_beside_it(golden, config, params):
     prompts = prompts_of(golden)
     together = run(params, config, prompts, sample=True, temperature=1.5).ids

@@ -196,7 +196,7 @@ def test_the_options_arrive_where_tokens_are_chosen(two_devices, monkeypatch, op
     answers = Generate(tokens=6, seed=3, **options).answer(two_devices, [("t", Item(ids)) for ids in texts])
     ((prompts, knobs_given, settings),) = asked
     assert knobs_given == Knobs(*knobs)
-    ends = {"end_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id}
+    ends = {"end_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id, "pieces": tokenizer.size}
     assert settings == {"config": two_devices.config, "decoding": Decoding(**ends, **decoding), "room": 16}
     assert prompts.ids.shape == prompts.real.shape == (4, 16)  # two rows on each device
     rows = [*sorted(texts, key=len), []]
