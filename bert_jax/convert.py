@@ -24,7 +24,8 @@ from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import COUNT, SEED, InRange
-from bert_jax.interop.conversion import FORMATS, changed, check_flags, model_lines, part_lines, read_all, written
+from bert_jax.interop.conversion import changed, check_flags, model_lines, part_lines, read_all, written
+from bert_jax.interop.directory import FORMATS
 from bert_jax.interop.huggingface import DTYPES, PARTS, export_model
 from bert_jax.interop.stablehlo import FUNCTIONS, PLATFORMS
 from bert_jax.interop.surgery import NEW_POSITIONS, average

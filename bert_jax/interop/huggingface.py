@@ -26,17 +26,16 @@ from jaxtyping import PyTree
 from bert_jax import __version__
 from bert_jax.corpus.files import Json, JsonObject, read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
-from bert_jax.corpus.tokenizer import MODEL_FILES, VOCAB_FILE, Tokenizer, load_tokenizer
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEAD_PARTS
 from bert_jax.interface.words import counted
-from bert_jax.interop.directory import replaced_when_complete
+from bert_jax.interop.directory import FORMATS, OURS, replaced_when_complete
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
     HEAD_FIELDS,
-    OURS,
     WRITTEN,
     architecture_from_json,
     architecture_of,
@@ -54,7 +53,7 @@ from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weight
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import initial_parameters
 
-FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILES[0], TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
+FILES = FORMATS["huggingface"][1]
 METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
 PARTS = ("pooler", "mlm_head", "nsp_head", "skip_gram_head", *HEAD_PARTS)
 """The optional parts of a model, which an import may drop or add with random weights."""
@@ -127,7 +126,7 @@ def export_model(
     if architecture == "BertModel":  # transformers accepts both names, other loaders only those without the prefix
         tensors = {name.removeprefix("bert."): x for name, x in tensors.items()}
     tensors = {name: x.astype(DTYPES[dtype]) for name, x in tensors.items()} if dtype != "float32" else tensors
-    with replaced_when_complete(directory, is_ours=_exported_by_us, format_files=FILES) as incomplete:
+    with replaced_when_complete(directory, "huggingface") as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2) + "\n")
         tokenizer.save(incomplete)
         _write_model_max_length(incomplete / TOKENIZER_CONFIG, config.max_position)
@@ -341,13 +340,6 @@ def _write_model_max_length(path: pathlib.Path, tokens: int) -> None:
     not truncate, and longer texts raise an IndexError in the model."""
     settings = read_object(path)
     path.write_text(json.dumps(settings | {"model_max_length": tokens}, indent=2) + "\n", encoding="utf-8")
-
-
-def _exported_by_us(directory: pathlib.Path) -> bool:
-    try:
-        return OURS in read_model_config(directory)
-    except UserError:
-        return False
 
 
 def part_names(text: str) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ from bert_jax.corpus.tokenizer_files import unfit_for_vocab_txt
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS, make_head
-from bert_jax.interop.directory import replaced_when_complete
-from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary, rows_without_pieces
+from bert_jax.interop.directory import OURS, replaced_when_complete
+from bert_jax.interop.huggingface import PARTS, check_same_vocabulary, check_vocabulary, rows_without_pieces
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json
 from bert_jax.interop.names import (
     REQUIRED_PARTS,
@@ -52,7 +52,6 @@ from bert_jax.model.config import ModelConfig
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
-FILES = (CONFIG, VOCAB_FILE, f"{CHECKPOINT}.index", f"{CHECKPOINT}.data-00000-of-00001")
 SPECIALS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EPSILON = 1e-12
 TYPES_BY_DEFAULT = 16  # the original's default of type_vocab_size; ours is 2
@@ -221,7 +220,7 @@ def export_tf1(
     theirs = tensors_from_params(params, config, head)
     tensors = {counterparts[name]: _layout(counterparts[name], x) for name, x in theirs.items()}
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
-    with replaced_when_complete(directory, is_ours=_exported_by_us, format_files=FILES) as incomplete:
+    with replaced_when_complete(directory, "tf1") as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (incomplete / VOCAB_FILE).write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
         write_bundle(incomplete / CHECKPOINT, tensors)
@@ -389,10 +388,3 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
             "a line end, or white space at an end; choose another format"
         )
     check_vocabulary(tokenizer, config, where)
-
-
-def _exported_by_us(directory: pathlib.Path) -> bool:
-    try:
-        return OURS in _read_json(directory / CONFIG)
-    except UserError:
-        return False

@@ -63,6 +63,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Mirror:
+        if self.directory.is_symlink():  # files that the bucket lacks are removed from it
+            raise UserError(f"{self.directory} is a symbolic link that bert_jax did not make; remove it")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
