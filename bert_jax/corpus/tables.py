@@ -197,7 +197,8 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
         kind = schema.field(wanted).type
         if names.count(wanted) > 1 or not _holds_text(kind, binary=True):
             texts = [name for name in names if _holds_text(schema.field(name).type)] if len(set(names)) == len(names) else []
-            remedy = f"name one that does with --text-field ({', '.join(texts)})" if texts else "write the texts to another column"
+            named = ", ".join(texts)
+            remedy = f"name one that does with --text-field ({named})" if texts else "write the texts to another column"
             problem = "is there twice" if names.count(wanted) > 1 else f"holds {_kind(kind)}, not text"
             raise UserError(f"{path}: the column {wanted!r} {problem}; {remedy}")
         return wanted

@@ -32,9 +32,11 @@ PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst"
 def written(kind: str) -> bytes:
     file = io.BytesIO()
     if kind == "tar":
-        tarfile.open(fileobj=file, mode="w").addfile(tarfile.TarInfo("a.txt"))
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("a.txt"))
     elif kind == "zip":
-        zipfile.ZipFile(file, "w").writestr("a.txt", "a")
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("a.txt", "a")
     elif kind == "parquet":
         pq.write_table(TABLE, file)
     else:
